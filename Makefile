@@ -1,0 +1,81 @@
+# Pulse. `make help` lists what can be done; every target works in a fresh clone.
+
+SHELL = /bin/sh
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PULSE_HOME ?= $(CURDIR)/.pulse
+export PULSE_HOME
+
+BIN = .venv/bin
+PACKAGES = .venv/.packages
+READY = .venv/.ready
+
+.DEFAULT_GOAL = help
+.PHONY: help setup demo up down status test test-fast lint format lock bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Options for the program behind a target: make demo ARGS=--all"
+
+setup: $(READY) ## Make .venv with the exact versions of requirements.lock
+
+demo: setup ## Start everything and run real flights through it (ARGS=--all for the whole year)
+	@$(BIN)/pulse demo $(ARGS)
+
+up: setup ## Start Postgres, Kafka, MinIO, Spark and Dagster on this machine
+	@$(BIN)/pulse up $(ARGS)
+
+down: setup ## Stop them; data stays in .pulse
+	@$(BIN)/pulse down
+
+status: setup ## Show what runs, where, and how much memory it takes
+	@$(BIN)/pulse status $(ARGS)
+
+test: lint ## Check style and types, then run every test against real services
+	$(BIN)/pytest $(ARGS)
+
+test-fast: setup ## Only the tests that start no services
+	$(BIN)/pytest -m "not stack" $(ARGS)
+
+lint: setup ## Check style (ruff) and types (mypy --strict)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## Run the benchmarks and compare them with the goals
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: ## Resolve requirements.lock anew from pyproject.toml
+	@$(PYTHON) -m venv --clear .venv-lock
+	@.venv-lock/bin/python -m pip install --quiet uv
+	@.venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--extra local --extra dev --no-emit-index-url --no-header \
+		--output-file requirements.lock pyproject.toml
+	@rm -rf .venv-lock
+	@git diff --stat -- requirements.lock
+
+clean: ## Stop the stack and DELETE its data, the caches and .venv (downloads stay in ~/.cache/pulse)
+	@if [ -x $(BIN)/pulse ]; then $(BIN)/pulse down; fi
+	@if [ -L "$(PULSE_HOME)/postgres" ]; then rm -rf "$$(readlink -f "$(PULSE_HOME)/postgres")"; fi
+	@rm -rf "$(PULSE_HOME)" .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip says nothing or far too much: this prints a line now and then, and errors in full.
+$(PACKAGES): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@echo "Installing $$(grep -c '==' requirements.lock) packages into .venv (some minutes the first time)"
+	@$(PYTHON) -m venv --clear .venv
+	@{ $(BIN)/python -m pip install --progress-bar off -r requirements.lock 2>&1 || echo "ERROR: pip failed"; } | awk ' \
+		/^ERROR|^error:/ { print; bad = 1; next } bad { print; next } \
+		/^Collecting/ { if (++n % 20 == 0) { print "  " n " collected"; fflush() } } \
+		/^Installing collected/ { print "  " n " collected, unpacking"; fflush() } \
+		END { exit bad }'
+	@touch $@
+
+$(READY): $(PACKAGES) pyproject.toml
+	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@

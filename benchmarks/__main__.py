@@ -1,0 +1,153 @@
+"""`python -m benchmarks throughput|pairs|memory`: measure, and print what was measured."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import baseline, load
+from pulse_api.demo.report import busy_seconds
+from pulse_api.demo.run import ledger, wait_until_settled
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_resources import kafka, postgres
+from pulse_resources.settings import load_settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+console = Console()
+PULSE = str(Path(sys.executable).parent / "pulse")
+
+
+@app.command()
+def throughput(
+    events: Annotated[int, typer.Option(help="Events in the backlog.")] = 2_000_000,
+    tenants: Annotated[int, typer.Option(help="Tenants that they are spread over.")] = 10,
+    peer: Annotated[bool, typer.Option(help="Run the plain pyiceberg consumer, too.")] = True,
+) -> None:
+    """A backlog through everything, against a plain consumer that appends the same events."""
+    with stack("--without-dagster"):
+        owners = load.make_tenants(tenants)
+        before = ledger(owners)
+        size = load.send(console, owners, events)
+        plain = _baseline(owners) if peer else None
+        since = datetime.now(UTC)
+        pulse("up")
+        wait_until_settled(console, owners, before, events)
+        busy = busy_seconds(since)
+        wall = _wall_seconds(since)
+        _assert_balanced(owners)
+    table = Table("what", "events/s", "ratio", title=f"{events:,} events of {size} bytes, {tenants} tenants")
+    rate = events / wall
+    table.add_row("Pulse, everything on: planned → settled", f"{rate:,.0f}", "1")
+    table.add_row("Pulse, while batches ran", f"{events / busy:,.0f}", f"{events / busy / rate:.2f}")
+    if plain:
+        table.add_row("plain consumer, pyiceberg append", f"{plain:,.0f}", f"{plain / rate:.2f}")
+    console.print(table)
+
+
+@app.command()
+def pairs(
+    count: Annotated[int, typer.Option(help="(tenant, dataset) pairs.")] = 100,
+    events: Annotated[int, typer.Option(help="Events of each.")] = 100,
+) -> None:
+    """Many pairs that become due at once: how long until all are settled."""
+    with stack("--without-dagster"):
+        owners = load.make_tenants(count)
+        before = ledger(owners)
+        load.send(console, owners, count * events)
+        since = datetime.now(UTC)
+        pulse("up")
+        wait_until_settled(console, owners, before, count * events)
+        wall = _wall_seconds(since)
+        _assert_balanced(owners)
+    console.print(f"{count} pairs with {events} events each: settled {wall:.1f} s after they were planned")
+
+
+@app.command()
+def memory() -> None:
+    """The stack's memory idle, and at most while the demo's whole year runs."""
+    with stack():
+        time.sleep(20)
+        idle = _memory()
+        peak, done = [idle], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(1):
+                peak.append(_memory())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        demo = subprocess.run([PULSE, "demo", "--all"], check=False)
+        done.set()
+        watcher.join()
+        report = json.loads((load_settings().home / "demo-report.json").read_text())
+    console.print(
+        f"idle {idle / 2**30:.2f} GiB, at most {max(peak) / 2**30:.2f} GiB; demo exit {demo.returncode}"
+    )
+    console.print(json.dumps(report["totals"] | {"events_per_second": report["events_per_second"]}))
+
+
+@contextmanager
+def stack(*options: str) -> Iterator[None]:
+    """A stack of its own from nothing, stopped afterwards."""
+    home = Path(".pulse-bench").absolute()
+    os.environ["PULSE_HOME"] = str(home)
+    pulse("down")
+    subprocess.run(["rm", "-rf", str(home)], check=True)  # noqa: S607
+    pulse("up", *options)
+    load_settings.cache_clear()
+    try:
+        yield
+    finally:
+        postgres.close_pools()
+        pulse("down")
+
+
+def pulse(*arguments: str) -> None:
+    subprocess.run([PULSE, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _memory() -> int:
+    done = subprocess.run([PULSE, "status", "--json"], capture_output=True, check=False, text=True)
+    return int(json.loads(done.stdout)["memory_bytes"])
+
+
+def _baseline(owners: list[Tenant]) -> float:
+    with psycopg.connect(load_settings().postgres.url("pulse_owner"), autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
+    asked = [(t.topic, p) for t in owners for p in range(load_settings().kafka.partitions_per_topic)]
+    ends = {where: end for where, end in kafka.offsets(asked, "latest").items() if isinstance(end, int)}
+    return baseline.run(owners, ends)
+
+
+def _wall_seconds(since: datetime) -> float:
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute(
+            "SELECT extract(epoch FROM max(settled_at) - min(planned_at))::float8 FROM ingest_batches"
+            " WHERE planned_at >= %s",
+            [since],
+        ).fetchone()
+    return float(row[0]) if row else 0.0
+
+
+def _assert_balanced(owners: list[Tenant]) -> None:
+    with console.status("reconciling"):
+        for owner in owners:
+            report = reconcile_tenant(owner)
+            assert report.balanced, report
+
+
+if __name__ == "__main__":
+    app()

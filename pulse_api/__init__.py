@@ -1,0 +1,1 @@
+"""The front doors: the `pulse` command line (and, later, HTTP)."""

@@ -1,0 +1,59 @@
+"""What `pulse status` says of ingestion: what waits, what is in flight, and what needs a person."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaException
+
+from pulse_pipelines.stages import attempts, plan
+
+
+@dataclass(frozen=True)
+class Ingestion:
+    """Lag in events beyond the open batches; batches by state; problems as sentences."""
+
+    waiting_events: int = 0
+    waiting_topics: int = 0
+    batches: dict[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "waiting_events": self.waiting_events,
+            "waiting_topics": self.waiting_topics,
+            "batches": self.batches,
+            "problems": list(self.problems),
+        }
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        batches = ", ".join(f"{count} {state}" for state, count in self.batches.items()) or "none"
+        return [
+            f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topics; "
+            f"batches in flight: {batches}",
+            *(f"[red]problem[/red]: {problem}" for problem in self.problems),
+        ]
+
+
+def ingestion() -> Ingestion:
+    """Look at positions, broker and batches once."""
+    try:
+        survey, batches = plan.survey(), attempts.open_batches()
+    except (psycopg.Error, KafkaException) as error:
+        return Ingestion(problems=(f"cannot look: {error}",))
+    states: dict[str, int] = {}
+    for batch in batches:
+        states[batch.state] = states.get(batch.state, 0) + 1
+    stuck = [
+        f"batch {b.batch_id} is stuck: {b.last_error}. Remove the cause, then: pulse batch retry {b.batch_id}"
+        for b in batches
+        if b.state == "stuck"
+    ]
+    alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}" for a in survey.alarms]
+    return Ingestion(
+        sum(backlog.pending for backlog in survey.backlogs),
+        len(survey.backlogs),
+        states,
+        (*stuck, *alarms),
+    )

@@ -1,0 +1,206 @@
+"""`pulse up`, `pulse down`, `pulse status`: the services of one machine."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status as Spinner
+from rich.table import Table
+
+from pulse_api.cli.ingestion import ingestion
+from pulse_resources.errors import PulseError, UserError
+from pulse_resources.local import dagster, stack
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
+from pulse_resources.local.status import Row, status
+from pulse_resources.settings import pulse_home
+
+app = typer.Typer()
+_console = Console()
+_errors = Console(stderr=True)
+_ADDRESS_FIRST = "dagster-webserver"
+
+
+class _Progress:
+    """A spinner on a terminal, plain lines elsewhere."""
+
+    def __init__(self, spinner: Spinner) -> None:
+        self._spinner = spinner
+
+    def step(self, title: str, detail: str = "") -> None:
+        self._spinner.update(f"{title} [dim]{detail}[/dim]" if detail else title)
+
+    def done(self, line: str) -> None:
+        _console.print(f"[green]✓[/green] {line}")
+
+
+@app.command()
+def up(
+    without_dagster: Annotated[
+        bool, typer.Option("--without-dagster", help="Start Postgres, Kafka, MinIO and Spark only.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
+    definitions: Annotated[
+        str, typer.Option(help="Module that the Dagster code server loads.", hidden=True)
+    ] = dagster.MODULE,
+) -> None:
+    """Start every service of Pulse on this machine; wait until all are ready.
+
+    Postgres, Kafka, MinIO, a Spark Connect server and Dagster run in the
+    background until `pulse down`; one that dies is restarted. Safe to run
+    again. The first time fetches what is missing (some minutes).
+
+    Everything is kept in one folder: $PULSE_HOME, or ./.pulse. Logs are in
+    its folder `logs`.
+
+    To use a service that you have, export its address, for every command:
+    PULSE_POSTGRES__HOST, PULSE_KAFKA__BOOTSTRAP_SERVERS,
+    PULSE_OBJECT_STORE__ENDPOINT, PULSE_SPARK__REMOTE. Nothing is started for
+    it then.
+    """
+    layout = Layout(pulse_home())
+    wanted = _wanted(without_dagster, only)
+    started = False
+    try:
+        with _console.status("Looking around") as spinner:
+            progress = _Progress(spinner)
+            started = stack.start(layout, wanted, progress, definitions)
+            _follow(layout, wanted, progress, quiet=not started)
+    except KeyboardInterrupt:
+        _interrupted(layout, started)
+        raise typer.Exit(130) from None
+    except PulseError as error:
+        _complain(layout, error)
+        raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
+    if not started:
+        _console.print("Pulse is up already.")
+    _show_addresses(layout)
+
+
+@app.command()
+def down() -> None:
+    """Stop every service that `pulse up` started; wait until all are gone.
+
+    Data stays in $PULSE_HOME: the next `pulse up` goes on from there.
+    """
+    layout = Layout(pulse_home())
+    try:
+        with _console.status("Stopping") as spinner:
+            stopped = stack.stop(layout, _Progress(spinner))
+    except PulseError as error:
+        _complain(layout, error)
+        raise typer.Exit(1) from None
+    _console.print("Pulse is stopped." if stopped else "Nothing to stop: Pulse is not running.")
+
+
+@app.command(name="status")
+def show_status(
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Show every service, what waits to be ingested, and what needs a person.
+
+    Memory that processes share is counted once. Exit code 1 if a service is not
+    up, a batch is stuck, or a topic cannot be ingested.
+    """
+    layout = Layout(pulse_home())
+    found = status(layout)
+    reachable = {row.service for row in found.rows if row.up} >= {"postgres", "kafka"}
+    ingesting = ingestion() if reachable else None
+    if as_json:
+        document = {"home": str(layout.home)} | found.as_json()
+        json.dump(document | {"ingestion": ingesting and ingesting.as_json()}, sys.stdout, indent=2)
+        print()
+    elif not found.rows:
+        _console.print("Pulse is not running. Start it with `pulse up`.")
+    else:
+        _console.print(_table(found.rows))
+        _console.print(f"{found.memory_bytes / 2**30:.2f} GiB in all")
+        for line in ingesting.lines() if ingesting else ():
+            _console.print(line, soft_wrap=True, highlight=False)
+    if not found.up or (ingesting and ingesting.problems):
+        raise typer.Exit(1)
+
+
+def _wanted(without_dagster: bool, only: str) -> tuple[str, ...]:
+    if not only:
+        return INFRASTRUCTURE if without_dagster else EVERYTHING
+    names = tuple(only.split(","))
+    if unknown := set(names) - set(EVERYTHING):
+        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(EVERYTHING)}")
+    return names
+
+
+def _follow(layout: Layout, wanted: tuple[str, ...], progress: _Progress, *, quiet: bool) -> None:
+    seen: set[str] = set()
+    for found in stack.watch(layout, wanted):
+        services = found.services.values()
+        for service in services:
+            if service.phase == "up" and service.name not in seen and not quiet:
+                progress.done(f"{service.name} (external)" if service.external else service.name)
+            if service.phase == "up":
+                seen.add(service.name)
+        busy = [f"{s.name} ({s.phase})" for s in services if s.phase not in ("up", "waiting")]
+        progress.step("Starting", ", ".join(busy))
+
+
+def _show_addresses(layout: Layout) -> None:
+    table = _plain_table("service", "address", "")
+    rows = [row for row in status(layout).rows if row.address]
+    for row in sorted(rows, key=lambda row: row.service != _ADDRESS_FIRST):
+        name = "Dagster UI" if row.service == _ADDRESS_FIRST else row.service
+        table.add_row(name, row.address, "external" if row.external else row.note)
+    _console.print("[bold]Pulse is up[/bold]")
+    _console.print(table)
+    _console.print(f"State and logs: {layout.home}", soft_wrap=True)
+
+
+def _plain_table(*columns: str) -> Table:
+    """Without frames and cuts: addresses are there to be copied."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column != "note")
+    return table
+
+
+def _table(rows: tuple[Row, ...]) -> Table:
+    notes = ("note",) if any(row.note for row in rows) else ()
+    table = _plain_table("service", "state", "address", "pid", "uptime", "restarts", "memory", *notes)
+    for row in rows:
+        memory = f"{row.memory_bytes / 2**20:.0f} MiB" if row.memory_bytes else ""
+        uptime = _duration(row.uptime_seconds) if row.uptime_seconds is not None else ""
+        colour = "green" if row.up else "red"
+        shown = "external" if row.external and row.up else row.state
+        table.add_row(
+            *(row.service, f"[{colour}]{shown}[/{colour}]", row.address, str(row.pid or "")),
+            *(uptime, str(row.restarts), memory, *([row.note] if notes else [])),
+        )
+    return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def _interrupted(layout: Layout, started: bool) -> None:
+    if not started:
+        _errors.print("Interrupted.")
+        return
+    with _errors.status("Interrupted: stopping what was started") as spinner:
+        stack.stop(layout, _Progress(spinner))
+    _errors.print("Interrupted; everything that was started has been stopped.")
+
+
+def _complain(layout: Layout, error: PulseError) -> None:
+    _errors.print(f"[red]Error:[/red] {error.message}", highlight=False)
+    if error.fix:
+        _errors.print(error.fix, highlight=False)
+    service = error.where.get("service")
+    log = layout.log(service) if service else None
+    if log and log.exists():
+        _errors.print(f"The end of {log}:", soft_wrap=True)
+        for line in log.read_text(errors="replace").splitlines()[-15:]:
+            _errors.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)

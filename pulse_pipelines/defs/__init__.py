@@ -1,0 +1,1 @@
+"""Thin Dagster adapters around the stages; nobody but definitions.py imports them."""

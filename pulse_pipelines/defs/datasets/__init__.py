@@ -1,0 +1,1 @@
+"""Datasets as Dagster assets, partitioned tenant × day, with their checks."""

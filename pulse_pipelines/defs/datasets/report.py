@@ -1,0 +1,71 @@
+"""Reporting a settled batch to Dagster: what landed where, and the checks of what was touched."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
+
+from pulse_pipelines.defs.datasets.assets import asset_key, tenant_partitions
+from pulse_pipelines.defs.datasets.checks import evaluate
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages.handles import Settled, StagedTable
+
+
+def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
+    """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset."""
+    touched: dict[str, list[StagedTable]] = defaultdict(list)
+    for table in settled.tables:
+        touched[table.slug].append(table)
+    for slug, tables in touched.items():
+        tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
+        _add_partitions(context.instance, slug, tenants)
+        found = zip(tables, tenants, strict=True)
+        _log_together(
+            context, [m for table, tenant in found for m in _materializations(settled, table, tenant)]
+        )
+        for result in evaluate(slug, tenants, batch_id=settled.plan.batch_id):
+            context.log_event(result)  # type: ignore[arg-type] # any user event is taken
+
+
+def _add_partitions(instance: dg.DagsterInstance, slug: str, tenants: Sequence[Tenant]) -> None:
+    name = tenant_partitions(slug).name or ""
+    known = set(instance.get_dynamic_partitions(name))
+    if missing := [tenant.slug for tenant in tenants if tenant.slug not in known]:
+        instance.add_dynamic_partitions(name, missing)
+
+
+def _materializations(
+    settled: Settled, table: StagedTable, tenant: Tenant
+) -> Iterator[dg.AssetMaterialization]:
+    for day in table.days:
+        yield dg.AssetMaterialization(
+            asset_key(table.slug),
+            partition=dg.MultiPartitionKey({"day": str(day.day), "tenant": tenant.slug}),
+            metadata={
+                "rows": day.rows,
+                "duplicates": day.duplicates,
+                "files": day.files,
+                "bytes": day.bytes,
+                "snapshot_id": str(table.snapshot_id),
+                "metadata_location": dg.MetadataValue.path(table.new_location),
+                "batch": settled.plan.batch_id,
+            },
+            tags={"pulse/tenant": tenant.slug},
+        )
+
+
+def _log_together(
+    context: dg.OpExecutionContext, materializations: Sequence[dg.AssetMaterialization]
+) -> None:
+    """Log materializations of one asset in few inserts: one by one, Dagster takes a few dozen a second.
+
+    This is how Dagster itself logs the partitions of a backfill; it writes event by event where
+    DAGSTER_EVENT_BATCH_SIZE is not set.
+    """
+    step = context.get_step_execution_context()
+    batch = str(uuid.uuid4())
+    for index, materialization in enumerate(materializations, 1):
+        last = index == len(materializations)
+        DagsterEvent.asset_materialization(step, materialization, DagsterEventBatchMetadata(batch, last))

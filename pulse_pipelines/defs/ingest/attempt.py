@@ -1,0 +1,34 @@
+"""The attempt that a run owns: a resource whose life is the run's."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import dagster as dg
+from pydantic import PrivateAttr
+
+from pulse_pipelines.stages import attempts, staging
+from pulse_pipelines.stages.handles import Plan
+
+
+class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """One attempt at one batch. Its lease ends with the process, however that ends."""
+
+    batch_id: str
+    attempt: int
+    _plan: Plan | None = PrivateAttr(default=None)
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Generator["BatchAttempt", None, None]:
+        with attempts.own(self.batch_id, self.attempt) as owned, staging.tables(owned):
+            self._plan = owned
+            yield self
+
+    @property
+    def plan(self) -> Plan:
+        """What this attempt has to settle."""
+        assert self._plan is not None, "the resource is not initialised"  # noqa: S101
+        return self._plan
+
+    def give_up(self, error: str) -> None:
+        """Let the sensor plan the next attempt."""
+        attempts.next_attempt(self.batch_id, self.attempt, error)

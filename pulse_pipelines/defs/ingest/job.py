@@ -1,0 +1,149 @@
+"""The job `ingest`: one run takes all due datasets of all due tenants along the path of an event."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pulse_pipelines.defs.datasets.report import report_batch
+from pulse_pipelines.defs.ingest.attempt import BatchAttempt
+from pulse_pipelines.stages import dead_letter, dedup, drain, settle
+from pulse_pipelines.stages import land as landing
+from pulse_pipelines.stages.handles import Drained, Failure, Gated, Landed, Settled
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+from pulse_resources.settings import load_settings
+
+
+@dg.op(
+    description="Read the batch's offset ranges from Kafka in Spark tasks, keep the raw zone, validate "
+    "against each dataset's schema, and write candidate Parquet files that no table refers to yet. "
+    "Events that cannot land become dead letters with a reason.",
+    tags={"kind": "pyspark"},
+)
+def drain_and_conform(
+    context: dg.OpExecutionContext, attempt: BatchAttempt, pyspark: LazyPySparkResource
+) -> Drained:
+    drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
+    counts = [count for topic in drained.topics for count in topic.partitions.values()]
+    context.add_output_metadata(
+        {
+            "batch": attempt.batch_id,
+            "attempt": attempt.attempt,
+            "tenants": len({r.tenant_id for r in attempt.plan.ranges}),
+            "drained": sum(count.drained for count in counts),
+            "dead_letters": sum(count.dead_letters for count in counts),
+            "candidate_files": sum(len(topic.candidates) for topic in drained.topics),
+            "raw_objects": sum(len(topic.raw) for topic in drained.topics),
+        }
+        | _failed(drained.failures)
+    )
+    fail_point("after.drain_and_conform")
+    return drained
+
+
+@dg.op(
+    description="Claim every event id in Postgres. An id that another event owns marks a duplicate: "
+    "counted and dropped. A retry finds its own claims and goes on.",
+    tags={"kind": "postgres"},
+)
+def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
+    gated = dedup.gate(drained)
+    copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
+    context.add_output_metadata({"duplicates": copies} | _failed(gated.failures))
+    fail_point("after.dedup_gate")
+    return gated
+
+
+@dg.op(
+    description="Rewrite candidate files that hold duplicates, and stage the next metadata of all "
+    "touched Iceberg tables in Spark tasks. Still invisible to readers.",
+    tags={"kind": "iceberg"},
+)
+def land(
+    context: dg.OpExecutionContext,
+    gated: Gated,
+    attempt: BatchAttempt,
+    pyspark: LazyPySparkResource,
+) -> Landed:
+    landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
+    context.add_output_metadata(
+        {"tables": len(landed.tables), "refused_datasets": len(landed.refused)} | _failed(landed.failures)
+    )
+    fail_point("after.land")
+    return landed
+
+
+@dg.op(
+    name="settle",
+    description="Per tenant, one Postgres transaction makes the batch real: fence, swap the table "
+    "pointers, advance the positions, write dead letters and the ledger.",
+    tags={"kind": "postgres"},
+)
+def settle_batch(context: dg.OpExecutionContext, landed: Landed) -> Settled:
+    settled = settle.settle(landed, dead_letter.stage_refused(landed))
+    context.add_output_metadata(
+        {
+            "landed": sum(tenant.landed for tenant in settled.tenants),
+            "duplicates": sum(tenant.duplicates for tenant in settled.tenants),
+            "dead_letters": sum(tenant.dead_letters for tenant in settled.tenants),
+        }
+        | _failed(settled.failures)
+    )
+    fail_point("after.settle")
+    return settled
+
+
+@dg.op(
+    description="Publish settled dead letters to each tenant's events.dlq topic, keyed by their origin; "
+    "repeated until the broker acknowledged.",
+    tags={"kind": "kafka"},
+)
+def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Settled:
+    published, failures = dead_letter.publish(settled)
+    context.add_output_metadata({"published": published} | _failed(failures))
+    fail_point("after.route_dead_letters")
+    if failures:  # they stay unpublished in Postgres: the sensor's sweep tries again
+        context.log.warning("dead letters stay unpublished: %s", _sentences(failures))
+    return settled
+
+
+@dg.op(
+    description="Report what settled to Dagster: a materialization per dataset, tenant and day, and the "
+    "checks of the datasets that were touched. Fails the run when a tenant could not be settled, so "
+    "that the sensor starts another attempt for the rest."
+)
+def report(context: dg.OpExecutionContext, settled: Settled) -> None:
+    report_batch(context, settled)
+    if settled.failures:
+        raise Transient(
+            f"{len(settled.failures)} tenant(s) not settled: {_sentences(settled.failures)}",
+            batch=settled.plan.batch_id,
+            attempt=settled.plan.attempt,
+        )
+
+
+@dg.failure_hook(required_resource_keys={"attempt"})
+def plan_next_attempt(context: dg.HookContext) -> None:
+    attempt: BatchAttempt = context.resources.attempt
+    attempt.give_up(str(context.op_exception))
+
+
+@dg.job(
+    description="One micro-batch: Kafka → validated rows → dedup → Iceberg, exactly once. Launched by the "
+    "sensor `ingest_lag`; the run's tags name the batch and the attempt.",
+    hooks={plan_next_attempt},
+    executor_def=dg.in_process_executor,
+    tags={"pulse/job": "ingest"},
+)
+def ingest() -> None:
+    report(route_dead_letters(settle_batch(land(dedup_gate(drain_and_conform())))))
+
+
+def _failed(failures: Iterable[Failure]) -> dict[str, str]:
+    sentences = _sentences(failures)
+    return {"failures": sentences} if sentences else {}
+
+
+def _sentences(failures: Iterable[Failure]) -> str:
+    return "; ".join(f"tenant {f.tenant_id} at {f.step}: {f.error}" for f in failures)

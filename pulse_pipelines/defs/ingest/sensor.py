@@ -1,0 +1,124 @@
+"""The lag sensor: launches due batches, and new attempts of batches whose run failed or vanished.
+
+A run key is remembered by Dagster for ever, so every attempt has a key of its own; yielding a key again
+until the batch is running is harmless and survives a daemon that died between planning and launching.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from uuid import UUID
+
+import dagster as dg
+
+from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.domain.batch import due, plan, share_out
+from pulse_pipelines.stages import attempts
+from pulse_pipelines.stages import plan as planning
+from pulse_pipelines.stages.attempts import OpenBatch
+from pulse_pipelines.stages.plan import Survey
+from pulse_resources.errors import PulseError
+from pulse_resources.settings import load_settings
+
+LAUNCH_TIMEOUT_S = 120.0
+"""A run that has not begun its batch this long after it was launched counts as vanished."""
+
+OVERLAP = 2
+"""Batches that run at a time; dagster.yaml limits the runs to as many."""
+WORTH_A_RUN = 100_000
+"""Events for which a run of their own pays."""
+
+_ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS}
+
+
+@dg.sensor(
+    job=ingest,
+    minimum_interval_seconds=1,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
+    "after its first waiting event was seen (settings); all due topics go into one batch. Batches whose "
+    "run failed or vanished get a new attempt after a back-off; after the last one they are stuck.",
+)
+def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    for batch in attempts.open_batches():
+        _give_up_dead_attempt(context, batch)
+    survey = planning.survey()
+    for alarm in survey.alarms:
+        context.log.error("tenant %s, partition %s: %s", alarm.tenant.slug, alarm.partition, alarm.problem)
+    waiting = _plan_due(survey, _first_seen(context.cursor))
+    return dg.SensorResult(
+        run_requests=list(_run_requests(attempts.open_batches())),
+        cursor=json.dumps({tenant_id.hex: seen for tenant_id, seen in waiting.items()}),
+    )
+
+
+def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float]:
+    """Plan a batch when something is due; returns since when the topics left over have waited."""
+    settings = load_settings().ingest
+    now = time.time()
+    # A clock set back must not make events wait: what was seen in the future was seen just now.
+    waiting = {
+        backlog.tenant_id: min(first_seen.get(backlog.tenant_id, now), now) for backlog in survey.backlogs
+    }
+    ready = due(
+        survey.backlogs,
+        waiting,
+        now,
+        flush_rows=settings.flush_rows,
+        flush_seconds=settings.flush_seconds,
+    )
+    for group in share_out(ready, OVERLAP, WORTH_A_RUN):
+        planning.plan_batch(plan(group, settings.batch_max_rows), survey)
+        for backlog in group:
+            del waiting[backlog.tenant_id]
+    return waiting
+
+
+def _first_seen(cursor: str | None) -> dict[UUID, float]:
+    return {UUID(hex=key): seen for key, seen in json.loads(cursor or "{}").items()}
+
+
+def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
+    for batch in batches:
+        if batch.state == "planned" and batch.ready:
+            yield dg.RunRequest(
+                run_key=run_key(batch),
+                run_config=run_config(batch.batch_id, batch.attempt),
+                tags={"pulse/batch": batch.batch_id, "pulse/attempt": str(batch.attempt)},
+            )
+
+
+def run_key(batch: OpenBatch) -> str:
+    return f"{batch.batch_id}:{batch.attempt}"
+
+
+def run_config(batch_id: str, attempt: int) -> dict[str, object]:
+    """Run config of `ingest` for one attempt at one batch."""
+    return {"resources": {"attempt": {"config": {"batch_id": batch_id, "attempt": attempt}}}}
+
+
+def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch) -> None:
+    if batch.state == "running":
+        if not attempts.lease_held(batch.batch_id):
+            _give_up(context, batch, "the run died: its lease on the batch is gone")
+    elif batch.state == "planned" and batch.ready:
+        tags = {"dagster/run_key": run_key(batch)}
+        records = context.instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+        if not records:
+            return
+        status, launched = records[0].dagster_run.status, records[0].start_time
+        late = launched is not None and time.time() - launched > LAUNCH_TIMEOUT_S
+        if status in _ENDED or late:
+            _give_up(context, batch, f"the run ended before it began the batch: {status.value}")
+    elif batch.state == "stuck":
+        error = PulseError(
+            f"batch is stuck: {batch.last_error}",
+            fix=f"Remove the cause, then run: pulse batch retry {batch.batch_id}",
+            batch=batch.batch_id,
+        )
+        context.log.error("%s", error)
+
+
+def _give_up(context: dg.SensorEvaluationContext, batch: OpenBatch, why: str) -> None:
+    context.log.warning("batch %s, attempt %s: %s", batch.batch_id, batch.attempt, why)
+    attempts.next_attempt(batch.batch_id, batch.attempt, why)

@@ -1,0 +1,1 @@
+"""What Pulse is about, in plain Python and without I/O."""

@@ -1,0 +1,121 @@
+"""Batches: when a topic is due, what a batch takes, and the name it gets. Pure decisions.
+
+A batch is a set of offset ranges; its id is derived from them, so that planning the same ranges twice
+can only ever name the same batch.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True, order=True)
+class OffsetRange:
+    """Offsets [start, end) of one partition of one tenant's events topic."""
+
+    tenant_id: UUID
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What waits in one tenant's topic: per partition the planned position and the end offset."""
+
+    tenant_id: UUID
+    ranges: tuple[OffsetRange, ...]
+
+    @property
+    def pending(self) -> int:
+        return sum(r.length for r in self.ranges)
+
+
+def batch_id(ranges: Iterable[OffsetRange]) -> str:
+    """The name of the batch that consists of exactly these ranges."""
+    digest = hashlib.sha256()
+    for r in sorted(ranges):
+        digest.update(f"{r.tenant_id.hex}/{r.partition}/{r.start}/{r.end};".encode())
+    return digest.hexdigest()[:20]
+
+
+def due(
+    backlogs: Iterable[Backlog],
+    waiting_since: Mapping[UUID, float],
+    now: float,
+    *,
+    flush_rows: int,
+    flush_seconds: float,
+) -> list[Backlog]:
+    """The backlogs to flush now: large enough, or first seen waiting long enough ago (seconds)."""
+    return [
+        backlog
+        for backlog in backlogs
+        if backlog.pending >= flush_rows
+        or (backlog.pending and now - waiting_since.get(backlog.tenant_id, now) >= flush_seconds)
+    ]
+
+
+def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
+    """Ranges of one batch over all due backlogs, at most `max_rows` events.
+
+    Every topic gets an equal share first, so that one flooding tenant cannot keep others out; what the
+    small ones leave goes to the large ones.
+    """
+    waiting = sorted(backlogs, key=lambda backlog: backlog.pending)
+    taken: list[OffsetRange] = []
+    left = max_rows
+    for index, backlog in enumerate(waiting):
+        share = max(1, left // (len(waiting) - index))
+        grant = min(share, left)
+        for r in sorted(backlog.ranges, key=lambda r: r.length):
+            length = min(r.length, grant)
+            if length:
+                taken.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
+                grant -= length
+                left -= length
+    return taken
+
+
+def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:
+    """Split due backlogs over at most `batches` batches of about equal size.
+
+    Batches of different tenants overlap: one drains while another is at the gate. Fewer than `worth`
+    events each are not worth a run of their own.
+    """
+    waiting = sorted(backlogs, key=lambda backlog: backlog.pending, reverse=True)
+    total = sum(backlog.pending for backlog in waiting)
+    count = max(1, min(batches, len(waiting), total // worth))
+    groups: list[list[Backlog]] = [[] for _ in range(count)]
+    for backlog in waiting:  # the largest first, each to the group that has least
+        min(groups, key=lambda group: sum(b.pending for b in group)).append(backlog)
+    return [group for group in groups if group]
+
+
+def spread(ranges: Iterable[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """Split ranges into at most `tasks` groups of about equal length, in topic order.
+
+    Neighbouring ranges stay together, so that one task sees whole topics where they are small and
+    writes few, large files; a range longer than a share is cut.
+    """
+    ordered = sorted(ranges)
+    total = sum(r.length for r in ordered)
+    groups: list[list[OffsetRange]] = []
+    for index in range(tasks):
+        quota = total * (index + 1) // tasks - total * index // tasks
+        group: list[OffsetRange] = []
+        while quota and ordered:
+            r = ordered.pop(0)
+            length = min(r.length, quota)
+            group.append(OffsetRange(r.tenant_id, r.partition, r.start, r.start + length))
+            quota -= length
+            if length < r.length:
+                ordered.insert(0, OffsetRange(r.tenant_id, r.partition, r.start + length, r.end))
+        if group:
+            groups.append(group)
+    return groups

@@ -1,0 +1,149 @@
+"""An event on its way in: the envelope, and the closed list of reasons why one cannot land.
+
+An event is a JSON object with `event_id`, `dataset`, `timestamp` (RFC 3339), `data` (an object that
+follows the dataset's schema) and optionally `context`, `trace_id` and `tenant`.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import Any
+
+EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+"""First instant that Iceberg, Spark, Python and Postgres all hold; years end at 9999 for all four."""
+
+MAX_ID_BYTES = 512
+INT64 = range(-(2**63), 2**63)
+
+
+class Reason(StrEnum):
+    """Why an event became a dead letter."""
+
+    UNDECODABLE = "undecodable"
+    OVERSIZE = "oversize"
+    TOO_DEEP = "too_deep"
+    NUL_CHARACTER = "nul_character"
+    INTEGER_OUT_OF_RANGE = "integer_out_of_range"
+    INVALID_ENVELOPE = "invalid_envelope"
+    WRONG_TENANT = "wrong_tenant"
+    MISSING_DATASET = "missing_dataset"
+    UNKNOWN_DATASET = "unknown_dataset"
+    INVALID_TIMESTAMP = "invalid_timestamp"
+    TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
+    SCHEMA_VIOLATION = "schema_violation"
+    UNREPRESENTABLE = "unrepresentable"
+    LANDING_FAILED = "landing_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A value, never an exception: an event that cannot land, and why.
+
+    `pointer` is the JSON pointer (RFC 6901) into the event, where there is one.
+    """
+
+    reason: Reason
+    detail: str
+    pointer: str | None = None
+
+
+def json_pointer(path: "list[str | int]") -> str:
+    """RFC 6901 pointer of a path of keys and indexes."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+_DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_NINETEEN_DIGITS = b"0" * 19
+
+
+def suspicious(payload: bytes) -> bool:
+    """Whether the bytes may hold a NUL or an integer beyond 64 bits; never False when they do."""
+    if b"\\u0000" in payload:
+        return True
+    # Long runs of digits are mostly ids: a second look, without the strings, is rarely needed.
+    return _many_digits(payload) and _many_digits(_JSON_STRING.sub(b"", payload))
+
+
+def _many_digits(payload: bytes) -> bool:
+    return _NINETEEN_DIGITS in payload.translate(_DIGITS_TO_ZERO)
+
+
+# Possessive, and the closing quote optional: a string without an end cannot make it start over.
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+
+
+def nesting(payload: bytes) -> int:
+    """How deep objects and arrays nest, counted without decoding: decoders recurse."""
+    depth = deepest = 0
+    for byte in _JSON_STRING.sub(b"", payload).translate(None, _NO_BRACKETS):
+        if byte in b"{[":
+            depth += 1
+            if depth > deepest:
+                deepest = depth
+        else:
+            depth -= 1
+    return deepest
+
+
+def unstorable(payload: bytes) -> Rejected | None:
+    """Exact check of a suspicious payload: NUL characters and integers beyond 64 bits.
+
+    orjson turns large integers into floats silently, so this decodes again with the standard library.
+    """
+    pending: list[tuple[Any, list[str | int]]] = [(json.loads(payload), [])]
+    while pending:
+        node, path = pending.pop()
+        if isinstance(node, str) and "\0" in node:
+            return Rejected(Reason.NUL_CHARACTER, "a NUL character cannot be stored", json_pointer(path))
+        if isinstance(node, int) and not isinstance(node, bool) and node not in INT64:
+            return Rejected(
+                Reason.INTEGER_OUT_OF_RANGE,
+                "an integer does not fit into 64 signed bits",
+                json_pointer(path),
+            )
+        if isinstance(node, dict):
+            for key, child in node.items():
+                if "\0" in key:
+                    return Rejected(Reason.NUL_CHARACTER, "a key holds a NUL character", json_pointer(path))
+                pending.append((child, [*path, key]))
+        elif isinstance(node, list):
+            pending.extend((child, [*path, index]) for index, child in enumerate(node))
+    return None
+
+
+_FULL_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def parse_date(text: str) -> date:
+    """An RFC 3339 full-date. Raises ValueError; ISO 8601 has forms that RFC 3339 has not."""
+    if _FULL_DATE.fullmatch(text) is None:
+        raise ValueError("not of the form YYYY-MM-DD")
+    return date.fromisoformat(text)
+
+
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:[0-5]\d)", re.ASCII)
+
+
+def parse_timestamp(text: object) -> datetime | Rejected:
+    """An RFC 3339 timestamp in UTC, cut to microseconds."""
+    match = _RFC3339.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return Rejected(Reason.INVALID_TIMESTAMP, "not an RFC 3339 timestamp with a zone offset")
+    day, time, fraction, zone = match.groups()
+    # A leap second has no place in any of the stores; it is the last microsecond of its minute.
+    if time.endswith(":60"):
+        time, fraction = f"{time[:-2]}59", "999999"
+    zone = "+00:00" if zone in "Zz" else zone
+    try:
+        local = datetime.fromisoformat(f"{day}T{time}.{(fraction or '0')[:6]:0<6}{zone}")
+    except ValueError as error:
+        if day.startswith("0000"):
+            return Rejected(Reason.TIMESTAMP_OUT_OF_RANGE, "before year 1")
+        return Rejected(Reason.INVALID_TIMESTAMP, str(error))
+    try:
+        return local.astimezone(UTC)
+    except OverflowError:
+        return Rejected(Reason.TIMESTAMP_OUT_OF_RANGE, "outside years 1 to 9999 in UTC")

@@ -1,0 +1,48 @@
+"""A tenant, and the one place that knows the names of everything that belongs to it."""
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from pulse_resources.errors import UserError
+
+SLUG = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+def check_slug(kind: str, slug: str) -> str:
+    """`slug` itself when it can name a topic, a table, an object prefix and a Dagster partition.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not SLUG.fullmatch(slug):
+        raise UserError(
+            f"{slug!r} is no valid {kind} slug",
+            fix="Use 1 to 63 characters of a-z, 0-9 and _, starting with a letter",
+        )
+    return slug
+
+
+@dataclass(frozen=True)
+class Tenant:
+    tenant_id: UUID
+    slug: str
+
+    @property
+    def topic(self) -> str:
+        return f"pulse.{self.tenant_id.hex}.events"
+
+    @property
+    def dead_letter_topic(self) -> str:
+        return f"pulse.{self.tenant_id.hex}.events.dlq"
+
+    @property
+    def namespace(self) -> str:
+        """Iceberg namespace; the catalog's row-level security derives the same name."""
+        return f"pulse_{self.tenant_id.hex}"
+
+    def table_location(self, bucket: str, dataset: str) -> str:
+        return f"s3://{bucket}/iceberg/{self.namespace}/{dataset}"
+
+    def raw_prefix(self, bucket: str, dataset: str) -> str:
+        return f"s3://{bucket}/raw/{self.tenant_id.hex}/{dataset}"

@@ -1,0 +1,1 @@
+"""Reading what landed: preview, reconciliation, and the facts behind the asset checks."""

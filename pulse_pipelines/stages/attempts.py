@@ -1,0 +1,133 @@
+"""Attempts at a batch: begin one, own it while it runs, give it up, plan the next.
+
+While an attempt runs it holds a session advisory lock, its *lease*: when the process dies, the lock is
+gone, whatever any clock says. An attempt that is paused beyond its lease is fenced at settle.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import psycopg
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages.handles import Plan, Scope
+from pulse_resources import postgres
+from pulse_resources.errors import Fenced
+from pulse_resources.settings import load_settings
+
+OPEN_BATCHES = """
+SELECT batch_id, attempt, state, not_before <= now(), extract(epoch FROM now() - planned_at)::float8,
+       last_error
+FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
+"""
+BEGIN = """
+UPDATE ingest_batches SET state = 'running', started_at = now()
+WHERE batch_id = %s AND attempt = %s AND state = 'planned'
+"""
+NEXT_ATTEMPT = """
+UPDATE ingest_batches
+SET state = CASE WHEN attempt >= %(max_attempts)s THEN 'stuck' ELSE 'planned' END,
+    attempt = CASE WHEN attempt >= %(max_attempts)s THEN attempt ELSE attempt + 1 END,
+    not_before = now() + make_interval(secs => %(backoff)s * 2 ^ (attempt - 1)),
+    last_error = %(error)s
+WHERE batch_id = %(batch)s AND attempt = %(attempt)s AND state IN ('planned', 'running')
+"""
+UNSTICK = """
+UPDATE ingest_batches SET state = 'planned', attempt = attempt + 1, not_before = now()
+WHERE batch_id = %s AND state = 'stuck'
+"""
+UNSETTLED_RANGES = """
+SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
+WHERE batch_id = %s AND settled_at IS NULL
+"""
+DATASETS = """
+SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, d.name, d.schema_uri, s.document, d.table_schema
+FROM pdm_tenants t
+LEFT JOIN pdm_datasets d USING (tenant_id)
+LEFT JOIN pdm_schemas s ON s.schema_uri = d.schema_uri
+WHERE t.tenant_id = ANY(%s)
+"""
+
+
+@dataclass(frozen=True)
+class OpenBatch:
+    batch_id: str
+    attempt: int
+    state: str
+    ready: bool
+    """Its back-off is over."""
+    age_s: float
+    last_error: str | None
+
+
+def open_batches() -> list[OpenBatch]:
+    """Batches that are not settled, oldest first."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
+
+
+def lease_held(batch: str) -> bool:
+    """Whether a living process works on the batch."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        free = connection.execute(
+            "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [batch]
+        ).fetchone()
+        return not (free and free[0])
+
+
+@contextlib.contextmanager
+def own(batch: str, number: int) -> Iterator[Plan]:
+    """Own one attempt at a batch while the block runs.
+
+    Raises:
+        Fenced: another process works on it, or a newer attempt exists.
+    """
+    url = load_settings().postgres.url("pulse_pipeline")
+    with psycopg.connect(url, autocommit=True, application_name=f"pulse-lease-{batch}") as lease:
+        held = lease.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [batch])
+        if held.fetchone() != (True,) or lease.execute(BEGIN, [batch, number]).rowcount != 1:
+            raise Fenced("another attempt owns this batch", batch=batch, attempt=number)
+        yield load_plan(batch, number)
+
+
+def load_plan(batch: str, number: int) -> Plan:
+    """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        found = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
+        ranges = tuple(OffsetRange(*row) for row in found)
+        tenants: dict[UUID, Tenant] = {}
+        datasets: dict[UUID, list[Dataset]] = defaultdict(list)
+        wanted = list({r.tenant_id for r in ranges})
+        for tenant_id, tenant_slug, dataset_id, *rest in connection.execute(DATASETS, [wanted]):
+            tenants[tenant_id] = Tenant(tenant_id, tenant_slug)
+            if dataset_id is not None:
+                datasets[tenant_id].append(Dataset(dataset_id, tenant_id, *rest))
+    scopes = {key: Scope(tenant, tuple(datasets[key])) for key, tenant in tenants.items()}
+    return Plan(batch, number, ranges, scopes)
+
+
+def next_attempt(batch: str, number: int, error: str) -> None:
+    """Give an unfinished attempt up: plan the next after a back-off, or declare the batch stuck."""
+    settings = load_settings().ingest
+    with postgres.transaction("pulse_pipeline") as connection:
+        connection.execute(
+            NEXT_ATTEMPT,
+            {
+                "batch": batch,
+                "attempt": number,
+                "error": error[:2000].replace("\0", ""),
+                "max_attempts": settings.max_attempts,
+                "backoff": settings.retry_backoff_seconds,
+            },
+        )
+
+
+def unstick(batch: str) -> bool:
+    """Plan a stuck batch again; False when it is not stuck."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return connection.execute(UNSTICK, [batch]).rowcount == 1

@@ -1,0 +1,202 @@
+"""Dead letters: publish settled ones to the tenant's topic, and make them of rows that cannot land.
+
+Publishing comes after settle and is repeated until the broker acknowledged: a dead letter may appear
+twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell.
+"""
+
+import gzip
+import random
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import orjson
+import psycopg
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages.handles import Failure, Landed, LandingFailed, Settled
+from pulse_pipelines.stages.staging import copy_dead_letters, named
+from pulse_resources import kafka, object_store, postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+
+PAGE = 1_000
+FLUSH_S = 30.0
+
+UNPUBLISHED = """
+SELECT partition, event_offset, dataset, event_id, reason, pointer, detail, payload, received_at,
+    batch_id
+FROM dead_letters WHERE tenant_id = %s AND published_at IS NULL
+ORDER BY partition, event_offset LIMIT %s FOR UPDATE
+"""
+PUBLISHED = """
+UPDATE dead_letters SET published_at = now()
+WHERE tenant_id = %s AND partition = %s AND event_offset = %s
+"""
+OWED = "SELECT batch_id FROM dead_letter_outbox WHERE tenant_id = %s"
+PAID = """
+DELETE FROM dead_letter_outbox WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(owed)s)
+  AND NOT EXISTS (
+    SELECT 1 FROM dead_letters WHERE tenant_id = %(tenant)s AND published_at IS NULL)
+"""
+OVERDUE = """
+SELECT t.tenant_id, t.slug, array_agg(o.batch_id)
+FROM dead_letter_outbox o JOIN pdm_tenants t USING (tenant_id)
+WHERE o.settled_at < now() - make_interval(secs => %s) GROUP BY t.tenant_id, t.slug
+"""
+ACCEPTED = """
+SELECT partition, event_offset FROM staging.{ids} WHERE dataset_id = %s
+"""
+
+
+def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
+    """Publish what the tenants of this batch have unpublished; returns how many, and who failed."""
+    count = 0
+    failures: list[Failure] = []
+    producer = kafka.producer()
+    for tenant in settled.tenants:
+        scope = settled.plan.scopes[tenant.tenant_id]
+        try:
+            count += publish_tenant(producer, scope.tenant)
+        except (psycopg.OperationalError, KafkaException, Transient) as error:
+            failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(error)))
+    return count, tuple(failures)
+
+
+def publish_tenant(producer: Producer, tenant: Tenant) -> int:
+    """Publish the tenant's unpublished dead letters, a page per transaction.
+
+    Raises:
+        Transient: the broker did not acknowledge one; it stays unpublished.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        owed = [row[0] for row in connection.execute(OWED, [tenant.tenant_id])]
+    count = 0
+    while owed and (page := _publish_page(producer, tenant)):
+        count += page
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(PAID, {"tenant": tenant.tenant_id, "owed": owed})
+    return count
+
+
+def overdue(seconds: float) -> dict[Tenant, list[str]]:
+    """Tenants whose dead letters settled this long ago and are not all on the topic, with batches."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows = connection.execute(OVERDUE, [seconds]).fetchall()
+    return {Tenant(tenant_id, slug): batches for tenant_id, slug, batches in rows}
+
+
+def _publish_page(producer: Producer, tenant: Tenant) -> int:
+    refused: list[KafkaError] = []
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        rows = connection.execute(UNPUBLISHED, [tenant.tenant_id, PAGE]).fetchall()
+        for row in rows:
+            (
+                partition,
+                offset,
+                dataset,
+                event_id,
+                reason,
+                pointer,
+                detail,
+                payload,
+                received,
+                batch,
+            ) = row
+            headers = {
+                "pulse.reason": reason,
+                "pulse.detail": detail,
+                "pulse.pointer": pointer,
+                "pulse.dataset": dataset,
+                "pulse.event-id": event_id,
+                "pulse.batch-id": batch,
+                "pulse.received-at": received.isoformat(),
+            }
+            producer.produce(
+                tenant.dead_letter_topic,
+                value=payload,
+                key=f"{tenant.topic}/{partition}/{offset}",
+                headers={name: value for name, value in headers.items() if value is not None},
+                on_delivery=acknowledged,
+            )
+        waiting = producer.flush(FLUSH_S)
+        if waiting or refused:
+            raise Transient(
+                f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",
+                topic=tenant.dead_letter_topic,
+            )
+        fail_point("route_dead_letters.before_mark")
+        with connection.cursor() as cursor:
+            cursor.executemany(PUBLISHED, [(tenant.tenant_id, row[0], row[1]) for row in rows])
+    return len(rows)
+
+
+def stage_refused(landed: Landed) -> dict[UUID, int]:
+    """Stage the rows of refused datasets as dead letters; their staging mark, by dataset.
+
+    The original bytes come from the raw-zone objects that this very attempt wrote.
+    """
+    parts: dict[UUID, int] = {}
+    for refused in landed.refused:
+        part = random.SystemRandom().getrandbits(62)
+        plan = landed.gated.drained.plan
+        with postgres.transaction("pulse_pipeline") as connection:
+            copy_dead_letters(connection, plan, _refused_rows(connection, landed, refused, part))
+        parts[refused.dataset_id] = part
+    return parts
+
+
+def _refused_rows(
+    connection: postgres.Connection, landed: Landed, refused: LandingFailed, part: int
+) -> list[tuple[object, ...]]:
+    drained = landed.gated.drained
+    dataset = next(
+        d for d in drained.plan.scopes[refused.tenant_id].datasets if d.dataset_id == refused.dataset_id
+    )
+    accepted = set(connection.execute(named(ACCEPTED, drained.plan), [refused.dataset_id]).fetchall())
+    copies = landed.gated.duplicates.get(refused.dataset_id, {})
+    accepted -= {(partition, offset) for partition, found in copies.items() for offset in found}
+    paths = [
+        raw.path
+        for topic in drained.topics
+        if topic.tenant_id == refused.tenant_id
+        for raw in topic.raw
+        if raw.slug == dataset.slug
+    ]
+    return [
+        (
+            part,
+            refused.tenant_id,
+            partition,
+            offset,
+            dataset.slug,
+            event_id,
+            Reason.LANDING_FAILED.value,
+            None,
+            refused.error,
+            payload,
+            received,
+        )
+        for partition, offset, received, event_id, payload in _raw_events(paths)
+        if (partition, offset) in accepted
+    ]
+
+
+def _raw_events(paths: Iterable[str]) -> Iterator[tuple[int, int, datetime, str, bytes]]:
+    for path in paths:
+        with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
+            lines = gzip.decompress(source.read()).splitlines()
+        for line in lines:
+            origin = orjson.loads(line)
+            if "event" in origin:
+                payload = line[line.index(b'"event":') + len(b'"event":') : -1]
+                received = datetime.fromtimestamp(origin["received_ms"] / 1000, UTC)
+                event_id = origin["event"].get("event_id")
+                yield origin["partition"], origin["offset"], received, event_id, payload

@@ -1,0 +1,250 @@
+"""Drain: read exact offset ranges from Kafka, conform, keep the raw zone, write candidates, stage ids.
+
+Runs inside Spark tasks. A task works through its topics one after the other, so that its memory is
+bounded by one buffer (`ingest.buffer_bytes`) and one chunk, whatever the backlog.
+"""
+
+import base64
+import gc
+import pickle
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from uuid import UUID
+
+import orjson
+from confluent_kafka import KafkaError, TopicPartition
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.domain.batch import OffsetRange, spread
+from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.stages.conform import DeadLetter, Message, TopicConformer, raw_lines
+from pulse_pipelines.stages.files import UNRESOLVED, LakeWriter, token
+from pulse_pipelines.stages.handles import (
+    Drained,
+    Failure,
+    PartitionCount,
+    Plan,
+    Scope,
+    TopicDrained,
+)
+from pulse_pipelines.stages.staging import StagingWriter
+from pulse_resources import kafka
+from pulse_resources.errors import Terminal, Transient
+from pulse_resources.settings import load_settings
+from pulse_resources.spark import run_tasks
+
+UNDECODED = frozenset({Reason.UNDECODABLE, Reason.OVERSIZE, Reason.TOO_DEEP})
+SHARED_ATTEMPTS = 2
+PIECE = 1_000
+"""Messages asked for at a time ..."""
+CHUNK_BYTES = 32 * 1024 * 1024
+"""... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
+POLL_S = 1.0
+SILENCE_S = 30.0
+"""A broker that sends nothing for this long while messages are due counts as unreachable."""
+
+
+@dataclass(frozen=True)
+class DrainTask:
+    plan: Plan
+    """The whole plan without its ranges and with only the scopes that the task needs."""
+    ranges: tuple[OffsetRange, ...]
+
+
+def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
+    """Drain and conform all ranges of a plan, spread over `parallelism` Spark tasks.
+
+    A topic that cannot be drained is a failure of its tenant; the others go on. Where a tenant's events
+    kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
+    its own, so that only the one at fault stays behind.
+    """
+    together = plan.attempt <= SHARED_ATTEMPTS
+    topics: list[TopicDrained] = []
+    failures: list[Failure] = []
+    for ranges in [plan.ranges] if together else _by_tenant(plan.ranges):
+        tasks = [_task(plan, share) for share in spread(ranges, parallelism)]
+        try:
+            handles = run_tasks(spark, tasks, drain_task)
+        except PySparkException as error:
+            if together:
+                raise
+            failures.append(Failure(ranges[0].tenant_id, "drain_and_conform", str(error)[:500]))
+            continue
+        for handle in handles:
+            outcome = pickle.loads(handle)  # noqa: S301 - written by our own task
+            (failures if isinstance(outcome, Failure) else topics).append(outcome)
+    return Drained(plan, tuple(topics), tuple(failures))
+
+
+def _by_tenant(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    return [tuple(own) for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)]
+
+
+def _task(plan: Plan, ranges: Sequence[OffsetRange]) -> DrainTask:
+    scopes = {r.tenant_id: plan.scopes[r.tenant_id] for r in ranges}
+    return DrainTask(Plan(plan.batch_id, plan.attempt, (), scopes), tuple(ranges))
+
+
+def drain_task(task: DrainTask) -> Iterator[bytes]:
+    """One Spark task: a handle per topic, either what was drained or why it failed."""
+    collecting = gc.isenabled()
+    gc.disable()  # nothing in the loop makes cycles, and the collector would visit every event
+    try:
+        for ranges in _by_tenant(task.ranges):
+            yield pickle.dumps(_drain_safely(task.plan, ranges))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _drain_safely(plan: Plan, ranges: Sequence[OffsetRange]) -> TopicDrained | Failure:
+    tenant_id = ranges[0].tenant_id
+    try:
+        return _drain_topic(plan, plan.scopes[tenant_id], ranges)
+    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        return Failure(tenant_id, "drain_and_conform", f"{type(error).__name__}: {error}")
+
+
+def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> TopicDrained:
+    settings = load_settings()
+    part = random.SystemRandom().getrandbits(62)
+    counts = {r.partition: PartitionCount() for r in ranges}
+    datasets = {dataset.slug: dataset for dataset in scope.datasets}
+    conformer = TopicConformer(
+        scope,
+        plan.batch_id,
+        max_bytes=settings.ingest.max_event_bytes,
+        max_depth=settings.ingest.max_event_depth,
+    )
+    stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
+    with (
+        StagingWriter(plan, scope.tenant, part) as staging,
+        LakeWriter(scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1) as lake,
+    ):
+        for messages in read(scope.tenant.topic, ranges, counts, settings.ingest.chunk_rows):
+            conformed = conformer.chunk(messages)
+            for slug, table in conformed.tables.items():
+                dataset = datasets[slug]
+                staging.add_ids(dataset, table)
+                lake.add(dataset, table)
+                _count_accepted(counts, dataset.dataset_id, table)
+            for letter in conformed.dead_letters:
+                counts[letter.message.partition].dead_letters += 1
+            _keep_raw(lake, conformed.dead_letters, datasets.keys())
+            staging.add_dead_letters(conformed.dead_letters)
+            if lake.buffered_bytes >= settings.ingest.buffer_bytes:
+                lake.flush()
+    return TopicDrained(
+        scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw_objects), lake.copies
+    )
+
+
+def _count_accepted(counts: dict[int, PartitionCount], dataset_id: UUID, table: object) -> None:
+    tally = table.column("_kafka_partition").value_counts().to_pylist()  # type: ignore[attr-defined]
+    for entry in tally:
+        accepted = counts[entry["values"]].accepted
+        accepted[dataset_id] = accepted.get(dataset_id, 0) + entry["counts"]
+
+
+def _keep_raw(lake: LakeWriter, letters: Sequence[DeadLetter], slugs: Collection[str]) -> None:
+    """Dead letters are part of the raw zone, too: as the event, or as bytes where they are no JSON."""
+    decoded = [letter for letter in letters if letter.rejected.reason not in UNDECODED]
+    lines = raw_lines([letter.message for letter in decoded]).to_pylist()
+    bare = [letter for letter in letters if letter.rejected.reason in UNDECODED]
+    lines += [_bytes_line(letter.message) for letter in bare]
+    for letter, line in zip([*decoded, *bare], lines, strict=True):
+        slug = letter.dataset if letter.dataset in slugs else None
+        lake.add_raw(slug or UNRESOLVED, letter.message.received_ms, line)
+
+
+def _bytes_line(message: Message) -> bytes:
+    line = {
+        "partition": message.partition,
+        "offset": message.offset,
+        "received_ms": message.received_ms,
+        "bytes": base64.b64encode(message.payload).decode(),
+    }
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def read(
+    topic: str,
+    ranges: Sequence[OffsetRange],
+    counts: dict[int, PartitionCount],
+    chunk_rows: int,
+) -> Iterator[list[Message]]:
+    """The messages of the ranges, in chunks; fills `drained` and `absent` of `counts`.
+
+    Raises:
+        Transient: the broker fell silent.
+        Terminal: the topic or the offsets are gone.
+    """
+    wanted = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
+    consumer = kafka.consumer()
+    try:
+        heard = time.monotonic()
+        messages: list[Message] = []
+        size = 0
+        consumer.assign([TopicPartition(topic, r.partition, r.start) for r in ranges])
+        while wanted:
+            # consume() waits for as many as it is asked for: never ask for more than can come.
+            left = sum(end - position for position, end in wanted.values())
+            received = consumer.consume(min(PIECE, left), POLL_S)
+            if received:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_S:
+                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
+            for message in received:
+                partition: int = message.partition()  # type: ignore[assignment]
+                if (span := wanted.get(partition)) is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    offset: int = message.offset()  # type: ignore[assignment]
+                    if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
+                        counts[partition].absent.append((span[0], min(offset, span[1])))
+                    if offset < span[1]:
+                        counts[partition].drained += 1
+                        payload = message.value() or b""
+                        messages.append(Message(partition, offset, message.timestamp()[1], payload))
+                        size += len(payload)
+                    span[0] = offset + 1
+                    reached = span[0] >= span[1]
+                else:
+                    reached = _at_end(error, topic, partition, span, counts)
+                if reached:
+                    del wanted[partition]
+                    consumer.incremental_unassign([TopicPartition(topic, partition)])
+            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not wanted):
+                yield messages
+                messages, size = [], 0
+    finally:
+        consumer.close()
+
+
+def _at_end(
+    error: KafkaError,
+    topic: str,
+    partition: int,
+    span: list[int],
+    counts: dict[int, PartitionCount],
+) -> bool:
+    """Whether an error event means that the partition has been read to its end."""
+    if error.code() == KafkaError._PARTITION_EOF:
+        if span[0] < span[1]:  # what is left holds no messages, such as transaction markers
+            counts[partition].absent.append((span[0], span[1]))
+        return True
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise Terminal(
+            "offsets that were never ingested are gone from the topic",
+            topic=topic,
+            partition=partition,
+            offset=span[0],
+        )
+    if error.retriable() and not error.fatal():
+        return False
+    raise Transient(f"Kafka: {error.str()}", topic=topic, partition=partition, offset=span[0])

@@ -1,0 +1,190 @@
+"""The small values that the stages hand to each other. No payload bytes are in them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from uuid import UUID
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A tenant and its datasets, as they were when the attempt began."""
+
+    tenant: Tenant
+    datasets: tuple[Dataset, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One attempt at a batch: the ranges that are not settled yet."""
+
+    batch_id: str
+    attempt: int
+    ranges: tuple[OffsetRange, ...]
+    scopes: Mapping[UUID, Scope]
+
+    @property
+    def ids_table(self) -> str:
+        return f"ids_{self.batch_id}_{self.attempt}"
+
+    @property
+    def dead_letters_table(self) -> str:
+        return f"dead_letters_{self.batch_id}_{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Column statistics of a Parquet file, by Iceberg field id, as the manifest wants them."""
+
+    column_sizes: Mapping[int, int]
+    value_counts: Mapping[int, int]
+    null_value_counts: Mapping[int, int]
+    nan_value_counts: Mapping[int, int]
+    lower_bounds: Mapping[int, bytes]
+    upper_bounds: Mapping[int, bytes]
+    split_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CandidateFile:
+    """A Parquet file of one dataset and day: written, but in no table yet."""
+
+    tenant_id: UUID
+    dataset_id: UUID
+    day: date
+    path: str
+    rows: int
+    bytes: int
+    metrics: Metrics
+    offsets: Mapping[int, tuple[int, int]]
+    """First and last offset of its rows, by topic partition."""
+    positions: frozenset[int] | None = None
+    """Of a small file, all positions (see `files.position`): what is in it is known without reading."""
+    copies: int = 0
+    """Rows of this day that were left out, see `TopicDrained.copies`."""
+
+
+@dataclass(frozen=True)
+class RawObject:
+    tenant_id: UUID
+    path: str
+    slug: str
+    day: date
+    events: int
+    bytes: int
+
+
+@dataclass
+class PartitionCount:
+    """What one task drained of one partition; `absent` are offsets that hold no message."""
+
+    drained: int = 0
+    dead_letters: int = 0
+    absent: list[tuple[int, int]] = field(default_factory=list)
+    accepted: dict[UUID, int] = field(default_factory=dict)
+    """Rows in candidate files, by dataset."""
+
+
+@dataclass(frozen=True)
+class TopicDrained:
+    """What one task made of its ranges of one tenant's topic."""
+
+    tenant_id: UUID
+    part: int
+    """Marks the rows that this task attempt put into the staging tables."""
+    partitions: Mapping[int, PartitionCount]
+    candidates: tuple[CandidateFile, ...]
+    raw: tuple[RawObject, ...]
+    copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
+    """By dataset: positions (see `files.position`) of copies that the task left out of its files."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A tenant whose part of the batch could not go on; the others do."""
+
+    tenant_id: UUID
+    step: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Drained:
+    plan: Plan
+    topics: tuple[TopicDrained, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+Positions = Mapping[int, list[int]]
+"""Sorted offsets by partition."""
+
+
+@dataclass(frozen=True)
+class Gated:
+    drained: Drained
+    duplicates: Mapping[UUID, Positions]
+    """By dataset: positions of events whose id another event owns."""
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class DayLanding:
+    day: date
+    rows: int
+    duplicates: int
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """The next metadata of one table, written but not yet pointed at."""
+
+    tenant_id: UUID
+    dataset_id: UUID
+    slug: str
+    table: tuple[str, str]
+    old_location: str
+    new_location: str
+    snapshot_id: int | None
+    files: tuple[CandidateFile, ...]
+    """What the snapshot adds: restaging after a lost swap needs nothing else."""
+    days: tuple[DayLanding, ...]
+
+
+@dataclass(frozen=True)
+class LandingFailed:
+    """A dataset that cannot take the rows at all: they become dead letters."""
+
+    tenant_id: UUID
+    dataset_id: UUID
+    error: str
+
+
+@dataclass(frozen=True)
+class Landed:
+    gated: Gated
+    tables: tuple[StagedTable, ...]
+    refused: tuple[LandingFailed, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class TenantSettled:
+    tenant_id: UUID
+    drained: int
+    landed: int
+    duplicates: int
+    dead_letters: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    plan: Plan
+    tenants: tuple[TenantSettled, ...]
+    tables: tuple[StagedTable, ...]
+    failures: tuple[Failure, ...] = ()

@@ -1,0 +1,228 @@
+"""Land: drop duplicates from candidate files and stage the next metadata of every touched table.
+
+Runs as one Spark job over all datasets of the batch. Nothing becomes visible here: settle swaps.
+"""
+
+import pickle
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import columns, files
+from pulse_pipelines.stages.handles import (
+    CandidateFile,
+    DayLanding,
+    Failure,
+    Gated,
+    Landed,
+    LandingFailed,
+    Positions,
+    StagedTable,
+)
+from pulse_resources import iceberg, object_store, postgres
+from pulse_resources.errors import Terminal
+from pulse_resources.spark import run_tasks
+
+BATCH_PROPERTY = "pulse.batch-id"
+OVERLAP = 4
+"""Datasets that one task stages at a time: most of staging is waiting for the object store."""
+
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class LandDataset:
+    batch_id: str
+    tenant: Tenant
+    dataset: Dataset
+    candidates: tuple[CandidateFile, ...]
+    duplicates: Positions
+
+
+def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
+    """Stage all datasets of the batch, spread over `parallelism` Spark tasks."""
+    plan = gated.drained.plan
+    failed = {failure.tenant_id for failure in (*gated.drained.failures, *gated.failures)}
+    candidates: dict[UUID, list[CandidateFile]] = defaultdict(list)
+    for topic in gated.drained.topics:
+        if topic.tenant_id not in failed:
+            for candidate in topic.candidates:
+                candidates[candidate.dataset_id].append(candidate)
+    work = [
+        LandDataset(
+            plan.batch_id,
+            scope.tenant,
+            dataset,
+            tuple(candidates[dataset.dataset_id]),
+            _in_files(gated, dataset.dataset_id),
+        )
+        for scope in plan.scopes.values()
+        for dataset in scope.datasets
+        if dataset.dataset_id in candidates
+    ]
+    work.sort(key=lambda item: len(item.candidates), reverse=True)
+    shares = [share for index in range(parallelism) if (share := work[index::parallelism])]
+    tables: list[StagedTable] = []
+    refused: list[LandingFailed] = []
+    failures: list[Failure] = []
+    for handle in run_tasks(spark, shares, land_task):
+        outcome = pickle.loads(handle)  # noqa: S301 - written by our own task
+        if isinstance(outcome, StagedTable):
+            tables.append(outcome)
+        elif isinstance(outcome, LandingFailed):
+            refused.append(outcome)
+        else:
+            failures.append(outcome)
+    return Landed(gated, tuple(tables), tuple(refused), tuple(failures))
+
+
+def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
+    """The dataset's duplicates without those that the drain left out of its files."""
+    left_out = {at for topic in gated.drained.topics for at in topic.copies.get(dataset_id, ())}
+    duplicates = gated.duplicates.get(dataset_id, {})
+    if not left_out:
+        return duplicates
+    return {
+        partition: [offset for offset in offsets if files.position(partition, offset) not in left_out]
+        for partition, offsets in duplicates.items()
+    }
+
+
+def land_task(work: Sequence[LandDataset]) -> Iterator[bytes]:
+    """One Spark task: a handle per dataset."""
+    with ThreadPoolExecutor(OVERLAP, thread_name_prefix="land") as pool:
+        for outcome in pool.map(_land_safely, work):
+            yield pickle.dumps(outcome)
+
+
+def _land_safely(work: LandDataset) -> StagedTable | LandingFailed | Failure:
+    try:
+        return land_dataset(work)
+    except Terminal as error:
+        return LandingFailed(work.tenant.tenant_id, work.dataset.dataset_id, str(error))
+    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        reason = f"{work.dataset.slug}: {type(error).__name__}: {error}"
+        return Failure(work.tenant.tenant_id, "land", reason)
+
+
+def land_dataset(work: LandDataset) -> StagedTable:
+    """Rewrite candidates that hold duplicates, then stage the table's next metadata.
+
+    Raises:
+        Terminal: there is no table to land in.
+        OSError: the object store failed.
+    """
+    name = (work.tenant.namespace, work.dataset.slug)
+    with postgres.tenant_transaction("pulse_pipeline", work.tenant.tenant_id) as connection:
+        location = iceberg.current_location(connection, name)
+    kept: list[CandidateFile] = []
+    days: dict[date, DayLanding] = {}
+    for candidate in work.candidates:
+        clean = _without_duplicates(work.dataset, candidate, work.duplicates)
+        dropped = candidate.rows - (clean.rows if clean else 0)
+        before = days.get(candidate.day, DayLanding(candidate.day, 0, 0, 0, 0))
+        days[candidate.day] = DayLanding(
+            candidate.day,
+            before.rows + candidate.rows - dropped,
+            before.duplicates + dropped + candidate.copies,
+            before.bytes + (clean.bytes if clean else 0),
+            before.files + (1 if clean else 0),
+        )
+        if clean:
+            kept.append(clean)
+    staged = StagedTable(
+        tenant_id=work.tenant.tenant_id,
+        dataset_id=work.dataset.dataset_id,
+        slug=work.dataset.slug,
+        table=name,
+        old_location=location,
+        new_location=location,
+        snapshot_id=None,
+        files=tuple(kept),
+        days=tuple(days[day] for day in sorted(days)),
+    )
+    return stage(staged, work.batch_id, location) if kept else staged
+
+
+def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
+    """Stage the table's files on top of the metadata at `location`; also after a lost swap."""
+    staged = iceberg.stage_append(
+        iceberg.load_table(table.table, location),
+        [_data_file(file) for file in table.files],
+        {BATCH_PROPERTY: batch_id},
+    )
+    return replace(
+        table,
+        old_location=staged.old,
+        new_location=staged.new,
+        snapshot_id=staged.snapshot_id,
+    )
+
+
+def _without_duplicates(
+    dataset: Dataset, candidate: CandidateFile, duplicates: Positions
+) -> CandidateFile | None:
+    """The candidate, or a rewritten one without the duplicates, or None when nothing is left."""
+    suspects = {
+        partition: inside
+        for partition, (first, last) in candidate.offsets.items()
+        if (inside := _between(duplicates.get(partition, []), first, last))
+    }
+    copies = {files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
+    if candidate.positions is not None:
+        copies &= candidate.positions
+        if len(copies) == candidate.rows:
+            return None
+    if not copies:
+        return candidate
+    with object_store.file_system().open_input_file(object_store.key(candidate.path)) as source:
+        rows = pq.read_table(source).cast(columns.arrow_schema(dataset.table_schema))
+    left = rows.filter(pc.invert(pc.is_in(files.positions(rows), pa.array(list(copies), pa.int64()))))
+    if left.num_rows == candidate.rows:
+        return candidate
+    if not left.num_rows:
+        return None
+    path = candidate.path.removesuffix(".parquet") + f"-{files.token()}.parquet"
+    clean, content = files.encode(dataset, candidate.day, path, left)
+    files.put(path, content)
+    return clean
+
+
+def _between(offsets: list[int], first: int, last: int) -> list[int]:
+    return offsets[bisect_left(offsets, first) : bisect_left(offsets, last + 1)]
+
+
+def _data_file(file: CandidateFile) -> DataFile:
+    metrics = file.metrics
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record((file.day - _EPOCH).days),
+        record_count=file.rows,
+        file_size_in_bytes=file.bytes,
+        column_sizes=dict(metrics.column_sizes),
+        value_counts=dict(metrics.value_counts),
+        null_value_counts=dict(metrics.null_value_counts),
+        nan_value_counts=dict(metrics.nan_value_counts),
+        lower_bounds=dict(metrics.lower_bounds),
+        upper_bounds=dict(metrics.upper_bounds),
+        split_offsets=list(metrics.split_offsets),
+        sort_order_id=None,
+        spec_id=0,
+        equality_ids=None,
+        key_metadata=None,
+    )

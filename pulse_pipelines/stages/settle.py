@@ -1,0 +1,203 @@
+"""Settle: the one Postgres transaction per tenant that makes its part of a batch real.
+
+Fence, swap the metadata pointers, advance the positions, write the ledger, commit. All of it or none;
+when the answer to COMMIT is lost, the ledger alone says what happened.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import psycopg
+
+from pulse_pipelines.stages import land, ledger
+from pulse_pipelines.stages.handles import (
+    Failure,
+    Landed,
+    Plan,
+    Settled,
+    StagedTable,
+    TenantSettled,
+)
+from pulse_pipelines.stages.ledger import TenantPart
+from pulse_pipelines.stages.staging import named
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Fenced, Terminal, Transient
+from pulse_resources.faults import fail_point
+
+MAX_RESTAGES = 10
+
+FENCE = """
+SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
+"""
+SETTLE_RANGE = """
+UPDATE ingest_ranges
+SET settled_at = now(), drained = %(drained)s, landed = %(landed)s, duplicates = %(duplicates)s,
+    dead_letters = %(dead_letters)s, duplicate_offsets = %(duplicate_offsets)s,
+    absent_offsets = %(absent_offsets)s
+WHERE batch_id = %(batch)s AND tenant_id = %(tenant)s AND partition = %(partition)s
+  AND start_offset = %(start)s AND settled_at IS NULL
+"""
+ADVANCE = """
+UPDATE ingest_positions SET settled_offset = %(end)s
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND settled_offset = %(start)s
+"""
+DEAD_LETTERS = """
+INSERT INTO dead_letters (tenant_id, partition, event_offset, dataset, event_id, reason, pointer,
+    detail, payload, received_at, batch_id)
+SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, detail, payload,
+    received_at, %(batch)s
+FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
+"""
+OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
+# What did not land may be replayed: its ids are free again.
+RELEASE_CLAIMS = """
+DELETE FROM processed_event_ids c USING staging.{ids} s
+WHERE s.dataset_id = ANY(%(datasets)s) AND c.dataset_id = s.dataset_id AND c.event_id = s.event_id
+  AND c.partition = s.partition AND c.event_offset = s.event_offset
+"""
+LANDING = """
+INSERT INTO landings (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
+    snapshot_id, metadata_location)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+RAW_OBJECT = """
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+USAGE = """
+INSERT INTO usage AS u (tenant_id, month, records, bytes)
+VALUES (%s, date_trunc('month', now())::date, %s, %s)
+ON CONFLICT (tenant_id, month)
+DO UPDATE SET records = u.records + EXCLUDED.records, bytes = u.bytes + EXCLUDED.bytes
+"""
+FINISH = """
+UPDATE ingest_batches b SET state = 'settled', settled_at = now()
+WHERE batch_id = %s AND attempt = %s AND state = 'running' AND NOT EXISTS (
+    SELECT 1 FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
+"""
+IS_SETTLED = """
+SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batch_id = %s AND tenant_id = %s
+"""
+
+
+class _SwapLost(Exception):  # noqa: N818 - another writer committed to this table first
+    def __init__(self, table: StagedTable) -> None:
+        self.table = table
+
+
+def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
+    """Settle every tenant whose part came this far; the others stay for the next attempt.
+
+    Args:
+        landed: the staged batch.
+        landing_parts: by dataset, the staging mark of the dead letters of a refused dataset.
+
+    Raises:
+        Fenced: a newer attempt owns the batch.
+    """
+    plan = landed.gated.drained.plan
+    failures = [*landed.gated.drained.failures, *landed.gated.failures, *landed.failures]
+    tenants: list[TenantSettled] = []
+    tables: list[StagedTable] = []
+    for part in ledger.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts):
+        try:
+            outcome, part = _settle_tenant(landed, part)
+        except (psycopg.Error, OSError, Transient, Terminal) as error:
+            failures.append(Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}"))
+            continue
+        tenants.append(outcome)
+        tables.extend(part.tables)
+    with postgres.transaction("pulse_pipeline") as connection:
+        connection.execute(FINISH, [plan.batch_id, plan.attempt])
+    return Settled(plan, tuple(tenants), tuple(tables), tuple(failures))
+
+
+def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, TenantPart]:
+    plan = landed.gated.drained.plan
+    became = [ledger.of_range(landed, part, r) for r in part.ranges]
+    outcome = ledger.outcome(part, became)
+    for _ in range(MAX_RESTAGES):
+        try:
+            with postgres.tenant_transaction("pulse_pipeline", part.tenant.tenant_id) as connection:
+                _write(connection, plan, part, became, outcome)
+                fail_point("settle.before_commit")
+            fail_point("settle.after_commit")
+            return outcome, part
+        except _SwapLost as lost:
+            part = _restage(part, lost.table, plan.batch_id)
+        except psycopg.OperationalError:
+            if _is_settled(plan.batch_id, part.tenant.tenant_id):  # only the answer was lost
+                return outcome, part
+            raise
+    raise Transient("other writers keep committing first", tenant=part.tenant.slug, batch=plan.batch_id)
+
+
+def _write(
+    connection: postgres.Connection,
+    plan: Plan,
+    part: TenantPart,
+    became: Sequence[dict[str, object]],
+    outcome: TenantSettled,
+) -> None:
+    tenant_id = part.tenant.tenant_id
+    if connection.execute(FENCE, [plan.batch_id, plan.attempt]).fetchone() is None:
+        raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
+    for table in sorted(part.tables, key=lambda t: t.table):  # one order, so no two deadlock
+        if table.snapshot_id is not None:
+            fail_point("settle.before_swap")
+            if not iceberg.swap(connection, table.table, table.old_location, table.new_location):
+                raise _SwapLost(table)
+            fail_point("settle.after_swap")
+    for r, entry in zip(part.ranges, became, strict=True):
+        values = {"batch": plan.batch_id, "tenant": tenant_id, "partition": r.partition}
+        values |= {"start": r.start, "end": r.end} | entry
+        advanced = connection.execute(SETTLE_RANGE, values).rowcount
+        if advanced != 1 or connection.execute(ADVANCE, values).rowcount != 1:
+            raise Fenced(
+                "the position is not where this batch begins",
+                tenant=part.tenant.slug,
+                batch=plan.batch_id,
+                partition=r.partition,
+                offset=r.start,
+            )
+    staged = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
+    if connection.execute(named(DEAD_LETTERS, plan), staged).rowcount:
+        connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
+    if part.refused:
+        datasets = [refused.dataset_id for refused in part.refused]
+        connection.execute(named(RELEASE_CLAIMS, plan), {"datasets": datasets})
+    with connection.cursor() as cursor:
+        cursor.executemany(LANDING, list(_landings(plan.batch_id, part.tables)))
+        cursor.executemany(
+            RAW_OBJECT,
+            [
+                (tenant_id, raw.path, raw.slug, raw.day, raw.events, raw.bytes, plan.batch_id)
+                for topic in part.topics
+                for raw in topic.raw
+            ],
+        )
+    size = sum(file.bytes for table in part.tables for file in table.files)
+    connection.execute(USAGE, [tenant_id, outcome.landed, size])
+
+
+def _landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object, ...]]:
+    for t in tables:
+        for d in t.days:
+            yield (
+                batch, t.tenant_id, t.dataset_id, t.slug, d.day, d.rows, d.duplicates, d.bytes,
+                d.files, t.snapshot_id, t.new_location,
+            )  # fmt: skip
+
+
+def _restage(part: TenantPart, lost: StagedTable, batch: str) -> TenantPart:
+    with postgres.tenant_transaction("pulse_pipeline", part.tenant.tenant_id) as connection:
+        location = iceberg.current_location(connection, lost.table)
+    again = land.stage(lost, batch, location)
+    return replace(part, tables=tuple(again if t is lost else t for t in part.tables))
+
+
+def _is_settled(batch: str, tenant_id: UUID) -> bool:
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute(IS_SETTLED, [batch, tenant_id]).fetchone()
+    return row is not None and row[0] is True

@@ -1,0 +1,63 @@
+"""What can go wrong, and whether trying again can help.
+
+    PulseError                 something a person should read; `fix` says what to do next
+    ├── UserError              the request is wrong: change it (CLI exit code 2)
+    │   ├── AlreadyExists
+    │   └── NotFound
+    ├── Transient              an outside system failed: the same work may succeed later
+    ├── Terminal               will fail again for this dataset or topic, others can go on
+    └── Fenced                 a newer attempt owns the batch: stop, change nothing
+
+The class decides between retry and dead letter; nothing parses messages.
+"""
+
+from typing import Any
+
+
+class PulseError(Exception):
+    """Base of all errors that Pulse raises on purpose.
+
+    `where` names what was touched (tenant, dataset, batch, offset ...); `fix` is the next step.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None, **where: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.where = {key: str(value) for key, value in where.items()}
+
+    def __str__(self) -> str:
+        place = f" [{', '.join(f'{k}={v}' for k, v in self.where.items())}]" if self.where else ""
+        return f"{self.message}{place}" + (f". {self.fix}" if self.fix else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (Spark tasks, Dagster runs): keyword arguments must survive.
+        return _rebuild, (type(self), self.message, self.fix, self.where)
+
+
+def _rebuild(cls: type[PulseError], message: str, fix: str | None, where: dict[str, str]) -> Any:
+    return cls(message, fix=fix, **where)
+
+
+class UserError(PulseError):
+    pass
+
+
+class AlreadyExists(UserError):  # noqa: N818 - reads as the fact it states
+    pass
+
+
+class NotFound(UserError):  # noqa: N818
+    pass
+
+
+class Transient(PulseError):  # noqa: N818
+    pass
+
+
+class Terminal(PulseError):  # noqa: N818
+    pass
+
+
+class Fenced(PulseError):  # noqa: N818
+    pass

@@ -1,0 +1,147 @@
+"""Iceberg: the catalog's rows in Postgres, and staging a table's next metadata without pointing at it.
+
+Pulse never commits through a catalog client: a commit is a compare-and-swap of `metadata_location`
+inside the settle transaction, so what is staged here becomes real there or never.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from typing_extensions import override
+
+from pulse_resources import object_store, postgres
+from pulse_resources.errors import Terminal
+
+CATALOG = "pulse"
+TableName = tuple[str, str]
+"""(namespace, table)."""
+
+CURRENT = """
+SELECT metadata_location FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s
+"""
+SWAP = """
+UPDATE iceberg_catalog.iceberg_tables
+SET metadata_location = %(new)s, previous_metadata_location = %(old)s
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(table)s
+  AND metadata_location = %(old)s
+"""
+
+
+@cache
+def file_io() -> PyArrowFileIO:
+    """pyiceberg's way to the object store, over this process's one S3 client."""
+    io = PyArrowFileIO()
+    io.fs_by_scheme = lambda scheme, netloc: object_store.file_system()
+    return io
+
+
+def current_location(connection: postgres.Connection, table: TableName) -> str:
+    """The table's current metadata location, as this connection's tenant may see it.
+
+    Raises:
+        Terminal: the catalog has no such table for this tenant.
+    """
+    row = connection.execute(CURRENT, [CATALOG, *table]).fetchone()
+    if row is None:
+        raise Terminal("the table is not in the catalog", table=".".join(table))
+    return str(row[0])
+
+
+def swap(connection: postgres.Connection, table: TableName, old: str, new: str) -> bool:
+    """Point the table from `old` to `new`; False when it no longer was at `old`."""
+    values = {"catalog": CATALOG, "namespace": table[0], "table": table[1], "old": old, "new": new}
+    return connection.execute(SWAP, values).rowcount == 1
+
+
+def load_table(table: TableName, location: str) -> Table:
+    """The table as of one metadata file; a commit through it only stages (see `stage`).
+
+    Raises:
+        Terminal: the metadata file does not exist.
+    """
+    try:
+        metadata = FromInputFile.table_metadata(file_io().new_input(location))
+    except FileNotFoundError as error:
+        raise Terminal("the table's metadata file is gone", location=location) from error
+    return Table(table, metadata, location, file_io(), _StagingCatalog(CATALOG))
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Next metadata that was written: it becomes current when `old` is swapped for `new`."""
+
+    old: str
+    new: str
+    snapshot_id: int
+
+
+def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> Staged:
+    """Write a snapshot that adds data files, and the metadata that has it, without committing.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    old = table.metadata_location
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append,
+    ):
+        for file in files:
+            append.append_data_file(file)
+    snapshot = table.metadata.current_snapshot_id
+    if snapshot is None or table.metadata_location == old:
+        raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
+    return Staged(old, table.metadata_location, snapshot)
+
+
+def write_new_table(
+    location: str, schema: Schema, spec: PartitionSpec, properties: dict[str, str]
+) -> tuple[str, Schema]:
+    """Write the first metadata of a table that no catalog row points at yet.
+
+    Returns:
+        Its location, and the schema with the field ids that the table gave it.
+    """
+    metadata = new_table_metadata(
+        schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2"} | properties
+    )
+    provider = load_location_provider(location, metadata.properties)
+    metadata_location = provider.new_table_metadata_file_location()
+    ToOutputFile.table_metadata(metadata, file_io().new_output(metadata_location))
+    return metadata_location, metadata.schema()
+
+
+class _StagingCatalog(NoopCatalog, MetastoreCatalog):
+    """A catalog whose commit writes the next metadata file and goes no further."""
+
+    @override
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        following = self._update_and_stage_table(table, table.name(), requirements, updates)
+        self._write_metadata(following.metadata, following.io, following.metadata_location)
+        location = {"metadata-location": following.metadata_location}  # the model knows only its alias
+        return CommitTableResponse(metadata=following.metadata, **location)
+
+    @override
+    def _load_file_io(
+        self, properties: dict[str, str] | None = None, location: str | None = None
+    ) -> PyArrowFileIO:
+        return file_io()

@@ -1,0 +1,157 @@
+"""Kafka: producers, consumers, and the questions that planning asks the broker."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from pulse_resources.errors import Transient
+from pulse_resources.settings import load_settings
+
+TIMEOUT_S = 20.0
+_log = logging.getLogger("pulse.kafka")
+_log.addHandler(logging.NullHandler())
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Of Pulse's topics: a dead letter is its event, itself within the broker's limit, plus headers."""
+
+
+@cache
+def admin() -> AdminClient:
+    """The admin client of this process."""
+    return AdminClient(_client())
+
+
+def producer() -> Producer:
+    """A producer whose acknowledgement means that all in-sync replicas hold the event."""
+    return Producer(
+        _client()
+        | {
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "message.max.bytes": MAX_MESSAGE_BYTES,
+            "queue.buffering.max.messages": 500_000,
+        }
+    )
+
+
+def consumer() -> Consumer:
+    """A consumer for exact offset ranges: it never commits and never resets by itself."""
+    return Consumer(
+        _client()
+        | {
+            "group.id": "pulse-ingest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "fetch.message.max.bytes": 2 * 1024 * 1024,
+            "queued.max.messages.kbytes": 65_536,
+        }
+    )
+
+
+def _client() -> dict[str, Any]:
+    return {
+        "bootstrap.servers": load_settings().kafka.bootstrap_servers,
+        "client.id": "pulse",
+        "log_level": 3,
+        "logger": _log,  # else librdkafka writes to the console by itself
+    }
+
+
+def create_topics(names: Iterable[str]) -> None:
+    """Create the topics that are missing and wait until they can be used; safe to run again.
+
+    Raises:
+        Transient: the broker did not create one.
+    """
+    settings = load_settings().kafka
+    names = list(names)
+    topics = [
+        NewTopic(
+            name,
+            num_partitions=settings.partitions_per_topic,
+            replication_factor=settings.replication_factor,
+            config={
+                "max.message.bytes": str(MAX_MESSAGE_BYTES),
+                "message.timestamp.type": "LogAppendTime",
+            },
+        )
+        for name in names
+    ]
+    for name, future in admin().create_topics(topics, request_timeout=TIMEOUT_S).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise Transient(f"Kafka did not create the topic: {error}", topic=name) from error
+    _wait_for_leaders([(name, p) for name in names for p in range(settings.partitions_per_topic)])
+
+
+def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(isinstance(answer, KafkaException) for answer in offsets(partitions, "latest").values()):
+        if time.monotonic() > deadline:
+            raise Transient("Kafka created topics that have no leader", topics=partitions)
+        time.sleep(0.02)
+
+
+def offsets(
+    partitions: Iterable[tuple[str, int]], which: Literal["earliest", "latest"]
+) -> Mapping[tuple[str, int], int | KafkaException]:
+    """The earliest or end offset of many (topic, partition) pairs, in one request.
+
+    A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide
+    the others.
+    """
+    spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
+    asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+    if not asked:
+        return {}
+    answers: dict[tuple[str, int], int | KafkaException] = {}
+    futures = admin().list_offsets(
+        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+    )
+    for where, future in futures.items():
+        try:
+            answers[where.topic, where.partition] = future.result().offset
+        except KafkaException as error:
+            answers[where.topic, where.partition] = error
+    return answers
+
+
+def partition_counts() -> Mapping[str, int]:
+    """How many partitions each topic has, in one request."""
+    topics = admin().list_topics(timeout=TIMEOUT_S).topics
+    return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+
+def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:
+    """The broker's own id of each topic that exists: a recreated topic has another id."""
+    wanted = list(topics)
+    if not wanted:
+        return {}
+    found: dict[str, str] = {}
+    described = admin().describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_S)
+    for name, future in described.items():
+        try:
+            found[name] = str(future.result().topic_id)
+        except KafkaException:
+            continue  # absent: the caller sees it missing
+    return found

@@ -1,0 +1,122 @@
+"""Dagster as three services: code server, webserver and daemon.
+
+Apart, and not `dagster dev`: that one outlives SIGTERM with its children.
+"""
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+from pulse_resources.local.layout import Layout, repository
+from pulse_resources.local.service import Service, listens, python, responds
+from pulse_resources.settings import Settings
+
+MODULE = "pulse_pipelines.definitions"
+SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
+_LOOPBACK = "127.0.0.1"
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """What `dagster_home/dagster.yaml` and `workspace.yaml` read; holds a secret."""
+    data = str(settings.home / "dagster")
+    return {
+        "DAGSTER_HOME": data,
+        "DAGSTER_POSTGRES_URL": settings.postgres.dagster_url(),
+        "DAGSTER_DATA_DIR": data,
+        "DAGSTER_EVENT_BATCH_SIZE": "500",
+        "DAGSTER_CODE_SERVER_HOST": _LOOPBACK,
+        "DAGSTER_CODE_SERVER_PORT": str(settings.dagster.code_server_port),
+    }
+
+
+def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
+    _link_instance(layout)
+    env = environment(settings) | {"MALLOC_ARENA_MAX": "2"}
+    workspace = str(repository() / "workspace.yaml")
+    code = f"{_LOOPBACK}:{settings.dagster.code_server_port}"
+    quiet = ("--log-level", "warning")
+    started = time.time()
+    return [
+        Service(
+            name="dagster-code",
+            address=code,
+            command=python(
+                *("dagster", "code-server", "start", "-m", module, "-h", _LOOPBACK),
+                *("-p", str(settings.dagster.code_server_port), *quiet),
+            ),
+            env=env,
+            needs=("postgres", "kafka", "minio", "spark"),
+            ready=listens(code),
+        ),
+        Service(
+            name="dagster-webserver",
+            address=url(settings),
+            command=python(
+                *("dagster_webserver", "-w", workspace, "-h", settings.dagster.host),
+                *("-p", str(settings.dagster.webserver_port), *quiet),
+            ),
+            env=env,
+            needs=("dagster-code",),
+            ready=responds(f"{url(settings)}/server_info"),
+            prepare=True,
+        ),
+        Service(
+            name="dagster-daemon",
+            address="",
+            command=python("dagster._daemon", "run", "-w", workspace, *quiet),
+            env=env,
+            needs=("dagster-code",),
+            ready=lambda: _daemon_beats(settings, started),
+        ),
+    ]
+
+
+def _link_instance(layout: Layout) -> None:
+    # Dagster writes beside its dagster.yaml (`logs`, `.logs_queue`): not into the checkout, please.
+    link = layout.folder("dagster") / "dagster.yaml"
+    link.unlink(missing_ok=True)
+    link.symlink_to(repository() / "dagster_home" / "dagster.yaml")
+
+
+def url(settings: Settings) -> str:
+    """The UI's address for a browser on this machine."""
+    host = _LOOPBACK if settings.dagster.host in ("0.0.0.0", "::") else settings.dagster.host  # noqa: S104
+    return f"http://{host}:{settings.dagster.webserver_port}"
+
+
+def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
+    """Wait until the definitions are loaded; why they are not, if so."""
+    query = """{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
+        locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        entries = _ask(settings, query)["workspaceOrError"].get("locationEntries", [])
+        if entries and all(entry["loadStatus"] == "LOADED" for entry in entries):
+            loaded = [entry["locationOrLoadError"] for entry in entries]
+            errors = [e["message"] for e in loaded if e["__typename"] == "PythonError"]
+            return errors[0].strip().splitlines()[-1] if errors else None
+        time.sleep(0.3)
+    return f"the definitions did not load within {timeout:.0f} s"
+
+
+def _daemon_beats(settings: Settings, since: float) -> bool:
+    """Whether the daemons that launch runs have given a sign of life since `since`."""
+    query = """{ instance { daemonHealth { allDaemonStatuses {
+        daemonType required lastHeartbeatTime } } } }"""
+    try:
+        statuses = _ask(settings, query)["instance"]["daemonHealth"]["allDaemonStatuses"]
+    except OSError:
+        return False
+    required = [status for status in statuses if status["required"]]
+    return all((status["lastHeartbeatTime"] or 0) > since for status in required)
+
+
+def _ask(settings: Settings, query: str) -> Any:
+    request = urllib.request.Request(  # noqa: S310 - our own URL
+        f"{url(settings)}/graphql",
+        data=json.dumps({"query": query}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return json.load(answer)["data"]

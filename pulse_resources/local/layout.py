@@ -1,0 +1,69 @@
+"""Where the stack keeps its files."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulse_resources
+
+PRIVATE = 0o700
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths under one `$PULSE_HOME`."""
+
+    home: Path
+
+    @property
+    def settings_file(self) -> Path:
+        return self.home / "settings.json"
+
+    @property
+    def stack_file(self) -> Path:
+        """Ports, process ids, restarts and state of every service; written by the supervisor."""
+        return self.home / "stack.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Locked as long as a supervisor (or a `pulse up` that prepares one) lives."""
+        return self.home / "stack.lock"
+
+    @property
+    def key(self) -> str:
+        """A short name for this home, for what has to live outside it."""
+        return hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
+
+    def log(self, service: str) -> Path:
+        return self.home / "logs" / f"{service}.log"
+
+    def folder(self, name: str) -> Path:
+        """A service's own folder, made on demand; only its owner may look inside."""
+        path = self.home / name
+        path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        return path
+
+    def make(self) -> None:
+        # Open to traverse: as root, Postgres runs under another user and must reach its data.
+        self.home.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.folder("logs")
+
+
+def repository() -> Path:
+    """The checkout that holds `workspace.yaml` and `dagster_home/`."""
+    return Path(pulse_resources.__file__).resolve().parent.parent
+
+
+def cache() -> Path:
+    """Downloads and builds, shared by all clones of one user."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "pulse"
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace `path` in one step, so that no reader sees half a file."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
+    fresh.replace(path)

@@ -1,0 +1,54 @@
+"""Choosing TCP ports that stay ours."""
+
+import random
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+from pulse_resources.errors import Terminal
+
+_LOWEST = 20_000
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """True where a service could listen on `port` now."""
+    with socket.socket() as probe:
+        # As servers do: connections in TIME_WAIT do not count, listeners do.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def answers(host: str, port: int, timeout: float = 1.0) -> bool:
+    """True where something accepts connections."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout):
+            return True
+    except OSError:
+        return False
+
+
+def choose(wanted: int, taken: Collection[int]) -> int:
+    """`wanted` if it is free and not in `taken`, else any free port.
+
+    A substitute lies below the kernel's ephemeral range: from there no client socket can take it
+    in the moment that its service restarts.
+    """
+    if wanted not in taken and is_free(wanted):
+        return wanted
+    candidates = range(_LOWEST, _ephemeral_start())
+    for port in random.sample(candidates, len(candidates)):
+        if port not in taken and is_free(port):
+            return port
+    raise Terminal(f"No free TCP port between {candidates.start} and {candidates.stop}")
+
+
+def _ephemeral_start() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    except OSError:
+        return 32_768
+    return max(int(text.split()[0]), _LOWEST + 1_000)

@@ -1,0 +1,71 @@
+"""What a service needs done once it answers, before others may use it.
+
+Run by the supervisor as `python -m pulse_resources.local.prepare <service> ...`: a process of its
+own, so that neither the memory of the clients nor a crash in them stays with the supervisor. What
+it prints is a note for the person at `pulse up`. In docker/ it is a container of its own.
+"""
+
+import sys
+import time
+
+from pulse_resources.errors import PulseError, Transient
+from pulse_resources.settings import Settings, load_settings
+
+
+def _postgres(settings: Settings) -> None:
+    from pulse_resources import postgres
+
+    postgres.bootstrap(settings)
+    postgres.migrate(settings)
+
+
+def _minio(settings: Settings) -> None:
+    from pulse_resources import object_store
+
+    object_store.ensure_bucket(settings)
+
+
+def _kafka(settings: Settings) -> None:
+    """The port opens before the broker has registered itself: wait until it is in the metadata."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    servers = settings.kafka.bootstrap_servers
+    client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if client.list_topics(timeout=5).brokers:
+                return
+        except KafkaException:
+            time.sleep(0.1)
+    raise Transient("No Kafka broker answers", servers=servers)
+
+
+def _webserver(settings: Settings) -> None:
+    from pulse_resources.local.dagster import load_problem
+
+    if problem := load_problem(settings):
+        print(f"definitions do not load: {problem}")
+
+
+_STEPS = {
+    "postgres": _postgres,
+    "minio": _minio,
+    "kafka": _kafka,
+    "dagster-webserver": _webserver,
+}
+
+
+def main(services: list[str]) -> int:
+    try:
+        for service in services:
+            _STEPS[service](load_settings())
+    except PulseError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

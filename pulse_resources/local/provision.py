@@ -1,0 +1,129 @@
+"""Addresses and passwords of the services that this machine runs itself.
+
+They are chosen once and remembered in `settings.json`, so that addresses survive restarts. What
+the environment names (`PULSE_KAFKA__BOOTSTRAP_SERVERS=...`) is not ours and is never written down.
+"""
+
+import json
+import os
+import secrets
+import uuid
+from typing import Any, get_args
+
+from pulse_resources.errors import UserError
+from pulse_resources.local import ports
+from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.settings import Role, Settings, load_settings
+
+GIVEN_BY = {
+    "postgres": "PULSE_POSTGRES__HOST",
+    "kafka": "PULSE_KAFKA__BOOTSTRAP_SERVERS",
+    "minio": "PULSE_OBJECT_STORE__ENDPOINT",
+    "spark": "PULSE_SPARK__REMOTE",
+}
+"""The variable that hands a service to Pulse by address; set means: use it, start nothing."""
+
+_DEFAULT_PORTS = {
+    "postgres": 5432,
+    "kafka": 9092,
+    "kafka_controller": 9093,
+    "minio": 9000,
+    "spark": 15002,
+    "webserver": 3000,
+    "code_server": 4000,
+}
+_CONFIGURED_BY = {
+    "postgres": "PULSE_POSTGRES__PORT",
+    "webserver": "PULSE_DAGSTER__WEBSERVER_PORT",
+    "code_server": "PULSE_DAGSTER__CODE_SERVER_PORT",
+}
+
+
+def external() -> frozenset[str]:
+    """Names of the services that the environment gives by address."""
+    return frozenset(name for name, variable in GIVEN_BY.items() if os.environ.get(variable))
+
+
+def provision(layout: Layout) -> Settings:
+    """Write `settings.json` for the services that we start, and return the settings in force.
+
+    Nothing of this stack may be running: a port in use counts as somebody else's.
+    """
+    remembered = _remembered(layout)
+    local = {"ports": _ports(remembered.get("ports", {})), "secrets": remembered.get("secrets", {})}
+    for name in ("superuser", "object_store", *get_args(Role)):
+        local["secrets"].setdefault(name, secrets.token_hex(16))
+    local["secrets"].setdefault("spark_session", str(uuid.uuid4()))
+    write_atomically(layout.settings_file, json.dumps(_settings(local), indent=2) + "\n")
+    load_settings.cache_clear()
+    return load_settings()
+
+
+def local_port(layout: Layout, name: str) -> int:
+    """A port that only the embedded stack knows (Kafka's controller)."""
+    return int(_remembered(layout)["ports"][name])
+
+
+def _remembered(layout: Layout) -> dict[str, Any]:
+    try:
+        written = json.loads(layout.settings_file.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise UserError(
+            "settings.json is not valid JSON", fix="Repair it, or remove it with all of its folder"
+        ) from error
+    local: dict[str, Any] = written.get("local", {})
+    return local
+
+
+def _ports(remembered: dict[str, int]) -> dict[str, int]:
+    chosen: dict[str, int] = {}
+    for name, default in _DEFAULT_PORTS.items():
+        if name.removesuffix("_controller") in external():
+            # Kept for the day when the service is ours again.
+            chosen[name] = remembered.get(name, default)
+        elif configured := os.environ.get(_CONFIGURED_BY.get(name, "")):
+            chosen[name] = _configured(_CONFIGURED_BY[name], configured)
+        else:
+            chosen[name] = ports.choose(remembered.get(name, default), chosen.values())
+    return chosen
+
+
+def _configured(variable: str, value: str) -> int:
+    if not value.isdigit() or not ports.is_free(int(value)):
+        raise UserError(
+            f"{variable}={value} cannot be used: another program has that port",
+            fix="Name a free port, or unset the variable to have one chosen",
+        )
+    return int(value)
+
+
+def _settings(local: dict[str, Any]) -> dict[str, Any]:
+    port, secret, given = local["ports"], local["secrets"], external()
+    written: dict[str, Any] = {
+        "local": local,
+        # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
+        "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
+        "dagster": {"webserver_port": port["webserver"], "code_server_port": port["code_server"]},
+    }
+    if "postgres" not in given:
+        written["postgres"] |= {
+            "host": "127.0.0.1",
+            "port": port["postgres"],
+            "superuser_password": secret["superuser"],
+        }
+    if "kafka" not in given:
+        written["kafka"] = {"bootstrap_servers": f"127.0.0.1:{port['kafka']}"}
+    if "minio" not in given:
+        written["object_store"] = {
+            "endpoint": f"http://127.0.0.1:{port['minio']}",
+            "access_key": "pulse",
+            "secret_key": secret["object_store"],
+        }
+    if "spark" not in given:
+        # One session for all clients: Spark starts Python workers anew for each session (1.5 s, and
+        # 350 MB that stay), and the warm ones of a shared session serve the next run in 0.4 s.
+        session = secret["spark_session"]
+        written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;session_id={session}"}
+    return written

@@ -1,0 +1,53 @@
+"""All services of the stack, in the order in which they are shown."""
+
+from pulse_resources.local import dagster, kafka, minio, postgres, prerequisites, provision, spark
+from pulse_resources.local.downloads import Download
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.service import Service
+from pulse_resources.settings import Settings
+
+INFRASTRUCTURE = ("postgres", "kafka", "minio", "spark")
+EVERYTHING = INFRASTRUCTURE + dagster.SERVICES
+
+_LOCAL = {
+    "postgres": postgres.service,
+    "kafka": kafka.service,
+    "minio": minio.service,
+    "spark": spark.service,
+}
+_EXTERNAL = {
+    "postgres": postgres.external,
+    "kafka": kafka.external,
+    "minio": minio.external,
+    "spark": spark.external,
+}
+
+
+def build(
+    layout: Layout, settings: Settings, wanted: tuple[str, ...], definitions: str = dagster.MODULE
+) -> list[Service]:
+    """Describe the `wanted` services; those given by address come back as external."""
+    given = provision.external()
+    found = [
+        _EXTERNAL[name](settings) if name in given else _LOCAL[name](layout, settings)
+        for name in INFRASTRUCTURE
+        if name in wanted
+    ]
+    if set(dagster.SERVICES) & set(wanted):
+        found += dagster.services(layout, settings, definitions)
+    return found
+
+
+def missing_downloads(wanted: tuple[str, ...]) -> list[Download]:
+    """What has to be fetched before `wanted` can start.
+
+    Raises:
+        UserError: naming the prerequisites that are missing.
+    """
+    ours = set(wanted) - provision.external()
+    downloads = {"kafka": kafka.DOWNLOAD, "spark": spark.DOWNLOAD}
+    if not minio.on_path():
+        downloads["minio"] = minio.DOWNLOAD
+    missing = {n: d for n, d in downloads.items() if n in ours and not d.present()}
+    prerequisites.check(ours, minio_missing="minio" in missing)
+    return list(missing.values())

@@ -1,0 +1,165 @@
+"""A Spark Connect server from the pyspark wheel: started once, so that a job starts in a moment.
+
+`python -m pulse_resources.local.spark` runs one in the foreground, for a container.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pulse_resources.local.downloads import Jar, jars, spark_home
+from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.prerequisites import java
+from pulse_resources.local.service import Service, environment, listens
+from pulse_resources.settings import Settings, load_settings
+
+ICEBERG = "1.12.0"
+POSTGRES_DRIVER = "42.7.8"
+CATALOG = "pulse"
+
+DOWNLOAD = jars(
+    f"spark-jars-iceberg-{ICEBERG}-pg-{POSTGRES_DRIVER}",
+    f"Iceberg {ICEBERG} for Spark",
+    Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", ICEBERG, alone=True),
+    Jar("org.apache.iceberg", "iceberg-aws-bundle", ICEBERG, alone=True),
+    Jar("org.postgresql", "postgresql", POSTGRES_DRIVER, alone=True),
+)
+
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{12}
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.connect.name = org.apache.spark.sql.connect.service.SparkConnectServer
+logger.connect.level = info
+# These say at every start what is known: no native Hadoop library, a loopback address, our folder.
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
+"""
+
+
+def service(layout: Layout, settings: Settings) -> Service:
+    address = _address(settings)
+    folder = layout.folder("spark")
+    home = spark_home()
+    properties = folder / "spark.properties"
+    return Service(
+        name="spark",
+        address=f"sc://{address}",
+        command=(
+            *(str(home / "bin" / "spark-submit"), "--properties-file", str(properties)),
+            *("--class", _SERVER, "spark-internal"),
+        ),
+        env={
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(Path(java()).resolve().parent.parent),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "MALLOC_ARENA_MAX": "2",
+        },
+        setup=lambda: _setup(folder, properties, settings),
+        ready=listens(address),
+        stop_timeout=20,
+    )
+
+
+def external(settings: Settings) -> Service:
+    address = _address(settings)
+    return Service("spark", f"sc://{address}", listens(address), external=True)
+
+
+def _address(settings: Settings) -> str:
+    """`host:port` of a remote that may carry parameters: `sc://host:port/;token=...`."""
+    address = settings.spark.remote.removeprefix("sc://").split("/")[0]
+    return address if ":" in address else f"{address}:15002"
+
+
+def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
+    for name in ("local", "warehouse"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    configuration = _engine(folder, settings, host) | catalog(settings)
+    # A file only its owner can read: a command line shows its secrets to every user.
+    lines = (f"{key} {value}\n" for key, value in configuration.items())
+    write_atomically(properties, "".join(lines))
+
+
+def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
+    port = _address(settings).rpartition(":")[2]
+    java_options = (
+        "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
+        f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
+    )
+    return {
+        "spark.app.name": "pulse",
+        "spark.master": "local[*]",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.extraClassPath": f"{DOWNLOAD.path}/*",
+        "spark.connect.grpc.binding.address": host,
+        "spark.connect.grpc.binding.port": port,
+        # All runs share one session (see provision): who stops it must not close it for the others.
+        "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
+        # A run that was killed leaves its work behind: end that when nobody asks for it any more.
+        "spark.connect.execute.manager.detachedTimeout": "60s",
+        "spark.local.dir": str(folder / "local"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": f"file:{folder / 'warehouse'}",
+    }
+
+
+def catalog(settings: Settings) -> dict[str, str]:
+    """Spark's view of the Iceberg catalog that pyiceberg's SqlCatalog shares; holds secrets."""
+    postgres, store = settings.postgres, settings.object_store
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"
+    return {
+        "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "jdbc",
+        f"{prefix}.uri": f"{uri}?currentSchema=iceberg_catalog",
+        f"{prefix}.jdbc.user": "pulse_catalog",
+        f"{prefix}.jdbc.password": postgres.role_passwords["pulse_catalog"].get_secret_value(),
+        f"{prefix}.jdbc.schema-version": "V1",
+        # Migrations make the catalog's tables; the role could not.
+        f"{prefix}.init-catalog-tables": "false",
+        f"{prefix}.warehouse": f"s3://{store.bucket}/iceberg",
+        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        f"{prefix}.s3.endpoint": store.endpoint,
+        f"{prefix}.s3.path-style-access": "true",
+        f"{prefix}.s3.access-key-id": store.access_key,
+        f"{prefix}.s3.secret-access-key": store.secret_key.get_secret_value(),
+        f"{prefix}.client.region": store.region,
+    }
+
+
+def main() -> None:
+    """Become the server, open to other hosts: a container's network decides who they are."""
+    settings = load_settings()
+    layout = Layout(settings.home)
+    layout.make()
+    server = service(layout, settings)
+    folder = layout.folder("spark")
+    _setup(folder, folder / "spark.properties", settings, host="0.0.0.0")  # noqa: S104
+    os.execvpe(server.command[0], server.command, environment(layout, server))  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What `pulse up` and `pulse down` do; how it looks is the command line's matter."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from pulse_resources.errors import Transient
+from pulse_resources.local import dagster, provision, services, state
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.processes import MARK
+from pulse_resources.local.service import python
+from pulse_resources.local.supervisor import sweep
+from pulse_resources.settings import load_settings
+
+_TICK = 0.1
+_LEFTOVER_SECONDS = 20.0
+
+
+class Progress(Protocol):
+    """Told what happens before the services start."""
+
+    def step(self, title: str, detail: str = "") -> None:
+        """Something is under way; called often, with the newest detail."""
+
+    def done(self, line: str) -> None:
+        """Something was finished that a person wants to see."""
+
+
+def start(
+    layout: Layout,
+    wanted: tuple[str, ...],
+    progress: Progress,
+    definitions: str = dagster.MODULE,
+) -> bool:
+    """Have a supervisor that runs `wanted`; False if one runs them already.
+
+    Returns as soon as the supervisor works; `watch` tells when the services are up.
+
+    Raises:
+        UserError: something that the person must install or change.
+        Transient: a download failed.
+    """
+    layout.make()
+    while (lock := _lock(layout)) is None:
+        found = state.read(layout)
+        if found and found.supervised and not found.stopping:
+            if set(wanted) <= set(found.services):
+                return False
+            _fetch(wanted, progress)
+            os.kill(found.supervisor.pid, signal.SIGHUP)
+            return True
+        progress.step("Waiting for another `pulse up` or `pulse down` to finish")
+        time.sleep(_TICK)
+    try:
+        _fetch(wanted, progress)
+        _clear_leftovers(layout, progress)
+        provision.provision(layout)
+        layout.stack_file.unlink(missing_ok=True)
+        _launch(layout, wanted, definitions, lock)
+    finally:
+        os.close(lock)  # the supervisor holds the same lock through its own copy
+    return True
+
+
+def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]:
+    """The state after each look, until all of `wanted` is up.
+
+    Raises:
+        Transient: the stack gave up; `where["service"]` names the one to blame.
+    """
+    while True:
+        found = state.read(layout)
+        if found:
+            if found.error:
+                raise Transient(found.error, service=found.culprit)
+            if not found.supervised:
+                raise Transient("The stack was stopped while it started", service="supervisor")
+            yield found
+            if set(wanted) <= set(found.services) and found.all_up:
+                return
+        elif not _locked(layout):
+            raise Transient("The supervisor did not start", service="supervisor")
+        time.sleep(_TICK)
+
+
+def stop(layout: Layout, progress: Progress) -> bool:
+    """Stop everything and wait for it; False if nothing ran."""
+    found = state.read(layout)
+    if found and found.supervised:
+        os.kill(found.supervisor.pid, signal.SIGTERM)
+        while found and found.supervised:
+            left = [name for name, service in found.services.items() if service.process]
+            progress.step("Stopping", ", ".join(left))
+            time.sleep(_TICK)
+            found = state.read(layout)
+        return True
+    if not layout.home.exists():
+        return False
+    lock = _lock(layout)
+    if lock is None:
+        raise Transient("A `pulse up` is still preparing", fix="Interrupt it there, or wait until it is done")
+    try:
+        return _clear_leftovers(layout, progress) > 0
+    finally:
+        os.close(lock)
+
+
+def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
+    for download in services.missing_downloads(wanted):
+        title, started = download.title, time.monotonic()
+        progress.step(f"Fetching {title}")
+        download.fetch(lambda detail, title=title: progress.step(f"Fetching {title}", detail))  # type: ignore[misc]
+        progress.done(f"{title} fetched in {time.monotonic() - started:.0f} s")
+
+
+def _clear_leftovers(layout: Layout, progress: Progress) -> int:
+    """End the services of a supervisor that was killed: a second set beside them would clash."""
+    progress.step("Looking for leftovers")
+    # SIGINT is what every one of them takes as "stop now, in order"; Postgres too.
+    if count := sweep(layout, signal.SIGINT, _LEFTOVER_SECONDS):
+        progress.done(f"{count} processes of a supervisor that was killed have been stopped")
+    return count
+
+
+def _launch(layout: Layout, wanted: tuple[str, ...], definitions: str, lock: int) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != MARK}
+    arguments = ("--services", ",".join(wanted), "--definitions", definitions, "--detach")
+    with layout.log("supervisor").open("ab") as log:
+        # Ends at once, leaving the supervisor behind as a child of nobody's.
+        subprocess.run(
+            python("pulse_resources.local.supervisor", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=layout.home,
+            env=environment | {"PULSE_HOME": str(layout.home)},
+            pass_fds=(lock,),
+            check=True,
+        )
+    load_settings.cache_clear()
+
+
+def _lock(layout: Layout) -> int | None:
+    """Take the stack's lock; None if a supervisor, or someone who prepares one, has it."""
+    file = os.open(layout.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def _locked(layout: Layout) -> bool:
+    lock = _lock(layout)
+    if lock is not None:
+        os.close(lock)
+    return lock is None

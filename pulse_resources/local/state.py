@@ -1,0 +1,96 @@
+"""`stack.json`: what the supervisor knows, for every `pulse` command to read."""
+
+import threading
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.processes import ProcessId
+
+Phase = Literal["waiting", "starting", "preparing", "up", "restarting", "failed", "stopped"]
+
+
+class ServiceState(BaseModel):
+    """One service as of the last change."""
+
+    name: str
+    address: str
+    phase: Phase = "waiting"
+    external: bool = False
+    process: ProcessId | None = None
+    restarts: int = 0
+    note: str = ""
+    log: Path
+
+
+class StackState(BaseModel):
+    """The whole stack; `error` is set where it gave up."""
+
+    supervisor: ProcessId
+    stopping: bool = False
+    error: str = ""
+    culprit: str = ""
+    services: dict[str, ServiceState] = {}
+
+    @property
+    def supervised(self) -> bool:
+        return self.supervisor.alive()
+
+    @property
+    def all_up(self) -> bool:
+        return all(service.phase == "up" for service in self.services.values())
+
+
+def read(layout: Layout) -> StackState | None:
+    """The last written state; None if there is none (or one of another version)."""
+    try:
+        return StackState.model_validate_json(layout.stack_file.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+class Board:
+    """The supervisor's own copy: changed by many threads, written at each change."""
+
+    def __init__(self, layout: Layout, supervisor: ProcessId) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._state = StackState(supervisor=supervisor)
+        self._write()
+
+    def add(self, service: ServiceState) -> None:
+        with self._lock:
+            self._state.services[service.name] = service
+            self._write()
+
+    def update(
+        self,
+        name: str,
+        phase: Phase,
+        *,
+        process: ProcessId | None = None,
+        restarted: bool = False,
+        note: str = "",
+    ) -> None:
+        with self._lock:
+            service = self._state.services[name]
+            service.phase, service.process, service.note = phase, process, note
+            service.restarts += restarted
+            self._write()
+
+    def give_up(self, culprit: str, error: str) -> None:
+        """Remember the first reason for which the stack cannot start."""
+        with self._lock:
+            if not self._state.error:
+                self._state.error, self._state.culprit = error, culprit
+            self._write()
+
+    def stopping(self) -> None:
+        with self._lock:
+            self._state.stopping = True
+            self._write()
+
+    def _write(self) -> None:
+        write_atomically(self._layout.stack_file, self._state.model_dump_json(indent=2) + "\n")

@@ -1,0 +1,97 @@
+"""The stack as it is now: what the supervisor wrote, checked against /proc and the network."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pulse_resources.local import ports, processes, state
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.state import ServiceState
+
+
+@dataclass(frozen=True)
+class Row:
+    """One service; `state` is `up` or says what is wrong; seconds and bytes, None if unknown."""
+
+    service: str
+    state: str
+    address: str
+    external: bool
+    pid: int | None
+    uptime_seconds: float | None
+    restarts: int
+    memory_bytes: int | None
+    note: str
+
+    @property
+    def up(self) -> bool:
+        return self.state == "up"
+
+
+@dataclass(frozen=True)
+class Status:
+    """All services; none where the stack was never started."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def up(self) -> bool:
+        return bool(self.rows) and all(row.up for row in self.rows)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(row.memory_bytes or 0 for row in self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        services = [asdict(row) for row in self.rows]
+        return {"up": self.up, "memory_bytes": self.memory_bytes, "services": services}
+
+
+def status(layout: Layout) -> Status:
+    """Look at every service once; takes well under a second."""
+    found = state.read(layout)
+    if not found:
+        return Status(())
+    table = processes.table()
+    supervised = found.supervised
+    rows = [_row(service, table, supervised) for service in found.services.values()]
+    if supervised:
+        memory = processes.memory([found.supervisor.pid])
+        uptime = round(processes.uptime(found.supervisor), 1)
+        pid = found.supervisor.pid
+        rows.append(Row("supervisor", "up", "", False, pid, uptime, 0, memory, ""))
+    return Status(tuple(rows))
+
+
+def _row(service: ServiceState, table: dict[int, processes.Process], supervised: bool) -> Row:
+    process = service.process if service.process and service.process.alive() else None
+    return Row(
+        service=service.name,
+        state=_state(service, process is not None, supervised),
+        address=service.address,
+        external=service.external,
+        pid=process.pid if process else None,
+        uptime_seconds=round(processes.uptime(process), 1) if process else None,
+        restarts=service.restarts,
+        memory_bytes=(processes.memory(processes.family(process.pid, table)) if process else None),
+        note=service.note,
+    )
+
+
+def _state(service: ServiceState, alive: bool, supervised: bool) -> str:
+    if not supervised:
+        return "unsupervised" if alive else "down"
+    if service.phase != "up":
+        return service.phase
+    if not alive and not service.external:
+        return "down"
+    return "up" if _answers(service.address) else "not answering"
+
+
+def _answers(address: str) -> bool:
+    """Whether the first `host:port` of an address takes connections; True if it has none."""
+    first = address.split(",")[0]
+    parts = urlsplit(first if "://" in first else f"//{first}")
+    default = {"http": 80, "https": 443, "sc": 15002}.get(parts.scheme)
+    port = parts.port or default
+    return parts.hostname is None or port is None or ports.answers(parts.hostname, port)

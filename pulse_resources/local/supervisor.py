@@ -1,0 +1,110 @@
+"""The detached process behind `pulse up`: starts the services, keeps them up, stops them.
+
+Run as `python -m pulse_resources.local.supervisor [--services A,B] [--detach]`.
+
+    SIGTERM, SIGINT   stop everything in reverse order, then exit
+    SIGHUP            start what was left out at first
+
+Exit code 1 if the stack could not start; why stands in `stack.json`.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from pulse_resources.local import dagster, processes
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.runner import Runner, all_gone
+from pulse_resources.local.services import EVERYTHING, build
+from pulse_resources.local.state import Board
+from pulse_resources.settings import load_settings, pulse_home
+
+_REAP_EVERY = 5.0
+
+
+class Supervisor:
+    """Owns one runner per service."""
+
+    def __init__(self, layout: Layout, wanted: tuple[str, ...], definitions: str) -> None:
+        me = processes.ProcessId.of(os.getpid())
+        if me is None:
+            raise RuntimeError("/proc does not show this process")
+        self._layout, self._wanted, self._definitions = layout, wanted, definitions
+        self._board = Board(layout, me)
+        self._stop = threading.Event()
+        self._grow = threading.Event()
+        self._runners: dict[str, Runner] = {}
+        self._dead: set[int] = set()
+        self._reaped = time.monotonic()
+
+    def run(self) -> int:
+        processes.adopt_orphans()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_grow)
+        try:
+            self._start_missing(self._wanted)
+            while not self._stop.wait(0.2):
+                self._reap()
+                if self._grow.is_set():
+                    self._grow.clear()
+                    self._start_missing(EVERYTHING)
+        except Exception as error:
+            self._board.give_up("supervisor", str(error) or repr(error))
+            raise
+        finally:
+            self._stop.set()
+            self._board.stopping()
+            all_gone(self._runners, self._reap)
+            sweep(self._layout, signal.SIGKILL, 0.0)
+        return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
+
+    def _start_missing(self, wanted: tuple[str, ...]) -> None:
+        services = build(self._layout, load_settings(), wanted, self._definitions)
+        fresh = [s for s in services if s.name not in self._runners]
+        for service in fresh:
+            self._runners[service.name] = Runner(
+                self._layout, service, self._board, self._stop, self._runners
+            )
+        for service in fresh:
+            self._runners[service.name].start()
+
+    def _reap(self) -> None:
+        if time.monotonic() - self._reaped > _REAP_EVERY:
+            self._reaped = time.monotonic()
+            self._dead = processes.reap(self._dead)
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop.set()
+
+    def _on_grow(self, number: int, frame: FrameType | None) -> None:
+        self._grow.set()
+
+
+def sweep(layout: Layout, number: int, timeout: float) -> int:
+    """End what carries this stack's mark while no runner owns it; returns how many there were."""
+    left = processes.marked(str(layout.home))
+    processes.end(lambda: processes.marked(str(layout.home)), number, left, timeout)
+    return len(left)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--services", default=",".join(EVERYTHING))
+    parser.add_argument("--definitions", default=dagster.MODULE)
+    parser.add_argument("--detach", action="store_true", help="leave the terminal and the caller")
+    options = parser.parse_args(arguments)
+    if options.detach:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    wanted = tuple(options.services.split(","))
+    return Supervisor(Layout(pulse_home()), wanted, options.definitions).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

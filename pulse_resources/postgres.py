@@ -1,0 +1,116 @@
+"""Postgres: one pool per role and process, tenant sessions, roles and migrations.
+
+Row-level security reads the setting `app.tenant`; it is set per transaction, so a pooled connection
+can never carry one tenant's identity into another tenant's work.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import get_args
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+from psycopg_pool import ConnectionPool
+
+from pulse_resources.settings import Role, Settings, load_settings
+
+Connection = psycopg.Connection[TupleRow]
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+@cache
+def pool(role: Role) -> "ConnectionPool[Connection]":
+    """This process's pool of connections as `role`; a connection is checked before it is lent."""
+    return ConnectionPool(
+        load_settings().postgres.url(role),
+        min_size=0,
+        max_size=8,
+        open=True,
+        timeout=10,
+        name=f"pulse-{role}",
+        check=ConnectionPool.check_connection,
+        kwargs={"application_name": "pulse"},
+    )
+
+
+def close_pools() -> None:
+    """Close every pool of this process (at exit, and between tests that change settings)."""
+    for role in get_args(Role):
+        if pool.cache_info().currsize:
+            pool(role).close()
+    pool.cache_clear()
+
+
+@contextmanager
+def transaction(role: Role) -> Iterator[Connection]:
+    """One transaction as `role` with no tenant set: tenant data stays invisible."""
+    with pool(role).connection() as connection, connection.transaction():
+        yield connection
+
+
+@contextmanager
+def tenant_transaction(role: Role, tenant_id: UUID, *, one_snapshot: bool = False) -> Iterator[Connection]:
+    """One transaction as `role` inside the RLS session of a tenant.
+
+    With `one_snapshot`, all its reads see the database at one moment.
+    """
+    with transaction(role) as connection:
+        if one_snapshot:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        set_tenant(connection, tenant_id)
+        yield connection
+
+
+def set_tenant(connection: Connection, tenant_id: UUID) -> None:
+    """Enter the tenant's RLS session until the current transaction ends."""
+    connection.execute("SELECT set_config('app.tenant', %s, true)", [str(tenant_id)])
+
+
+def bootstrap(settings: Settings) -> None:
+    """Create the roles and databases, as superuser; safe to run again, sets passwords anew."""
+    with psycopg.connect(settings.postgres.superuser_url(), autocommit=True) as connection:
+        for role in get_args(Role):
+            exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
+            verb = sql.SQL("ALTER" if exists.fetchone() else "CREATE")
+            secret = settings.postgres.role_passwords.get(role)
+            connection.execute(
+                sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOBYPASSRLS PASSWORD {}").format(
+                    verb,
+                    sql.Identifier(role),
+                    sql.Literal(secret.get_secret_value() if secret else None),
+                )
+            )
+        for database in (settings.postgres.database, settings.postgres.dagster_database):
+            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [database])
+            if not found.fetchone():
+                connection.execute(
+                    sql.SQL("CREATE DATABASE {} OWNER pulse_owner").format(sql.Identifier(database))
+                )
+            connection.execute(
+                sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
+            )
+        connection.execute(
+            sql.SQL("GRANT CONNECT ON DATABASE {} TO pulse_api, pulse_pipeline, pulse_catalog").format(
+                sql.Identifier(settings.postgres.database)
+            )
+        )
+        connection.execute("ALTER ROLE pulse_catalog SET search_path = iceberg_catalog")
+
+
+def migrate(settings: Settings) -> None:
+    """Apply the migrations that are missing, as the owner; safe to run again and side by side."""
+    from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
+
+    logging.getLogger("yoyo").setLevel(logging.WARNING)
+    url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
+    backend = get_backend(url)
+    try:
+        with backend.lock():
+            backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
+    finally:
+        backend.connection.close()

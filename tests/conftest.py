@@ -1,0 +1,21 @@
+"""Fixtures live in plugin files, one per outside concern; the report names every version."""
+
+from importlib.metadata import version
+
+import pytest
+
+pytest_plugins = ["fix_stack", "fix_ingest"]
+
+SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "pulse with " + ", ".join(f"{name} {version(name)}" for name in SERVICES)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs services (`make test-fast` leaves it out), and run the whole stack last."""
+    for item in items:
+        if {"stack", "home"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.stack)
+    items.sort(key=lambda item: item.path.name == "test_live.py")

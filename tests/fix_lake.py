@@ -1,0 +1,108 @@
+"""Ways to harm a dataset behind Pulse's back, each of which is undone when its block ends."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from fix_ingest import Owner
+from pyiceberg.table import Table
+
+from pulse_pipelines import registry
+from pulse_pipelines.stages import columns, files, land
+from pulse_pipelines.stages.handles import StagedTable
+from pulse_resources import iceberg, postgres
+from pulse_resources.settings import load_settings
+
+DAY = date(2026, 11, 19)  # of `fix_ingest.event`
+
+
+def superuser() -> "psycopg.Connection[Any]":
+    """A session above row-level security, which commits each statement."""
+    settings = load_settings().postgres
+    return psycopg.connect(settings.superuser_url(settings.database), autocommit=True)
+
+
+def location(owner: Owner, slug: str = "orders") -> str:
+    return registry.current_table(owner.tenant, slug).metadata_location
+
+
+def table(owner: Owner, slug: str = "orders") -> Table:
+    """The current table; a commit through it only writes files (see `pulse_resources.iceberg`)."""
+    return iceberg.load_table((owner.tenant.namespace, slug), location(owner, slug))
+
+
+@contextmanager
+def pointing_at(owner: Owner, elsewhere: str, slug: str = "orders") -> Iterator[None]:
+    """The table is at another metadata file, as a writer around Pulse would leave it."""
+    name, before = (owner.tenant.namespace, slug), location(owner, slug)
+    with postgres.transaction("pulse_catalog") as connection:
+        assert iceberg.swap(connection, name, before, elsewhere)
+    try:
+        yield
+    finally:
+        with postgres.transaction("pulse_catalog") as connection:
+            assert iceberg.swap(connection, name, elsewhere, before)
+
+
+def changed(owner: Owner, change: Callable[[Table], object], slug: str = "orders") -> str:
+    """Metadata of the table after a change made with pyiceberg; nothing points at it yet."""
+    found = table(owner, slug)
+    before = found.metadata_location
+    change(found)
+    assert found.metadata_location != before
+    return found.metadata_location
+
+
+def row(owner: Owner, **values: Any) -> pa.Table:
+    """The first row of `orders` with other values, as its files hold rows."""
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    fields = [field.with_nullable(True) for field in columns.arrow_schema(dataset.table_schema)]
+    return pa.Table.from_pylist([owner.rows()[0] | values], schema=pa.schema(fields))
+
+
+def with_file(owner: Owner, rows: pa.Table, *, folder: str | None = None, batch: str = "forged") -> str:
+    """Metadata of `orders` with one more data file, written around the pipeline, in any folder."""
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    where = folder or owner.tenant.table_location(load_settings().object_store.bucket, "orders")
+    file, content = files.encode(dataset, DAY, f"{where}/data/{files.token()}.parquet", rows)
+    files.put(file.path, content)
+    before = location(owner)
+    staged = StagedTable(
+        tenant_id=owner.tenant.tenant_id,
+        dataset_id=dataset.dataset_id,
+        slug="orders",
+        table=(owner.tenant.namespace, "orders"),
+        old_location=before,
+        new_location=before,
+        snapshot_id=None,
+        files=(file,),
+        days=(),
+    )
+    return land.stage(staged, batch, before).new_location
+
+
+@contextmanager
+def harmed(owner: Owner, table: str, statement: str) -> Iterator[None]:
+    """A statement was run as superuser on the tenant's rows of `table`.
+
+    Args:
+        owner, table: whose rows of which table are put back at the end.
+        statement: SQL, with {mine} where it names the tenant's rows.
+    """
+    mine = f"tenant_id = '{owner.tenant.tenant_id}'"
+    if table.startswith("iceberg_catalog."):
+        mine = f"table_namespace = '{owner.tenant.namespace}'"
+    with superuser() as connection:
+        query = f"SELECT to_jsonb(t)::text FROM {table} t WHERE {mine}"
+        before = connection.execute(query).fetchall()
+        try:
+            done = connection.execute(statement.format(mine=mine))
+            assert done.rowcount, "nothing was changed: the test would show nothing"
+            yield
+        finally:
+            connection.execute(f"DELETE FROM {table} WHERE {mine}")
+            back = f"INSERT INTO {table} SELECT * FROM jsonb_populate_record(null::{table}, %s)"
+            connection.cursor().executemany(back, before)

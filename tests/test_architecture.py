@@ -1,0 +1,161 @@
+"""The shape of the code: who may import whom, how long a module gets, what must say what it is."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("pulse_resources", "pulse_pipelines", "pulse_api")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+MAX_LINES = 300
+PLAIN_LINES = 10
+ENTRY_POINTS = {"defs", "main", "run", "service", "services"}
+"""What a module is there for: its own docstring says it."""
+
+P = "pulse_pipelines."
+MAY_IMPORT = {
+    # Part of the code: the parts of Pulse that it may import, itself included. The longest name wins.
+    "pulse_resources": {"pulse_resources"},
+    P + "domain": {P + "domain", "pulse_resources.errors"},
+    P + "stages": {P + "stages", P + "domain", "pulse_resources"},
+    P + "registry": {P + "domain", P + "stages", "pulse_resources"},
+    P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "defs": {P + "defs", P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "definitions": {P + "defs", P + "registry", "pulse_resources"},
+    "pulse_pipelines": set(),
+    "pulse_api": {"pulse_api", P + "registry", P + "stages", P + "domain", P + "lake", "pulse_resources"},
+}
+VALIDATORS = {"jsonschema", "jsonschema_rs", "orjson"}
+KNOWS_DAGSTER = (P + "defs", P + "definitions")
+
+
+def within(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
+
+
+def part_of(module: str) -> str:
+    """The part of the code, a key of MAY_IMPORT, that a module is in."""
+    return max((part for part in MAY_IMPORT if within(module, part)), key=len)
+
+
+def imports(module: str) -> set[str]:
+    """Everything that a module imports, wherever in it, as dotted names that exist."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} imports relatively: write the whole name"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
+    return found
+
+
+def test_every_module_is_found() -> None:
+    assert {part_of(module) for module in MODULES} == set(MAY_IMPORT)
+    assert "pulse_pipelines.stages.land" in imports("pulse_pipelines.stages.settle"), "from package import"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_place_allows(module: str) -> None:
+    allowed = MAY_IMPORT[part_of(module)]
+    ours = {name for name in imports(module) if name.split(".")[0] in PACKAGES}
+    wrong = {name for name in ours if not any(within(name, part) for part in allowed)}
+    assert not wrong, f"{module} may import {sorted(allowed) or 'nothing of Pulse'}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if within(m, P + "domain")])
+def test_the_domain_is_plain_python(module: str) -> None:
+    outside = {name.split(".")[0] for name in imports(module)} - {*PACKAGES}
+    assert outside <= sys.stdlib_module_names | VALIDATORS
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_dagster_is_known_to_thin_adapters_only(module: str) -> None:
+    knows = any(re.match(r"dagster\b|dagster_", name) for name in imports(module))
+    assert not knows or any(within(module, part) for part in KNOWS_DAGSTER)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_is_short(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= MAX_LINES
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def public_definitions(module: str) -> Iterator[Definition]:
+    """Functions and classes at the top of a module, and functions of its public classes."""
+    tree = ast.parse(MODULES[module].read_text())
+    tops = [node for node in tree.body if isinstance(node, Definition) and node.name[0] != "_"]
+    yield from tops
+    for node in tops:
+        if isinstance(node, ast.ClassDef):
+            yield from (m for m in node.body if isinstance(m, Definition) and m.name[0] != "_")
+
+
+def says_enough(node: Definition) -> bool:
+    """It has a docstring, or is so plain that its name, its types and its module's docstring say it all.
+
+    Plain are a function of few lines, data with computed fields, and an exception without a body.
+    Dagster's definitions carry their description as an argument of the decorator.
+    """
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    described = any("description=" in decorator for decorator in decorators)
+    if ast.get_docstring(node) or described or node.name in ENTRY_POINTS:
+        return True
+    if isinstance(node, ast.ClassDef):
+        data = any("dataclass" in decorator for decorator in decorators)
+        data = data or {"BaseModel"} & {ast.unparse(base) for base in node.bases}
+        return bool(data) or not any(isinstance(member, ast.FunctionDef) for member in node.body)
+    first, last = node.body[0], node.body[-1]
+    return "override" in decorators or (last.end_lineno or last.lineno) - first.lineno < PLAIN_LINES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_code_says_what_it_is(module: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text())), "the module has no docstring"
+    silent = [f"{n.name}, line {n.lineno}" for n in public_definitions(module) if not says_enough(n)]
+    assert not silent
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+OF_ONE_MACHINE = re.compile(
+    r"""(?<![\w./-])/(work|home|Users|opt/wheels)/\w   # folders that another machine has not
+      | --(extra-)?index-url[ =]\S | --find-links | --trusted-host
+      | artifactory | \bnexus[.-] | /simple/ | GOPROXY=h
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def test_no_file_depends_on_the_machine_that_it_was_written_on() -> None:
+    found = []
+    for path in tracked():
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if OF_ONE_MACHINE.search(line) or (len(ROOT.parts) > 2 and f"{ROOT}/" in line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
+    assert not found

@@ -1,0 +1,126 @@
+"""The path of an event, end to end, one batch at a time."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from fix_ingest import Owner, event, ingest, plan_batch, run_batch
+
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import files
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+
+def test_a_valid_event_becomes_one_typed_row(owner: Owner) -> None:
+    owner.send(event("a", amount=2.5, count=3, active=True, signup_at="2026-11-01T00:00:00+02:00", other=1))
+    batch = ingest(owner)
+    (row,) = owner.rows()
+    assert row["id"] == "a"
+    assert row["tenant_id"] == str(owner.tenant.tenant_id)
+    assert (row["country"], row["amount"], row["count"], row["active"]) == ("DE", 2.5, 3, True)
+    assert row["signup_at"].isoformat() == "2026-10-31T22:00:00+00:00"
+    assert row["_extra"] == '{"other":1}'
+    assert (row["_batch"], row["_kafka_partition"], row["_offset"]) == (batch, 0, 0)
+
+
+def test_the_same_event_in_two_batches_lands_once(owner: Owner) -> None:
+    owner.send(event("a", count=1))
+    ingest(owner)
+    owner.send(event("a", count=2), event("b"))
+    ingest(owner)
+    assert [(row["id"], row["count"]) for row in owner.rows()] == [("a", 1), ("b", None)]
+    report = reconcile_tenant(owner.tenant)
+    assert (report.landed, report.duplicates, report.balanced) == (2, 1, True)
+
+
+def test_the_first_of_copies_in_one_batch_wins(owner: Owner) -> None:
+    owner.send(*(event("a", count=n) for n in range(5)), event("b"))
+    ingest(owner)
+    assert [(row["id"], row["count"]) for row in owner.rows()] == [("a", 0), ("b", None)]
+    assert reconcile_tenant(owner.tenant).duplicates == 4
+
+
+def test_a_batch_of_nothing_but_copies_leaves_the_table_as_it_is(owner: Owner) -> None:
+    owner.send(event("a"))
+    ingest(owner)
+    before = owner.rows()
+    owner.send(event("a"), event("a"))
+    ingest(owner)
+    assert owner.rows() == before
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_the_same_event_of_two_tenants_is_no_duplicate(new_owner: Callable[[], Owner]) -> None:
+    one, two = new_owner(), new_owner()
+    one.send(event("a"))
+    two.send(event("a"))
+    ingest(one, two)
+    assert [row["id"] for row in one.rows()] == ["a"]
+    assert [row["id"] for row in two.rows()] == ["a"]
+
+
+def test_order_is_claim_land_settle_publish(owner: Owner) -> None:
+    owner.send(event("a"), b"not json")
+    result = run_batch(plan_batch([owner]))
+    started = [e.step_key for e in result.all_events if e.event_type_value == "STEP_START"]
+    assert started == ["drain_and_conform", "dedup_gate", "land", "settle", "route_dead_letters", "report"]
+
+
+def test_transactions_leave_offsets_without_messages_which_are_accounted_for(owner: Owner) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": load_settings().kafka.bootstrap_servers,
+            "transactional.id": owner.tenant.topic,
+        }
+    )
+    producer.init_transactions(30)
+    for name, end in (("a", producer.commit_transaction), ("b", producer.abort_transaction)) * 2:
+        producer.begin_transaction()
+        producer.produce(owner.tenant.topic, event(name + end.__name__), partition=0)
+        end(30)
+    owner.send(event("last"))
+    producer.begin_transaction()
+    producer.produce(owner.tenant.topic, event("c"), partition=0)
+    producer.commit_transaction(30)  # its marker is the last offset of the topic
+    ingest(owner)
+    assert [row["id"] for row in owner.rows()] == ["acommit_transaction", "last", "c"]
+    report = reconcile_tenant(owner.tenant)
+    assert (report.drained, report.landed, report.duplicates) == (4, 3, 1)
+    assert report.balanced, report.problems
+
+
+def test_a_dataset_whose_table_is_gone_becomes_dead_letters_and_others_go_on(
+    new_owner: Callable[[], Owner],
+) -> None:
+    broken, healthy = new_owner(), new_owner()
+    with postgres.transaction("pulse_catalog") as connection:
+        connection.execute(
+            "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s",
+            [broken.tenant.namespace],
+        )
+    payload = event("a")
+    broken.send(payload, event("a"))
+    healthy.send(event("a"))
+    ingest(broken, healthy)
+    assert [row["id"] for row in healthy.rows()] == ["a"]
+    (letter,) = broken.dead_letters()
+    assert (letter["reason"], bytes(letter["payload"])) == ("landing_failed", payload)
+    assert letter["published_at"] is not None
+    assert broken.claims() == 0, "a dead letter must be free to be replayed"
+    report = reconcile_tenant(broken.tenant)
+    assert (report.landed, report.duplicates, report.dead_letters, report.balanced) == (0, 1, 1, True)
+
+
+@pytest.mark.parametrize("rows", [files.KNOWN_ROWS, files.KNOWN_ROWS + 1], ids=["known", "read"])
+def test_copies_of_landed_events_are_taken_out_of_small_and_large_files(owner: Owner, rows: int) -> None:
+    owner.send(*(event(f"e{n}") for n in range(0, rows, 2)))
+    ingest(owner)
+    owner.send(*(event(f"e{n}") for n in range(rows)))
+    ingest(owner)
+    assert sorted(row["id"] for row in owner.rows()) == sorted(f"e{n}" for n in range(rows))
+    owner.send(*(event(f"e{n}") for n in range(rows)))
+    ingest(owner)
+    report = reconcile_tenant(owner.tenant)
+    assert (report.landed, report.duplicates) == (rows, rows + (rows + 1) // 2)
+    assert report.balanced, report.problems

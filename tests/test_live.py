@@ -1,0 +1,125 @@
+"""The whole stack with Dagster: the demo, and recovery without a hand from what kills a run."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from fix_ingest import Owner, event, make_owner
+from fix_stack import forget_connections, pulse, stop
+
+from pulse_api.demo import source
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import attempts
+from pulse_resources.settings import load_settings
+
+DAYS = 3
+EVENTS = 30_000
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A stack of its own: here the sensor plans, not the test."""
+    before = os.environ.get("PULSE_HOME")
+    folder = tmp_path_factory.mktemp("live")
+    os.environ["PULSE_HOME"] = str(folder)
+    os.environ["PULSE_INGEST__FLUSH_SECONDS"] = "3"
+    try:
+        yield folder
+    finally:
+        stop()
+        del os.environ["PULSE_INGEST__FLUSH_SECONDS"]
+        os.environ.pop("PULSE_HOME")
+        if before is not None:
+            os.environ["PULSE_HOME"] = before
+        forget_connections()
+
+
+@pytest.fixture(scope="module")
+def demo(home: Path) -> dict[str, object]:
+    """The report of a short demo, which also starts the stack."""
+    pulse("demo", "--days", str(DAYS))
+    forget_connections()
+    report: dict[str, object] = json.loads((home / "demo-report.json").read_text())
+    return report
+
+
+def test_the_demo_accounts_for_every_event_of_the_source(demo: dict[str, object]) -> None:
+    events = source.events(DAYS, keep_dates=False)
+    totals = demo["totals"]
+    assert demo["balanced"] is True
+    assert totals["landed"] == len({(e.tenant, e.event_id) for e in events if e.valid})
+    assert totals["dead_letters"] == sum(not e.valid for e in events) > 0
+    assert totals["duplicates"] > 0
+    assert totals["sent"] == totals["landed"] + totals["duplicates"] + totals["dead_letters"]
+    assert set(demo["tenants"]) == set(source.tenants())
+    assert demo["events_per_second"] > 0 < demo["freshness_p95_s"]
+
+
+def test_a_second_demo_is_nothing_but_redelivery(demo: dict[str, object], home: Path) -> None:
+    pulse("demo", "--days", str(DAYS))
+    again = json.loads((home / "demo-report.json").read_text())
+    assert again["balanced"] is True
+    assert again["totals"]["landed"] == 0
+    assert again["totals"]["duplicates"] == demo["totals"]["landed"] + demo["totals"]["duplicates"]
+
+
+@pytest.mark.parametrize("victim", ["run", "spark"])
+def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, demo: dict[str, object]) -> None:
+    owner = make_owner()
+    owner.send(*(event(f"e{n}", count=n) for n in range(EVENTS)), b"not json")
+    batch = wait_for_running_batch()
+    pid = run_pid(batch) if victim == "run" else spark_pid()
+    os.kill(pid, signal.SIGKILL)
+    wait_until_settled(owner, EVENTS + 1)
+    report = reconcile_tenant(owner.tenant)
+    assert (report.landed, report.duplicates, report.dead_letters) == (EVENTS, 0, 1)
+    assert report.balanced, report.problems
+
+
+def wait_for_running_batch() -> str:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for batch in attempts.open_batches():
+            if batch.state == "running":
+                return batch.batch_id
+        time.sleep(0.05)
+    raise AssertionError("the sensor launched nothing")
+
+
+def wait_until_settled(owner: Owner, count: int) -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        if reconcile_tenant(owner.tenant).drained == count:
+            return
+        time.sleep(1)
+    raise AssertionError(f"not settled: {attempts.open_batches()}")
+
+
+def run_pid(batch: str) -> int:
+    """The process that holds the batch's lease, found by the port of its connection."""
+    url = load_settings().postgres.superuser_url()
+    with psycopg.connect(url) as connection:
+        (port,) = connection.execute(
+            "SELECT client_port FROM pg_stat_activity WHERE application_name = %s",
+            [f"pulse-lease-{batch}"],
+        ).fetchone()
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (inode,) = (s[9] for s in sockets if int(s[1].split(":")[1], 16) == port and s[3] == "01")
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(descriptor.readlink()) == f"socket:[{inode}]":
+                return int(descriptor.parts[2])
+        except OSError:
+            continue
+    raise AssertionError("no process holds the lease")
+
+
+def spark_pid() -> int:
+    status = json.loads(pulse("status", "--json", check=False).stdout)
+    (pid,) = (s["pid"] for s in status["services"] if s["service"] == "spark")
+    return int(pid)

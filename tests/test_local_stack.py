@@ -1,0 +1,253 @@
+"""The embedded stack with real services: idempotent, self-healing, and gone when it is down."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pulse_api.cli.stack import app
+from pulse_resources.errors import Transient, UserError
+from pulse_resources.local import ports, prerequisites, processes, provision, stack, state
+from pulse_resources.local.downloads import Download
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.status import Row, status
+from pulse_resources.settings import load_settings
+
+FAST = "postgres,minio"
+CLI = CliRunner()
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    """A `pulse` command in this process; its output."""
+    result = CLI.invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def rows(layout: Layout) -> dict[str, Row]:
+    return {row.service: row for row in status(layout).rows}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def members(layout: Layout) -> set[int]:
+    return processes.marked(str(layout.home))
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
+    """An empty $PULSE_HOME, stopped and removed afterwards, wherever Postgres keeps its data."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("PULSE_HOME", str(home))
+    for variable in provision.GIVEN_BY.values():
+        monkeypatch.delenv(variable, raising=False)
+    load_settings.cache_clear()
+    yield Layout(home)
+    CLI.invoke(app, ["down"])
+    elsewhere = home / "postgres"
+    if elsewhere.is_symlink():
+        shutil.rmtree(elsewhere.resolve())
+    load_settings.cache_clear()
+
+
+def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
+    """One stack, one story: each step needs the state that the one before left."""
+    output = run("up", "--only", "postgres,kafka,minio")
+    first = rows(layout)
+    assert {row.state for row in first.values()} == {"up"}
+    assert all(row.address in output for row in first.values())
+
+    # The same again starts nothing.
+    assert "up already" in run("up", "--only", "postgres,kafka,minio")
+    assert {n: r.pid for n, r in rows(layout).items()} == {n: r.pid for n, r in first.items()}
+
+    # Secrets are on no command line and in no readable file.
+    settings = json.loads(layout.settings_file.read_text())
+    secrets = [value for key, value in settings["local"]["secrets"].items() if "session" not in key]
+    commands = b"".join(Path(f"/proc/{p}/cmdline").read_bytes() for p in members(layout))
+    assert not [secret for secret in secrets if secret.encode() in commands]
+    assert stat.S_IMODE(layout.settings_file.stat().st_mode) == 0o600
+
+    # What dies comes back, at the same address.
+    for name in ("kafka", "postgres"):
+        victim = first[name].pid
+        assert victim
+        os.kill(victim, signal.SIGKILL)
+        until(lambda name=name: rows(layout)[name].restarts == 1 and rows(layout)[name].up)  # type: ignore[misc]
+        assert rows(layout)[name].address == first[name].address
+        assert rows(layout)[name].pid != victim
+
+    # Without a supervisor the services go on, and the next `up` replaces them: none runs double.
+    supervisor = first["supervisor"].pid
+    assert supervisor
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: "unsupervised" in run("status", code=1))
+    orphans = members(layout)
+    assert orphans
+    assert "have been stopped" in run("up", "--only", "postgres,kafka,minio")
+    assert not orphans & members(layout)
+    again = rows(layout)
+    assert {row.state for row in again.values()} == {"up"}
+    addresses = {row.service: row.address for row in again.values()}
+    assert addresses == {row.service: row.address for row in first.values()}
+
+    # Down means gone.
+    assert "stopped" in run("down")
+    assert members(layout) == set()
+    assert not [row for row in again.values() if row.address and ports.answers(*_split(row))]
+    assert "not running" in run("down")
+    run("status", code=1)
+
+
+def _split(row: Row) -> tuple[str, int]:
+    host, _, port = row.address.rpartition("/")[2].rpartition(":")
+    return host, int(port)
+
+
+def test_a_service_given_by_address_is_used_and_left_alone(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("up", "--only", "minio")
+    given = json.loads(layout.settings_file.read_text())["object_store"]
+    for key, value in given.items():
+        monkeypatch.setenv(f"PULSE_OBJECT_STORE__{key.upper()}", value)
+    other = Layout(tmp_path / "other")
+    monkeypatch.setenv("PULSE_HOME", str(other.home))
+    assert "external" in run("up", "--only", "minio")
+    row = rows(other)["minio"]
+    assert (row.state, row.external, row.pid) == ("up", True, None)
+    assert "object_store" not in json.loads(other.settings_file.read_text())
+    run("down")
+    monkeypatch.setenv("PULSE_HOME", str(layout.home))
+    assert rows(layout)["minio"].up
+
+
+def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -> None:
+    layout.make()
+    layout.folder("kafka").joinpath("data").write_text("in the way of Kafka's folder")
+    output = run("up", "--only", "kafka,minio", code=1)
+    assert "Formatting Kafka's storage failed" in output
+    assert members(layout) == set()
+    found = state.read(layout)
+    assert found
+    assert found.culprit == "kafka"
+
+
+def test_control_c_stops_what_was_started(layout: Layout) -> None:
+    command = [sys.executable, "-c", "from pulse_api.cli.stack import app; app()"]
+    with subprocess.Popen([*command, "up", "--only", FAST], stderr=subprocess.PIPE) as process:
+        until(lambda: bool(members(layout)))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    until(lambda: not members(layout))
+
+
+def test_addresses_are_chosen_once(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout.make()
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        taken = occupied.getsockname()[1]
+        chosen = ports.choose(taken, ())
+        assert chosen != taken
+        monkeypatch.setenv("PULSE_POSTGRES__PORT", str(taken))
+        with pytest.raises(UserError, match="another program has that port"):
+            provision.provision(layout)
+    monkeypatch.setenv("PULSE_POSTGRES__PORT", str(chosen))
+    first = provision.provision(layout)
+    assert first.postgres.port == chosen
+    monkeypatch.delenv("PULSE_POSTGRES__PORT")
+    assert provision.provision(layout).model_dump() == first.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ('openjdk version "1.8.0_402"', 8),
+        ('openjdk version "11.0.22" 2024-01-16', 11),
+        ('java version "17" 2021-09-14 LTS', 17),
+        ('openjdk version "21.0.5-ea" 2024-10-15', 21),
+        ("no version here", None),
+    ],
+)
+def test_java_is_checked(
+    line: str, version: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{line}' >&2\n")
+    program.chmod(0o755)
+    assert prerequisites.java_version(str(program)) == version
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    prerequisites.java.cache_clear()
+    try:
+        if version and version >= prerequisites.JAVA_MINIMUM:
+            assert prerequisites.java() == str(program)
+        else:
+            with pytest.raises(UserError, match="Java 17 or newer is needed"):
+                prerequisites.java()
+    finally:
+        prerequisites.java.cache_clear()
+
+
+def test_all_missing_prerequisites_are_named_at_once(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    prerequisites.java.cache_clear()
+    try:
+        output = run("up", code=2)
+    finally:
+        prerequisites.java.cache_clear()
+    assert "Java 17" in output
+    assert "install Go" in output
+
+
+def test_a_download_is_there_completely_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fills: list[Path] = []
+
+    def fill(folder: Path, report: Callable[[str], None]) -> None:
+        fills.append(folder)
+        (folder / "part").write_text("half")
+        if len(fills) == 1:
+            raise Transient("the network went away")
+
+    download = Download("thing", "a thing", fill)
+    with pytest.raises(Transient):
+        download.fetch(print)
+    assert not download.present()
+    download.fetch(print)
+    assert (download.path / "part").exists()
+    download.fetch(print)
+    assert len(fills) == 2
+    assert [path.name for path in download.path.parent.iterdir() if "lock" not in path.name] == ["thing"]
+
+
+def test_down_refuses_while_up_prepares(layout: Layout) -> None:
+    layout.make()
+    lock = stack._lock(layout)
+    assert lock is not None
+    try:
+        assert "still preparing" in run("down", code=1)
+    finally:
+        os.close(lock)

@@ -1,0 +1,90 @@
+"""Planning against a real broker: what is due, what is new, and what must never be skipped silently."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
+from fix_ingest import Owner, event, ingest, plan_batch
+
+from pulse_pipelines.domain.batch import plan as choose_ranges
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import plan as planning
+from pulse_resources import kafka
+
+
+def alarms_of(owner: Owner) -> list[str]:
+    return [alarm.problem for alarm in planning.survey().alarms if alarm.tenant == owner.tenant]
+
+
+def backlog_of(owner: Owner) -> int:
+    return sum(b.pending for b in planning.survey().backlogs if b.tenant_id == owner.tenant.tenant_id)
+
+
+def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
+    owner.send(event("a"), event("b"))
+    assert backlog_of(owner) == 2
+    plan_batch([owner])
+    owner.send(event("c"))
+    assert backlog_of(owner) == 0, "a tenant has one open batch at a time"
+
+
+def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:
+    owner.send(event("a"))
+    seen = planning.survey()
+    backlogs = [b for b in seen.backlogs if b.tenant_id == owner.tenant.tenant_id]
+    ranges = choose_ranges(backlogs, 10)
+    owner.send(event("b"))
+    assert planning.plan_batch(ranges, seen) is not None
+    longer = planning.survey()
+    assert not [b for b in longer.backlogs if b.tenant_id == owner.tenant.tenant_id]
+    late = [type(r)(r.tenant_id, r.partition, r.start, r.end + 1) for r in ranges]
+    assert planning.plan_batch(late, seen) is None
+
+
+def test_retention_that_overtook_the_position_is_an_alarm_and_stops_that_tenant_only(
+    new_owner: Callable[[], Owner],
+) -> None:
+    behind, other = new_owner(), new_owner()
+    behind.send(event("a"), event("b"), event("c"))
+    other.send(event("a"))
+    gone = TopicPartition(behind.tenant.topic, 0, 2)
+    for future in kafka.admin().delete_records([gone]).values():
+        future.result(30)
+    (problem,) = alarms_of(behind)
+    assert "retention removed the offsets 0 to 2" in problem
+    assert (backlog_of(behind), backlog_of(other)) == (0, 1)
+
+
+@pytest.mark.parametrize("events", [1, 3], ids=["shorter", "longer"])
+def test_a_recreated_topic_is_an_alarm_also_when_it_is_longer_than_before(owner: Owner, events: int) -> None:
+    owner.send(event("a"), event("b"))
+    ingest(owner)
+    for future in kafka.admin().delete_topics([owner.tenant.topic]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while owner.tenant.topic in kafka.partition_counts() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    kafka.create_topics([owner.tenant.topic])
+    owner.send(*(event(f"new{n}") for n in range(events)))
+    problems = alarms_of(owner)
+    assert any("recreated" in problem for problem in problems), problems
+    assert backlog_of(owner) == 0
+
+
+def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
+    owner.send(event("a"))
+    ingest(owner)
+    added = NewPartitions(owner.tenant.topic, 4)
+    for future in kafka.admin().create_partitions([added]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while kafka.partition_counts()[owner.tenant.topic] < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    producer = kafka.producer()
+    producer.produce(owner.tenant.topic, event("b"), partition=3)
+    assert producer.flush(30) == 0
+    ingest(owner)
+    assert [(row["id"], row["_kafka_partition"]) for row in owner.rows()] == [("a", 0), ("b", 3)]
+    assert reconcile_tenant(owner.tenant).balanced

@@ -1,0 +1,131 @@
+"""What the documentation tells a reader to type exists, and its example works from end to end."""
+
+import json
+import re
+import shlex
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from fix_ingest import Owner, ingest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from pulse_api import cli
+from pulse_pipelines import registry
+from pulse_pipelines.lake.preview import preview
+from pulse_resources.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
+FENCE = re.compile(r"^( *)(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1\2[ \t]*$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`((?:make|pulse)(?: [^`]*)?)`(?!`)")
+SHELL = {"", "sh", "bash", "shell", "console"}
+TARGETS = set(re.findall(r"^([a-z][\w-]*):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of each code block."""
+    return [(match[3], match[4]) for match in FENCE.finditer(page.read_text())]
+
+
+def typed(page: Path) -> Iterator[list[str]]:
+    """Every command of the page, in words: in shell blocks, and between backquotes in the text."""
+    text = page.read_text()
+    lines = [line for kind, block in blocks(page) if kind in SHELL for line in block.splitlines()]
+    lines += INLINE.findall(FENCE.sub("", text))
+    for line in lines:
+        for part in re.split(r"&&|\|\||[;|]", line.strip().removeprefix("$ ").replace("\\", "")):
+            words = words_of(part)
+            while words and re.fullmatch(r"\w+=.*", words[0]):
+                del words[0]
+            if words:
+                yield words
+
+
+def words_of(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # a drawing, or a sentence with an apostrophe
+        return []
+
+
+def made(pages: list[Path]) -> list[str]:
+    found = (words for page in pages for words in typed(page) if words[0] == "make")
+    return sorted({word for words in found for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)})
+
+
+def pulsed(pages: list[Path]) -> list[tuple[str, ...]]:
+    found = (words for page in pages for words in typed(page) if Path(words[0]).name == "pulse")
+    return sorted({tuple(words[1:]) for words in found})
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    assert {"demo", "test"} <= set(made([README]))
+    assert any(words[0] == "reconcile" for words in pulsed([README]))
+
+
+@pytest.mark.parametrize("target", made(PAGES))
+def test_a_make_target_exists(target: str) -> None:
+    assert target in TARGETS
+
+
+@pytest.mark.parametrize("words", pulsed(PAGES), ids=" ".join)
+def test_a_pulse_command_exists_and_takes_these_arguments(words: tuple[str, ...]) -> None:
+    part: Any = typer.main.get_command(cli.app)
+    path: list[str] = []
+    rest = list(words)
+    while rest and rest[0] in getattr(part, "commands", {}):
+        path.append(rest.pop(0))
+        part = part.commands[path[-1]]
+    assert CliRunner().invoke(cli.app, [*path, "--help"]).exit_code == 0
+    if hasattr(part, "commands"):
+        assert not rest, f"pulse {' '.join(path)} has no command {rest[0]}"
+    elif rest:
+        part.make_context(part.name, rest)  # a wrong option or argument is a usage error
+
+
+def test_every_make_target_is_explained() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony
+    explained = set(re.findall(r"^([a-z-]+):.*## \S", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(phony[1].split()) == explained
+
+
+VARIABLE = re.compile(r"\bPULSE_[A-Z0-9_]+\b")
+NO_SETTINGS = {"PULSE_HOME", "PULSE_TEST_HOME", "PULSE_FAIL_POINT"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for page in PAGES for name in VARIABLE.findall(page.read_text())} - NO_SETTINGS)
+)
+def test_a_variable_is_a_setting(name: str) -> None:
+    model: Any = Settings
+    for part in name.removeprefix("PULSE_").lower().split("__"):
+        assert issubclass(model, BaseModel)
+        assert part in model.model_fields, f"{model.__name__} has no field {part}"
+        model = model.model_fields[part].annotation
+
+
+def test_the_example_works(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the readme, in order, for a tenant of our own; then its event, which lands."""
+    tenant = f"t{uuid.uuid4().hex[:10]}"
+    monkeypatch.chdir(ROOT)
+    steps = [words for words in typed(README) if words[0] == "pulse" and "acme" in " ".join(words)]
+    assert len(steps) >= 4
+    for words in steps:
+        arguments = [re.sub(r"\bacme\b", tenant, word) for word in words[1:]]
+        result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    owner = Owner(registry.find_tenant(tenant))
+    (example,) = [json.loads(block) for kind, block in blocks(README) if kind == "json"]
+    owner.send(json.dumps(example).encode())
+    ingest(owner)
+    assert owner.dead_letters() == []
+    (row,) = preview(owner.tenant, example["dataset"], 10).to_pylist()
+    assert (row["id"], row["trace_id"]) == (example["event_id"], example["trace_id"])
+    assert {name: row[name] for name in example["data"]} == example["data"]
