@@ -1,5 +1,6 @@
 """Kafka: producers, consumers, and the questions that planning asks the broker."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -106,9 +107,9 @@ def create_topics(names: Iterable[str]) -> None:
 
 def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while any(isinstance(answer, KafkaException) for answer in offsets(partitions, "latest").values()):
+    while problems := [a for a in offsets(partitions, "latest").values() if isinstance(a, KafkaException)]:
         if time.monotonic() > deadline:
-            raise Transient("Kafka created topics that have no leader", topics=partitions)
+            raise Transient(f"Kafka created topics that have no leader: {problems[0]}", topics=partitions)
         time.sleep(0.02)
 
 
@@ -120,11 +121,23 @@ def offsets(
     A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide
     the others.
     """
+    answers = _offsets(partitions, which)
+    failed = [where for where, answer in answers.items() if isinstance(answer, KafkaException)]
+    if failed:
+        # librdkafka remembers for good that a new topic had no leader; a description corrects it.
+        _described({topic for topic, _ in failed})
+        answers |= _offsets(failed, which)
+    return answers
+
+
+def _offsets(
+    partitions: Iterable[tuple[str, int]], which: Literal["earliest", "latest"]
+) -> dict[tuple[str, int], int | KafkaException]:
     spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
     asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-    if not asked:
-        return {}
     answers: dict[tuple[str, int], int | KafkaException] = {}
+    if not asked:
+        return answers
     futures = admin().list_offsets(
         asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
     )
@@ -144,14 +157,17 @@ def partition_counts() -> Mapping[str, int]:
 
 def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:
     """The broker's own id of each topic that exists: a recreated topic has another id."""
+    return {name: str(topic.topic_id) for name, topic in _described(topics).items()}
+
+
+def _described(topics: Iterable[str]) -> dict[str, TopicDescription]:
+    """The topics that exist."""
     wanted = list(topics)
     if not wanted:
         return {}
-    found: dict[str, str] = {}
+    found: dict[str, TopicDescription] = {}
     described = admin().describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_S)
     for name, future in described.items():
-        try:
-            found[name] = str(future.result().topic_id)
-        except KafkaException:
-            continue  # absent: the caller sees it missing
+        with contextlib.suppress(KafkaException):  # absent: the caller sees it missing
+            found[name] = future.result()
     return found
