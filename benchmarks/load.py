@@ -35,7 +35,8 @@ def make_tenants(count: int) -> list[Tenant]:
     tenants = []
     for _ in range(count):
         tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
-        registry.create_dataset(tenant, DATASET, registry.publish_schema(tenant, DATASET, document))
+        schema = registry.publish_schema(tenant, DATASET, document)
+        registry.create_dataset(tenant, DATASET, schema.schema_uri)
         tenants.append(tenant)
     return tenants
 

@@ -3,7 +3,9 @@
     PulseError                 something a person should read; `fix` says what to do next
     ├── UserError              the request is wrong: change it (CLI exit code 2)
     │   ├── AlreadyExists
-    │   └── NotFound
+    │   ├── NotFound
+    │   ├── Conflict           the state of things does not allow it
+    │   └── QuotaExceeded      a limit of the tenant is reached
     ├── Transient              an outside system failed: the same work may succeed later
     ├── Terminal               will fail again for this dataset or topic, others can go on
     └── Fenced                 a newer attempt owns the batch: stop, change nothing
@@ -48,6 +50,14 @@ class AlreadyExists(UserError):  # noqa: N818 - reads as the fact it states
 
 
 class NotFound(UserError):  # noqa: N818
+    pass
+
+
+class Conflict(UserError):  # noqa: N818
+    pass
+
+
+class QuotaExceeded(UserError):  # noqa: N818
     pass
 
 

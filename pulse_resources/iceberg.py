@@ -26,6 +26,8 @@ from pulse_resources import object_store, postgres
 from pulse_resources.errors import Terminal
 
 CATALOG = "pulse"
+DATASET_PROPERTY = "pulse.dataset-id"
+"""Table property that tells a table from an earlier one of the same name."""
 TableName = tuple[str, str]
 """(namespace, table)."""
 

@@ -100,6 +100,40 @@ class IngestSettings(BaseModel):
     """Bytes of conformed rows (and, apart, of raw events) one task holds before it writes files."""
 
 
+class ApiSettings(BaseModel):
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = Field(default=1, ge=1)
+    """Processes; each enforces its share of the rates."""
+    cors_origins: list[str] = Field(default_factory=list)
+    """Origins whose pages may call the API; none by default."""
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
+    """Of a request, also after decompression."""
+    max_events: int = Field(default=10_000, ge=1)
+    """Of one collect request."""
+    delivery_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long the broker may take to acknowledge before the answer is 503."""
+    max_unacknowledged_events: int = Field(default=100_000, ge=1)
+    """Events in flight to the broker; more are answered with 503 and Retry-After."""
+    cache_seconds: float = Field(default=30.0, ge=0)
+    """How long keys, schemas and limits are kept if no change is announced."""
+    preview_seconds: float = Field(default=10.0, gt=0)
+    """Time limit of one preview."""
+    preview_memory: str = "512MB"
+    """Memory limit of one preview."""
+    preview_parallelism: int = Field(default=2, ge=1)
+    """Previews that run at a time."""
+
+
+class LimitSettings(BaseModel):
+    """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited."""
+
+    max_datasets: int = -1
+    max_records_per_month: int = -1
+    requests_per_second: float = -1
+    events_per_second: float = -1
+
+
 class Settings(BaseSettings):
     """All settings; load with `load_settings()`."""
 
@@ -113,6 +147,8 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     dagster: DagsterSettings = DagsterSettings()
     ingest: IngestSettings = IngestSettings()
+    api: ApiSettings = ApiSettings()
+    limits: LimitSettings = LimitSettings()
 
     @property
     def home(self) -> Path:

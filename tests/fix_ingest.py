@@ -82,7 +82,7 @@ def event(event_id: str, *, dataset: str = "orders", **data: Any) -> bytes:
 def make_owner() -> Owner:
     """Make a fresh tenant that owns the dataset `orders`."""
     tenant = registry.create_tenant(f"t{uuid.uuid4().hex[:10]}")
-    uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA))
+    uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA)).schema_uri
     registry.create_dataset(tenant, "orders", uri)
     return Owner(tenant)
 

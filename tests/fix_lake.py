@@ -66,7 +66,7 @@ def row(owner: Owner, **values: Any) -> pa.Table:
 def with_file(owner: Owner, rows: pa.Table, *, folder: str | None = None, batch: str = "forged") -> str:
     """Metadata of `orders` with one more data file, written around the pipeline, in any folder."""
     dataset = registry.find_dataset(owner.tenant, "orders")
-    where = folder or owner.tenant.table_location(load_settings().object_store.bucket, "orders")
+    where = folder or table(owner).location()
     file, content = files.encode(dataset, DAY, f"{where}/data/{files.token()}.parquet", rows)
     files.put(file.path, content)
     before = location(owner)

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "pulse_resources": {"pulse_resources"},
     P + "domain": {P + "domain", "pulse_resources.errors"},
     P + "stages": {P + "stages", P + "domain", "pulse_resources"},
-    P + "registry": {P + "domain", P + "stages", "pulse_resources"},
+    P + "registry": {P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "defs": {P + "defs", P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "definitions": {P + "defs", P + "registry", "pulse_resources"},

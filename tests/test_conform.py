@@ -70,6 +70,8 @@ def dataset(schema: dict[str, Any], slug: str = "orders") -> Dataset:
         f"pulse://acme/{slug}/3",
         text,
         table.model_dump_json(),
+        "refuse",
+        datetime.now(UTC),
     )
 
 
@@ -173,6 +175,9 @@ REJECTED: list[tuple[str, bytes, Reason, str | None]] = [
     ("empty dataset", envelope(dataset=""), R.MISSING_DATASET, "/dataset"),
     ("dataset is a list", envelope(dataset=["orders"]), R.MISSING_DATASET, "/dataset"),
     ("unknown dataset", envelope(dataset="nope"), R.UNKNOWN_DATASET, "/dataset"),
+    ("version never followed", envelope(schema_version=4), R.UNKNOWN_SCHEMA_VERSION, "/schema_version"),
+    ("version is text", envelope(schema_version="3"), R.INVALID_ENVELOPE, "/schema_version"),
+    ("version is a boolean", envelope(schema_version=True), R.INVALID_ENVELOPE, "/schema_version"),
     ("unknown dataset with a NUL", envelope(dataset="orders\0"), R.UNKNOWN_DATASET, "/dataset"),
     ("no timestamp", envelope(timestamp=None), R.INVALID_TIMESTAMP, "/timestamp"),
     ("epoch seconds", envelope(timestamp=1_700_000_000), R.INVALID_TIMESTAMP, "/timestamp"),

@@ -408,5 +408,6 @@ def test_everything_of_a_tenant_is_named_by_its_id() -> None:
     assert tenant.topic == f"pulse.{'0' * 31}1.events"
     assert tenant.dead_letter_topic == f"{tenant.topic}.dlq"
     assert tenant.namespace == f"pulse_{'0' * 31}1"
-    assert tenant.table_location("b", "orders") == f"s3://b/iceberg/{tenant.namespace}/orders"
+    location = f"s3://b/iceberg/{tenant.namespace}/orders/000000000000"
+    assert tenant.table_location("b", "orders", UUID(int=2)) == location
     assert tenant.raw_prefix("b", "orders") == f"s3://b/raw/{'0' * 31}1/orders"

@@ -99,7 +99,7 @@ class Landed:
 @pytest.fixture(scope="module")
 def landed(stack: Settings) -> Iterator[Landed]:
     tenant = registry.create_tenant(f"t{uuid.uuid4().hex[:10]}")
-    uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA))
+    uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA)).schema_uri
     registry.create_dataset(tenant, "orders", uri)
     owner = Owner(tenant)
     owner.send(*ONE)
@@ -268,9 +268,9 @@ def test_files_hold_one_day_of_one_batch_and_their_entries_describe_them(landed:
         assert set(days.to_pylist()) == {day}
         assert set(content.column("_batch").to_pylist()) == {_batch(task)}
         assert f"/data/timestamp_day={day}/" in path
-        assert path.startswith(
-            landed.owner.tenant.table_location(load_settings().object_store.bucket, "orders")
-        )
+        bucket = load_settings().object_store.bucket
+        dataset = registry.find_dataset(landed.owner.tenant, "orders")
+        assert path.startswith(landed.owner.tenant.table_location(bucket, "orders", dataset.dataset_id))
         assert task.file.record_count == content.num_rows
         info = object_store.file_system().get_file_info(object_store.key(path))
         assert task.file.file_size_in_bytes == info.size

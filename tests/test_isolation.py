@@ -16,8 +16,11 @@ from fix_ingest import Owner, event, ingest, make_owner
 from psycopg import sql
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.lake import checks
 from pulse_pipelines.lake.preview import preview
+from pulse_pipelines.registry import datasets, keys, quotas
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import NotFound
 from pulse_resources.settings import Role, Settings
@@ -35,7 +38,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     # table                          pulse_owner    pulse_api    pulse_pipeline  pulse_catalog
     "public.pdm_tenants":          (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.pdm_schemas":          ("own SI",      "own SI",    "all S",        NOTHING),
-    "public.pdm_datasets":         (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
+    "public.pdm_datasets":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING),
     "public.processed_event_ids":  (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING),
     "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
     "public.ingest_positions":     (OWN_FOR_OWNER, "own SI",    "all SIU",      NOTHING),
@@ -44,14 +47,21 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.dead_letters":         (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
     "public.dead_letter_outbox":   (OWN_FOR_OWNER, NOTHING,     "all SID",      NOTHING),
     "public.usage":                (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
+    "public.api_keys":             (OWN_FOR_OWNER, "own SI",    NOTHING,        NOTHING),
+    "public.quotas":               (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
+    "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
+    "public.intake":               (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
+    "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
+    "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
     "iceberg_catalog.iceberg_tables":
-                                   ("none SIUD",   "own SIU",   "own SU",       "all! SIUD"),
+                                   ("none SIUD",   "own SIUD",  "own SU",       "all! SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":
                                    ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD"),
 }  # fmt: skip
 # These name no tenant: row-level security has nothing to say about them, privileges have.
 WITHOUT_TENANT: dict[str, tuple[str, str, str, str]] = {
     "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-"),
+    "public.operator_keys":        ("SIUD",        "S",         "-",            "-"),
     "public._yoyo_log":            ("SIUD",        "-",         "-",            "-"),
     "public._yoyo_migration":      ("SIUD",        "-",         "-",            "-"),
     "public._yoyo_version":        ("SIUD",        "-",         "-",            "-"),
@@ -113,6 +123,12 @@ def pair(stack: Settings) -> Pair:
             "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
+    for owner in owners:
+        keys.issue_key(owner.tenant, "any", [KeyScope.READ])
+        quotas.set_limits(owner.tenant, Limits(max_records_per_month=100))
+        assert quotas.admit_records(owner.tenant, [1], 100) == [True]
+        registry.create_dataset(owner.tenant, "gone", f"pulse://{owner.tenant.slug}/orders/1")
+        registry.delete_dataset(owner.tenant, "gone")
     registry.create_dataset(owners[1].tenant, "secret", f"pulse://{owners[1].tenant.slug}/orders/1")
     return Pair(stack, *owners)
 
@@ -356,6 +372,6 @@ def test_a_tenant_cannot_base_a_dataset_on_the_schema_of_another(pair: Pair) -> 
         postgres.tenant_transaction("pulse_api", pair.a.tenant.tenant_id) as connection,
     ):
         connection.execute(
-            registry.INSERT_DATASET,
-            [uuid.uuid4(), pair.a.tenant.tenant_id, "borrowed", "borrowed", foreign, "{}"],
+            datasets.INSERT_DATASET,
+            [uuid.uuid4(), pair.a.tenant.tenant_id, "borrowed", "borrowed", foreign, "{}", "refuse"],
         )

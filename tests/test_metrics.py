@@ -41,6 +41,8 @@ def rows(countries: list[str], tenant: Tenant) -> tuple[Dataset, pa.Table]:
         "pulse://t/orders/1",
         orjson.dumps(SCHEMA).decode(),
         schema.model_dump_json(),
+        "refuse",
+        datetime.now(UTC),
     )
     conformer = TopicConformer(Scope(tenant, (dataset,)), "batch", max_bytes=10_000, max_depth=10)
     draw = random.Random(7)  # noqa: S311 - not a secret

@@ -19,9 +19,10 @@ from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import datasets
 from pulse_resources import iceberg, kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
-from pulse_resources.settings import Role, Settings
+from pulse_resources.settings import Role, Settings, load_settings
 
 FIELDS = {
     "country": "string",
@@ -64,7 +65,7 @@ def tenant(stack: Settings) -> Tenant:
 
 @pytest.fixture(scope="module")
 def uri(tenant: Tenant) -> str:
-    return registry.publish_schema(tenant, "wide", json.dumps(WIDE))
+    return registry.publish_schema(tenant, "wide", json.dumps(WIDE)).schema_uri
 
 
 def load(tenant: Tenant, dataset: str) -> Table:
@@ -121,17 +122,18 @@ def test_a_tenant_without_topics_is_not_registered(stack: Settings, monkeypatch:
 def test_publishing_counts_versions_and_knows_what_it_has(tenant: Tenant) -> None:
     one, two = json.dumps(SCHEMA), json.dumps(SCHEMA | {"title": "other"})
     name = slug()
-    addresses = [registry.publish_schema(tenant, name, text) for text in (one, two, one, two)]
+    addresses = [registry.publish_schema(tenant, name, text).schema_uri for text in (one, two, one, two)]
     first, second = (f"pulse://{tenant.slug}/{name}/{n}" for n in (1, 2))
     assert addresses == [first, second, first, second]
-    assert registry.publish_schema(tenant, f"{name}b", one) == f"pulse://{tenant.slug}/{name}b/1"
+    assert registry.publish_schema(tenant, f"{name}b", one).schema_uri == f"pulse://{tenant.slug}/{name}b/1"
 
 
 def test_publishers_at_once_make_neither_gaps_nor_twins(tenant: Tenant) -> None:
     name = slug()
     texts = [json.dumps(SCHEMA | {"title": f"title {n % 4}"}) for n in range(8)]
     with ThreadPoolExecutor(8) as threads:
-        addresses = list(threads.map(lambda text: registry.publish_schema(tenant, name, text), texts))
+        published = threads.map(lambda text: registry.publish_schema(tenant, name, text), texts)
+        addresses = [schema.schema_uri for schema in published]
     assert sorted(set(addresses)) == [f"pulse://{tenant.slug}/{name}/{n}" for n in (1, 2, 3, 4)]
     assert addresses[:4] == addresses[4:], "the same document got two addresses"
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
@@ -153,7 +155,7 @@ def test_a_published_schema_is_immutable_for_every_role(
     ):
         connection.execute(change.format("public.pdm_schemas"))
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        assert connection.execute(registry.FIND_SCHEMA, [uri]).fetchone() == (json.dumps(WIDE),)
+        assert registry.find_schema(connection, tenant, uri).document == json.dumps(WIDE)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def traces(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
             tenant.namespace,
         ),
     }
-    url = registry.load_settings().postgres
+    url = load_settings().postgres
     with psycopg.connect(url.superuser_url(url.database)) as connection:
         return {
             what: connection.execute(query, [value]).fetchall() for what, (query, value) in queries.items()
@@ -213,7 +215,8 @@ def test_a_dataset_is_its_row_its_namespace_and_its_table(tenant: Tenant, uri: s
 
     table = load(tenant, "wide")
     assert table.format_version == 2
-    assert table.location() == f"s3://{stack.object_store.bucket}/iceberg/{tenant.namespace}/wide"
+    dataset = registry.find_dataset(tenant, "wide")
+    assert table.location() == tenant.table_location(stack.object_store.bucket, "wide", dataset.dataset_id)
     assert table.metadata_location.startswith(f"{table.location()}/metadata/")
     assert table.properties["pulse.tenant"] == tenant.slug
     assert table.properties["pulse.dataset-id"] == str(dataset.dataset_id)
@@ -250,7 +253,7 @@ def test_the_table_has_physical_columns_then_declared_ones_then_the_rest(tenant:
 
 def test_an_object_store_that_fails_leaves_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = registry.create_tenant(slug())
-    address = registry.publish_schema(fresh, "wide", json.dumps(WIDE))
+    address = registry.publish_schema(fresh, "wide", json.dumps(WIDE)).schema_uri
 
     def fail(*_: object) -> None:
         raise OSError("the disk is full")
@@ -265,9 +268,9 @@ def test_an_object_store_that_fails_leaves_nothing(uri: str, monkeypatch: pytest
 
 def test_a_catalog_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, stack: Settings) -> None:
     fresh = registry.create_tenant(slug())
-    address = registry.publish_schema(fresh, "wide", json.dumps(WIDE))
+    address = registry.publish_schema(fresh, "wide", json.dumps(WIDE)).schema_uri
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "INSERT_TABLE", "SELECT %s::text, %s::text, %s::text, %s::text, 1 / 0")
+        patch.setattr(datasets, "INSERT_TABLE", "SELECT %s::text, %s::text, %s::text, %s::text, 1 / 0")
         with pytest.raises(psycopg.errors.DivisionByZero):
             registry.create_dataset(fresh, "wide", address)
     assert traces(fresh) == {"datasets": [], "tables": [], "namespaces": []}

@@ -50,7 +50,7 @@ def publish_schema(
         document = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the schema: {error}") from error
-    typer.echo(registry.publish_schema(registry.find_tenant(tenant), name, document))
+    typer.echo(registry.publish_schema(registry.find_tenant(tenant), name, document).schema_uri)
 
 
 @datasets.command("create")

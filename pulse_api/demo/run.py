@@ -60,7 +60,7 @@ def register(names: dict[str, str], datasets: dict[str, str]) -> dict[str, Tenan
         except NotFound:
             tenant = registry.create_tenant(slug, name)
         dataset = datasets[slug]
-        uri = registry.publish_schema(tenant, dataset, orjson.dumps(SCHEMAS[dataset]).decode())
+        uri = registry.publish_schema(tenant, dataset, orjson.dumps(SCHEMAS[dataset]).decode()).schema_uri
         with suppress(AlreadyExists):
             registry.create_dataset(tenant, dataset, uri)
         tenants[slug] = tenant

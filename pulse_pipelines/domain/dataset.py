@@ -1,6 +1,8 @@
 """A dataset: a tenant's slug, the schema that its events follow, and the table that they land in."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -8,6 +10,13 @@ from uuid import UUID
 import orjson
 
 from pulse_pipelines.domain.schema import Column, SchemaUri, columns
+
+
+class OnInvalid(StrEnum):
+    """What the front door does with an event that is known to be bad."""
+
+    REFUSE = "refuse"
+    DEAD_LETTER = "dead_letter"
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,10 @@ class Dataset:
     """The JSON Schema as published."""
     table_schema: str
     """The Iceberg schema of the table, as JSON: field ids and column order."""
+    on_invalid: str
+    created_at: datetime
+    earlier: tuple[tuple[int, str], ...] = ()
+    """Version and document of the schema versions that it followed before."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -34,3 +47,8 @@ class Dataset:
     @property
     def schema_version(self) -> int:
         return SchemaUri.parse(self.schema_uri).version
+
+    @cached_property
+    def documents(self) -> dict[int, str]:
+        """Every schema document that an event may follow, by version."""
+        return dict(self.earlier) | {self.schema_version: self.document}

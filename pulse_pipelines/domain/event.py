@@ -1,7 +1,8 @@
 """An event on its way in: the envelope, and the closed list of reasons why one cannot land.
 
 An event is a JSON object with `event_id`, `dataset`, `timestamp` (RFC 3339), `data` (an object that
-follows the dataset's schema) and optionally `context`, `trace_id` and `tenant`.
+follows the dataset's schema) and optionally `context`, `trace_id`, `tenant` and `schema_version` (the
+version of the dataset's schema that it follows, if not the current one).
 """
 
 import json
@@ -30,6 +31,7 @@ class Reason(StrEnum):
     WRONG_TENANT = "wrong_tenant"
     MISSING_DATASET = "missing_dataset"
     UNKNOWN_DATASET = "unknown_dataset"
+    UNKNOWN_SCHEMA_VERSION = "unknown_schema_version"
     INVALID_TIMESTAMP = "invalid_timestamp"
     TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
     SCHEMA_VIOLATION = "schema_violation"

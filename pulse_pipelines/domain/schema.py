@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import jsonschema
@@ -21,6 +22,7 @@ MAX_FIELDS = 2_000
 """Columns, and members of structs: references can multiply them without bound."""
 MAX_TYPE_DEPTH = 32
 """Structs, lists and references between a column and its innermost value; deeper is JSON text."""
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=1_048_576)
 COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 PHYSICAL = (
     "id",
@@ -106,8 +108,18 @@ def refuse_remote(uri: str) -> Any:
 
 
 def validator(document: Mapping[str, Any]) -> Any:
-    """A compiled validator (`is_valid`, `iter_errors`) of a schema that `check_document` accepted."""
-    return jsonschema_rs.validator_for(dict(document), retriever=refuse_remote)
+    """A compiled validator (`is_valid`, `iter_errors`) of a schema that `check_document` accepted.
+
+    Patterns run in linear time, whatever they and the event are; look-arounds and back-references, which
+    cannot, are refused.
+    """
+    return jsonschema_rs.validator_for(dict(document), retriever=refuse_remote, pattern_options=_LINEAR)
+
+
+@lru_cache(maxsize=1024)
+def compiled(document: str) -> Any:
+    """The validator of a published document: documents never change, so it can be kept."""
+    return validator(orjson.loads(document))
 
 
 def check_document(text: str | bytes) -> dict[str, Any]:

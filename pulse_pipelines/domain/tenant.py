@@ -41,8 +41,9 @@ class Tenant:
         """Iceberg namespace; the catalog's row-level security derives the same name."""
         return f"pulse_{self.tenant_id.hex}"
 
-    def table_location(self, bucket: str, dataset: str) -> str:
-        return f"s3://{bucket}/iceberg/{self.namespace}/{dataset}"
+    def table_location(self, bucket: str, slug: str, dataset_id: UUID) -> str:
+        """One of its own for each dataset: files of a deleted one stay when its slug is used again."""
+        return f"s3://{bucket}/iceberg/{self.namespace}/{slug}/{dataset_id.hex[:12]}"
 
     def raw_prefix(self, bucket: str, dataset: str) -> str:
         return f"s3://{bucket}/raw/{self.tenant_id.hex}/{dataset}"

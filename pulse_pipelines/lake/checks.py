@@ -46,6 +46,12 @@ RLS_TABLES = (
     "dead_letters",
     "dead_letter_outbox",
     "usage",
+    "api_keys",
+    "quotas",
+    "rates",
+    "intake",
+    "dataset_versions",
+    "deleted_datasets",
     "iceberg_tables",
     "iceberg_namespace_properties",
 )
@@ -103,7 +109,8 @@ def _live_files(table: Table, batch_id: str | None) -> list[str]:
 def tenant_isolation(subject: Subject) -> Finding:
     """Namespace, prefix of every file, owner of every row, and row-level security itself."""
     tenant, dataset, finding = subject.tenant, subject.dataset, Finding()
-    location = tenant.table_location(load_settings().object_store.bucket, dataset.slug)
+    bucket = load_settings().object_store.bucket
+    location = tenant.table_location(bucket, dataset.slug, dataset.dataset_id)
     if subject.table.location() != location:
         finding.problems.append(f"the table is at {subject.table.location()}, not at {location}")
     strays = [path for path in subject.files if not path.startswith(f"{location}/")]

@@ -15,6 +15,7 @@ import psycopg
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import datasets
 from pulse_pipelines.stages.handles import Plan, Scope
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced
@@ -45,13 +46,7 @@ UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
 """
-DATASETS = """
-SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, d.name, d.schema_uri, s.document, d.table_schema
-FROM pdm_tenants t
-LEFT JOIN pdm_datasets d USING (tenant_id)
-LEFT JOIN pdm_schemas s ON s.schema_uri = d.schema_uri
-WHERE t.tenant_id = ANY(%s)
-"""
+TENANTS = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = ANY(%s)"
 
 
 @dataclass(frozen=True)
@@ -100,14 +95,12 @@ def load_plan(batch: str, number: int) -> Plan:
     with postgres.transaction("pulse_pipeline") as connection:
         found = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
         ranges = tuple(OffsetRange(*row) for row in found)
-        tenants: dict[UUID, Tenant] = {}
-        datasets: dict[UUID, list[Dataset]] = defaultdict(list)
         wanted = list({r.tenant_id for r in ranges})
-        for tenant_id, tenant_slug, dataset_id, *rest in connection.execute(DATASETS, [wanted]):
-            tenants[tenant_id] = Tenant(tenant_id, tenant_slug)
-            if dataset_id is not None:
-                datasets[tenant_id].append(Dataset(dataset_id, tenant_id, *rest))
-    scopes = {key: Scope(tenant, tuple(datasets[key])) for key, tenant in tenants.items()}
+        tenants = [Tenant(*row) for row in connection.execute(TENANTS, [wanted])]
+        owned: dict[UUID, list[Dataset]] = defaultdict(list)
+        for dataset in datasets.read(connection, "d.tenant_id = ANY(%s)", [wanted]):
+            owned[dataset.tenant_id].append(dataset)
+    scopes = {tenant.tenant_id: Scope(tenant, tuple(owned[tenant.tenant_id])) for tenant in tenants}
     return Plan(batch, number, ranges, scopes)
 
 

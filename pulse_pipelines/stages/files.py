@@ -124,7 +124,7 @@ class LakeWriter:
                 self._put_candidate(dataset, day, fresh, len(part) - len(fresh))
 
     def _put_candidate(self, dataset: Dataset, day: date, rows: pa.Table, copies: int) -> None:
-        location = self._tenant.table_location(self._bucket, dataset.slug)
+        location = self._tenant.table_location(self._bucket, dataset.slug, dataset.dataset_id)
         path = f"{location}/data/timestamp_day={day}/{self._name()}.parquet"
         candidate, content = encode(dataset, day, path, rows)
         self.candidates.append(replace(candidate, copies=copies))

@@ -67,8 +67,8 @@ VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
 USAGE = """
 INSERT INTO usage AS u (tenant_id, month, records, bytes)
-VALUES (%s, date_trunc('month', now())::date, %s, %s)
-ON CONFLICT (tenant_id, month)
+VALUES (%s, date_trunc('month', now() AT TIME ZONE 'UTC')::date, %s, %s)
+ON CONFLICT (tenant_id, kind, month)
 DO UPDATE SET records = u.records + EXCLUDED.records, bytes = u.bytes + EXCLUDED.bytes
 """
 FINISH = """

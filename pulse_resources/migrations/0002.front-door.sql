@@ -72,7 +72,7 @@ CREATE TABLE deleted_datasets (
     tenant_id         uuid NOT NULL REFERENCES pdm_tenants,
     dataset_id        uuid PRIMARY KEY,
     slug              text NOT NULL,
-    metadata_location text NOT NULL,
+    metadata_location text, -- null: its table was not in the catalog any more
     deleted_at        timestamptz NOT NULL DEFAULT now()
 );
 

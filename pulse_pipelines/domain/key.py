@@ -1,0 +1,94 @@
+"""API keys: how they are written, and how one is checked against what is stored. No I/O.
+
+    pulse_<tenant id, 32 hex digits>_<key id, 12 hex digits>_<secret, 43 characters>
+    pulse_operator_<key id>_<secret>
+
+The prefix lets scanners recognise a leaked key. The tenant in it only says in whose session to look the
+key up: without the secret it opens nothing. Only the SHA-256 of the secret is ever stored, which is
+enough for 256 random bits.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+PATTERN = re.compile(r"pulse_([0-9a-f]{32}|operator)_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+
+
+class KeyScope(StrEnum):
+    """What a tenant's key may do."""
+
+    COLLECT = "collect"
+    """Send events."""
+    READ = "read"
+    """See schemas, datasets, rows, usage and dead letters."""
+    MANAGE = "manage"
+    """Publish schemas, create, change and delete datasets, replay dead letters, manage keys."""
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """What is stored of a key; the secret is not."""
+
+    key_id: str
+    name: str
+    scopes: frozenset[KeyScope]
+    """Empty for an operator's key."""
+    key_hash: bytes
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+    def opens(self, secret: str, now: datetime) -> bool:
+        """Whether the secret is this key's and the key is in force; compares in constant time."""
+        same = hmac.compare_digest(hash_of(secret), self.key_hash)
+        return same and self.in_force(now)
+
+    def in_force(self, now: datetime) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True)
+class IssuedKey:
+    """A new key: `text` is shown once and kept nowhere."""
+
+    text: str
+    stored: ApiKey
+
+
+@dataclass(frozen=True)
+class Presented:
+    """A key as a caller presents it."""
+
+    tenant_id: UUID | None
+    """None for an operator's key."""
+    key_id: str
+    secret: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Presented | None":
+        """None when `text` is not written like a key."""
+        match = PATTERN.fullmatch(text)
+        if match is None:
+            return None
+        return cls(None if match[1] == "operator" else UUID(match[1]), match[2], match[3])
+
+
+def new_secret() -> tuple[str, str]:
+    """A fresh key id and secret."""
+    return secrets.token_hex(6), secrets.token_urlsafe(32)
+
+
+def written(tenant_id: UUID | None, key_id: str, secret: str) -> str:
+    """The whole key, as its owner gets it."""
+    return f"pulse_{tenant_id.hex if tenant_id else 'operator'}_{key_id}_{secret}"
+
+
+def hash_of(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,42 @@
+"""Quotas and rates of a tenant. Positive: a maximum; -1: unlimited; 0: none configured."""
+
+from dataclasses import dataclass
+
+UNLIMITED = -1
+NOT_CONFIGURED = 0
+EVENTS = "events"
+"""The kind of dataset that this version of Pulse has; each kind has quotas of its own."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a tenant may have and do; a limit that is not configured is the installation's default."""
+
+    max_datasets: int = NOT_CONFIGURED
+    max_records_per_month: int = NOT_CONFIGURED
+    requests_per_second: float = NOT_CONFIGURED
+    events_per_second: float = NOT_CONFIGURED
+
+    def over(self, defaults: "Limits") -> "Limits":
+        """These limits, with the defaults where none is configured."""
+        return Limits(
+            self.max_datasets or defaults.max_datasets,
+            self.max_records_per_month or defaults.max_records_per_month,
+            self.requests_per_second or defaults.requests_per_second,
+            self.events_per_second or defaults.events_per_second,
+        )
+
+
+def limited(limit: float) -> bool:
+    """Whether a limit, after defaults, is a maximum at all."""
+    return limit > 0
+
+
+def admit(used: int, asked: "list[int]", maximum: int) -> list[bool]:
+    """Which of these requests, in order, still fit: one too large does not keep a later one out."""
+    verdicts = []
+    for count in asked:
+        fits = used + count <= maximum
+        used += count if fits else 0
+        verdicts.append(fits)
+    return verdicts

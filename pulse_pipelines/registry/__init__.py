@@ -1,0 +1,40 @@
+"""The registry: tenants, their keys and quotas, their published schemas and their datasets.
+
+Everything that belongs to a tenant is read and written in its own RLS session.
+"""
+
+from pulse_pipelines.registry.datasets import (
+    CurrentTable,
+    DeletedDataset,
+    create_dataset,
+    current_table,
+    dataset_owners,
+    delete_dataset,
+    find_dataset,
+    list_datasets,
+)
+from pulse_pipelines.registry.schemas import (
+    PublishedSchema,
+    find_schema,
+    list_schemas,
+    publish_schema,
+)
+from pulse_pipelines.registry.tenants import create_tenant, find_tenant, list_tenants
+
+__all__ = [
+    "CurrentTable",
+    "DeletedDataset",
+    "PublishedSchema",
+    "create_dataset",
+    "create_tenant",
+    "current_table",
+    "dataset_owners",
+    "delete_dataset",
+    "find_dataset",
+    "find_schema",
+    "find_tenant",
+    "list_datasets",
+    "list_schemas",
+    "list_tenants",
+    "publish_schema",
+]

@@ -1,0 +1,169 @@
+"""Datasets: a row, a namespace and a table's catalog row in one transaction, or nothing at all."""
+
+import uuid
+from dataclasses import dataclass
+
+import psycopg
+
+from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.schema import check_document, columns
+from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry.schemas import find_schema
+from pulse_pipelines.stages import datasets
+from pulse_pipelines.stages.table import PARTITIONED_BY_DAY, PROPERTIES, table_schema
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import AlreadyExists, NotFound, Transient
+from pulse_resources.settings import load_settings
+
+INSERT_DATASET = """
+INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, on_invalid)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+INSERT_VERSION = """
+INSERT INTO dataset_versions (tenant_id, dataset_id, version, schema_uri) VALUES (%s, %s, %s, %s)
+ON CONFLICT DO NOTHING
+"""
+INSERT_NAMESPACE = """
+INSERT INTO iceberg_catalog.iceberg_namespace_properties
+    (catalog_name, namespace, property_key, property_value)
+VALUES (%s, %s, 'exists', 'true') ON CONFLICT DO NOTHING
+"""
+INSERT_TABLE = """
+INSERT INTO iceberg_catalog.iceberg_tables
+    (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+VALUES (%s, %s, %s, %s, 'TABLE')
+"""
+DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id"
+DELETE_TABLE = """
+DELETE FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s RETURNING metadata_location
+"""
+REMEMBER_DELETED = """
+INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location) VALUES (%s, %s, %s, %s)
+"""
+OWNERS = """
+SELECT d.slug, array_agg(t.slug ORDER BY t.slug)
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) GROUP BY d.slug ORDER BY d.slug
+"""
+
+
+def create_dataset(
+    tenant: Tenant,
+    slug: str,
+    schema_uri: str,
+    name: str | None = None,
+    on_invalid: OnInvalid = OnInvalid.REFUSE,
+) -> Dataset:
+    """Create a dataset: its row, its Iceberg namespace and its table, or nothing at all.
+
+    Raises:
+        UserError: the slug or the schema address is not valid.
+        NotFound: the tenant has not published this schema.
+        AlreadyExists: the tenant has a dataset with this slug.
+        QuotaExceeded: the tenant has as many datasets as it may have.
+        Transient: the object store failed; nothing was created.
+    """
+    check_slug("dataset", slug)
+    bucket = load_settings().object_store.bucket
+    try:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            schema = find_schema(connection, tenant, schema_uri)
+            quotas.admit_dataset(connection, tenant)
+            dataset_id = uuid.uuid4()
+            metadata, written = iceberg.write_new_table(
+                tenant.table_location(bucket, slug, dataset_id),
+                table_schema(columns(check_document(schema.document))),
+                PARTITIONED_BY_DAY,
+                PROPERTIES | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
+            )
+            values = [dataset_id, tenant.tenant_id, slug, name or slug, schema_uri]
+            connection.execute(INSERT_DATASET, [*values, written.model_dump_json(), on_invalid.value])
+            connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])
+            connection.execute(INSERT_NAMESPACE, [iceberg.CATALOG, tenant.namespace])
+            connection.execute(INSERT_TABLE, [iceberg.CATALOG, tenant.namespace, slug, metadata])
+            (dataset,) = datasets.read(connection, "d.dataset_id = %s", [dataset_id])
+    except psycopg.errors.UniqueViolation as error:
+        raise AlreadyExists(
+            "the tenant has a dataset with this slug", tenant=tenant.slug, dataset=slug
+        ) from error
+    except OSError as error:
+        raise Transient(
+            f"the object store did not take the table: {error}",
+            fix="Nothing was created: try again",
+            tenant=tenant.slug,
+            dataset=slug,
+        ) from error
+    return dataset
+
+
+def list_datasets(tenant: Tenant) -> list[Dataset]:
+    """The tenant's datasets by slug, as its own RLS session sees them."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return list(datasets.read(connection))
+
+
+def find_dataset(tenant: Tenant, slug: str) -> Dataset:
+    """One of the tenant's datasets. Raises NotFound, also for a slug that another tenant has."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return _find(connection, tenant, slug)
+
+
+def _find(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
+    for dataset in datasets.read(connection, "d.slug = %s", [slug]):
+        return dataset
+    raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
+
+
+def dataset_owners() -> dict[str, list[str]]:
+    """Every dataset slug, each of which is one Dagster asset, with the tenants that own it."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return dict(connection.execute(OWNERS).fetchall())
+
+
+@dataclass(frozen=True)
+class CurrentTable:
+    dataset: Dataset
+    metadata_location: str
+
+
+def current_table(tenant: Tenant, slug: str) -> CurrentTable:
+    """A dataset and its table's current metadata, both resolved in the tenant's RLS session.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Terminal: the dataset's table is not in the catalog.
+    """
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        dataset = _find(connection, tenant, slug)
+        location = iceberg.current_location(connection, (tenant.namespace, slug))
+    return CurrentTable(dataset, location)
+
+
+@dataclass(frozen=True)
+class DeletedDataset:
+    dataset_id: uuid.UUID
+    slug: str
+    metadata_location: str | None
+    """Last metadata of its table: with it any engine can still read the files, or register them."""
+
+
+def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
+    """Delete a dataset's row and its table's catalog row; every file stays where it is.
+
+    Events on their way to it become dead letters. The slug is free again: a new dataset under it has a
+    table, a folder and claims of its own.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+    """
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        row = connection.execute(DELETE_DATASET, [slug]).fetchone()
+        if row is None:
+            raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
+        table = connection.execute(DELETE_TABLE, [iceberg.CATALOG, tenant.namespace, slug]).fetchone()
+        deleted = DeletedDataset(row[0], slug, table[0] if table else None)
+        connection.execute(
+            REMEMBER_DELETED, [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location]
+        )
+    return deleted

@@ -1,0 +1,86 @@
+"""Published schemas: versions of a name that count up and never change."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pulse_pipelines.domain.schema import SchemaUri, check_document
+from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_resources import postgres
+from pulse_resources.errors import NotFound
+
+NEXT_VERSION = "SELECT coalesce(max(version), 0) + 1 FROM pdm_schemas WHERE name = %s"
+SAME_DOCUMENT = """
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas
+WHERE name = %s AND document = %s ORDER BY version DESC LIMIT 1
+"""
+INSERT_SCHEMA = """
+INSERT INTO pdm_schemas (tenant_id, name, version, schema_uri, document) VALUES (%s, %s, %s, %s, %s)
+RETURNING schema_uri, name, version, published_at, document
+"""
+FIND_SCHEMA = """
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas WHERE schema_uri = %s
+"""
+LIST_SCHEMAS = """
+SELECT schema_uri, name, version, published_at, document FROM pdm_schemas ORDER BY name, version
+"""
+
+
+@dataclass(frozen=True)
+class PublishedSchema:
+    schema_uri: str
+    name: str
+    version: int
+    published_at: datetime
+    document: str
+    """As published, byte for byte."""
+    created: bool = False
+    """Whether this call published it."""
+
+
+def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
+    """Publish a JSON Schema as the next version of `name`.
+
+    Publishing the very same document again returns the version that it has.
+
+    Raises:
+        UserError: the name or the schema is not valid.
+    """
+    check_slug("schema", name)
+    check_document(document)
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        # Two publishers of one name take turns, so that versions have no gaps and no twins.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [f"{tenant.tenant_id}/{name}"]
+        )
+        if known := connection.execute(SAME_DOCUMENT, [name, document]).fetchone():
+            return PublishedSchema(*known)
+        found = connection.execute(NEXT_VERSION, [name]).fetchone()
+        uri = SchemaUri(tenant.slug, name, found[0] if found else 1)
+        values = [tenant.tenant_id, name, uri.version, str(uri), document]
+        (row,) = connection.execute(INSERT_SCHEMA, values).fetchall()
+        return replace(PublishedSchema(*row), created=True)
+
+
+def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str) -> PublishedSchema:
+    """A schema of the tenant whose session this is.
+
+    Raises:
+        UserError: `schema_uri` is no schema address.
+        NotFound: the tenant has not published it, whoever else has.
+    """
+    SchemaUri.parse(schema_uri)
+    row = connection.execute(FIND_SCHEMA, [schema_uri]).fetchone()
+    if row is None:
+        raise NotFound(
+            "the tenant has not published this schema",
+            fix="Publish it with: pulse schema publish",
+            tenant=tenant.slug,
+            schema=schema_uri,
+        )
+    return PublishedSchema(*row)
+
+
+def list_schemas(tenant: Tenant) -> list[PublishedSchema]:
+    """Every version of every schema of the tenant, by name and version."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return [PublishedSchema(*row) for row in connection.execute(LIST_SCHEMAS)]

@@ -1,0 +1,53 @@
+"""Tenants: who owns events, schemas and datasets. For operators."""
+
+import uuid
+
+import psycopg
+
+from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_resources import kafka, postgres
+from pulse_resources.errors import AlreadyExists, NotFound
+from pulse_resources.settings import load_settings
+
+FIND_TENANT = "SELECT tenant_id, slug FROM pdm_tenants WHERE slug = %s"
+LIST_TENANTS = "SELECT tenant_id, slug FROM pdm_tenants ORDER BY slug"
+INSERT_TENANT = "INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%s, %s, %s)"
+INSERT_POSITION = """
+INSERT INTO ingest_positions (tenant_id, partition, planned_offset, settled_offset)
+VALUES (%s, %s, 0, 0)
+"""
+
+
+def create_tenant(slug: str, name: str | None = None) -> Tenant:
+    """Register a tenant and create its topics.
+
+    Raises:
+        UserError: the slug is not valid.
+        AlreadyExists: another tenant has it.
+        Transient: Kafka did not create the topics; nothing was registered.
+    """
+    tenant = Tenant(uuid.uuid4(), check_slug("tenant", slug))
+    try:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, name or slug])
+            for partition in range(load_settings().kafka.partitions_per_topic):
+                connection.execute(INSERT_POSITION, [tenant.tenant_id, partition])
+            kafka.create_topics([tenant.topic, tenant.dead_letter_topic])
+    except psycopg.errors.UniqueViolation as error:
+        raise AlreadyExists("a tenant with this slug exists", tenant=slug) from error
+    return tenant
+
+
+def find_tenant(slug: str) -> Tenant:
+    """The tenant with this slug. Raises NotFound."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute(FIND_TENANT, [slug]).fetchone()
+    if row is None:
+        raise NotFound("no such tenant", fix=f"Create it with: pulse tenant create {slug}", tenant=slug)
+    return Tenant(*row)
+
+
+def list_tenants() -> list[Tenant]:
+    """All tenants by slug."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [Tenant(*row) for row in connection.execute(LIST_TENANTS)]

@@ -1,0 +1,161 @@
+"""Judge: whether one received event can land, by its envelope and by the schema that it follows. No I/O.
+
+The front door, the drain and the replay of dead letters all ask the same judge.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.event import (
+    MAX_ID_BYTES,
+    Reason,
+    Rejected,
+    json_pointer,
+    nesting,
+    suspicious,
+    unstorable,
+)
+from pulse_pipelines.domain.schema import Column, compiled
+from pulse_pipelines.stages import columns
+from pulse_pipelines.stages.handles import Scope
+
+Event = dict[str, Any]
+"""A decoded event with a valid envelope."""
+
+
+class Refusal(NamedTuple):
+    """Why an event cannot land, with as much of its identity as could be read and stored."""
+
+    rejected: Rejected
+    dataset: str | None = None
+    event_id: str | None = None
+
+
+class Target:
+    """A dataset made ready: a compiled validator per schema version, and the types of its columns."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.version = dataset.schema_version
+        self.validators: dict[int | None, Any] = {
+            version: compiled(document) for version, document in dataset.documents.items()
+        }
+        self.validators[None] = self.validators[self.version]  # of events that name none
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.dataset.columns
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return columns.arrow_schema(self.dataset.table_schema)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges the events of one tenant.
+
+    `max_bytes`: larger payloads are refused; `max_depth`: so are more deeply nested ones.
+    """
+
+    scope: Scope
+    max_bytes: int
+    max_depth: int
+
+    @cached_property
+    def targets(self) -> dict[str, Target]:
+        """By dataset slug."""
+        return {dataset.slug: Target(dataset) for dataset in self.scope.datasets}
+
+    @cached_property
+    def _own_names(self) -> tuple[str | None, ...]:
+        return (None, self.scope.tenant.slug, str(self.scope.tenant.tenant_id))
+
+    def payload(self, payload: bytes) -> Event | Refusal:
+        """Judge an event as it was received."""
+        if (rejected := self.undecodable(payload)) is not None:
+            return Refusal(rejected)
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError as error:
+            return Refusal(Rejected(Reason.UNDECODABLE, f"not JSON: {error}"))
+        return self.event(event, payload)
+
+    def undecodable(self, payload: bytes) -> Rejected | None:
+        """Why a payload must not even be decoded, if so."""
+        if len(payload) > self.max_bytes:
+            detail = f"{len(payload):,} bytes, the limit is {self.max_bytes:,}"
+            return Rejected(Reason.OVERSIZE, detail)
+        # Decoders recurse, so depth is counted first; few brackets need no look.
+        if payload.count(b"{") + payload.count(b"[") > self.max_depth and nesting(payload) > self.max_depth:
+            return Rejected(Reason.TOO_DEEP, f"nested deeper than {self.max_depth} levels")
+        return None
+
+    def event(self, event: Any, payload: bytes) -> Event | Refusal:
+        """Judge a decoded event; `payload` is what it was decoded from."""
+        rejected = self._envelope(event)
+        if rejected is None and suspicious(payload):
+            rejected = unstorable(payload)
+        if rejected is None:
+            target = self.targets[event["dataset"]]
+            validator = target.validators.get(event.get("schema_version"))
+            if validator is None:
+                detail = f"the dataset has no schema version {event['schema_version']}"
+                rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
+            elif validator.is_valid(event["data"]):
+                return event  # type: ignore[no-any-return]
+            else:
+                rejected = _violation(validator, event["data"])
+        return refusal(event, rejected)
+
+    def _envelope(self, event: Any) -> Rejected | None:
+        if type(event) is not dict:
+            return Rejected(Reason.INVALID_ENVELOPE, "the event is not a JSON object", "")
+        get = event.get
+        if get("tenant") not in self._own_names:
+            return Rejected(Reason.WRONG_TENANT, "the event names another tenant", "/tenant")
+        dataset = get("dataset")
+        if type(dataset) is not str or not dataset:
+            return Rejected(Reason.MISSING_DATASET, "dataset is missing or not a string", "/dataset")
+        if dataset not in self.targets:
+            return Rejected(
+                Reason.UNKNOWN_DATASET, f"the tenant has no dataset {dataset[:100]!r}", "/dataset"
+            )
+        event_id = get("event_id")
+        if type(event_id) is not str or not 0 < len(event_id.encode()) <= MAX_ID_BYTES:
+            detail = f"event_id must be a string of 1 to {MAX_ID_BYTES} bytes"
+            return Rejected(Reason.INVALID_ENVELOPE, detail, "/event_id")
+        if type(get("timestamp")) is not str:
+            return Rejected(Reason.INVALID_TIMESTAMP, "timestamp is missing or not a string", "/timestamp")
+        if type(get("data")) is not dict:
+            return Rejected(Reason.INVALID_ENVELOPE, "data is missing or not an object", "/data")
+        trace_id = get("trace_id")
+        if trace_id is not None and type(trace_id) is not str:
+            return Rejected(Reason.INVALID_ENVELOPE, "trace_id is not a string", "/trace_id")
+        version = get("schema_version")
+        if version is not None and type(version) is not int:
+            return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
+        return None
+
+
+def _violation(validator: Any, data: object) -> Rejected:
+    """The first way in which `data` breaks the schema."""
+    error = next(iter(validator.iter_errors(data)))
+    pointer = "/data" + json_pointer(list(error.instance_path))
+    return Rejected(Reason.SCHEMA_VIOLATION, str(error.message)[:2000], pointer)
+
+
+def refusal(event: Any, rejected: Rejected) -> Refusal:
+    """A refusal that names the event as far as its names can be stored."""
+    names: list[str | None] = [None, None]
+    if type(event) is dict:
+        for index, key in enumerate(("dataset", "event_id")):
+            value = event.get(key)
+            if type(value) is str and "\0" not in value:
+                names[index] = value[:MAX_ID_BYTES]
+    return Refusal(rejected, names[0], names[1])
