@@ -34,8 +34,11 @@ def admin() -> AdminClient:
     return AdminClient(_client())
 
 
-def producer() -> Producer:
-    """A producer whose acknowledgement means that all in-sync replicas hold the event."""
+def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
+    """A producer whose acknowledgement means that all in-sync replicas hold the event.
+
+    What is not acknowledged within the time-out is reported as failed, though it may have been written.
+    """
     return Producer(
         _client()
         | {
@@ -43,6 +46,7 @@ def producer() -> Producer:
             "enable.idempotence": True,
             "compression.type": "lz4",
             "linger.ms": 5,
+            "delivery.timeout.ms": round(delivery_timeout_s * 1000),
             "message.max.bytes": MAX_MESSAGE_BYTES,
             "queue.buffering.max.messages": 500_000,
         }

@@ -103,8 +103,6 @@ class IngestSettings(BaseModel):
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = 8000
-    workers: int = Field(default=1, ge=1)
-    """Processes; each enforces its share of the rates."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the API; none by default."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
@@ -117,6 +115,8 @@ class ApiSettings(BaseModel):
     """Events in flight to the broker; more are answered with 503 and Retry-After."""
     cache_seconds: float = Field(default=30.0, ge=0)
     """How long keys, schemas and limits are kept if no change is announced."""
+    open_metrics: bool = False
+    """Whether /metrics, which names tenants, may be read without an operator's key."""
     preview_seconds: float = Field(default=10.0, gt=0)
     """Time limit of one preview."""
     preview_memory: str = "512MB"
@@ -126,7 +126,10 @@ class ApiSettings(BaseModel):
 
 
 class LimitSettings(BaseModel):
-    """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited."""
+    """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited.
+
+    Quotas hold however many API processes there are; rates are per process.
+    """
 
     max_datasets: int = -1
     max_records_per_month: int = -1

@@ -43,6 +43,10 @@ ADD_INTAKE = f"""
 UPDATE intake SET records = greatest(records + %(count)s, 0)
 WHERE kind = %(kind)s AND month = {THIS_MONTH}
 """  # noqa: S608
+ACCEPTED = f"""
+SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH}),
+    (SELECT records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}), 0)
+"""  # noqa: S608
 MONTHS = """
 SELECT month, i.records, coalesce(u.records, 0), coalesce(u.bytes, 0)
 FROM (SELECT month, records FROM intake WHERE kind = %(kind)s) i
@@ -57,10 +61,20 @@ def find_limits(tenant: Tenant) -> Limits:
         return load_limits(connection)
 
 
+def find_own_limits(tenant: Tenant) -> Limits:
+    """What was set for the tenant itself; 0 where nothing was."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return _own_limits(connection)
+
+
 def load_limits(connection: postgres.Connection) -> Limits:
     """The limits in force for the tenant whose session this is."""
+    return _own_limits(connection).over(Limits(**load_settings().limits.model_dump()))
+
+
+def _own_limits(connection: postgres.Connection) -> Limits:
     (row,) = connection.execute(LIMITS, [EVENTS]).fetchall()
-    return Limits(*row).over(Limits(**load_settings().limits.model_dump()))
+    return Limits(*row)
 
 
 def set_limits(tenant: Tenant, limits: Limits) -> Limits:
@@ -131,6 +145,8 @@ class MonthUsage:
 class Usage:
     limits: Limits
     datasets: int
+    accepted_this_month: int
+    """Records that count against the quota of this month."""
     months: tuple[MonthUsage, ...]
     """The latest first."""
 
@@ -139,5 +155,6 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
     """What the tenant has and used, per month."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
+        (accepted,) = connection.execute(ACCEPTED, {"kind": EVENTS}).fetchone() or (0,)
         found = connection.execute(MONTHS, {"kind": EVENTS, "months": months}).fetchall()
-        return Usage(load_limits(connection), count, tuple(MonthUsage(*row) for row in found))
+        return Usage(load_limits(connection), count, accepted, tuple(MonthUsage(*row) for row in found))

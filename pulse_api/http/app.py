@@ -1,0 +1,103 @@
+"""The HTTP app: its routes, what wraps them, and what lives as long as it does."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.requests import Request as StarletteRequest
+
+from pulse_api.http import problems
+from pulse_api.http.door import Door
+from pulse_api.http.middleware import Envelope
+from pulse_api.http.problems import Problem
+from pulse_api.http.routes import collect, datasets, health, keys, schemas, tenants, usage
+from pulse_resources.settings import load_settings
+
+DESCRIPTION = """\
+Many tenants' events into governed Iceberg tables, exactly once.
+
+Publish a JSON Schema, create a dataset that follows it, send events, look at rows. Every request carries a
+key (`Authorization: Bearer ...`), and the key alone says whose request it is. Errors are problem documents
+(RFC 9457) with the request's id.
+"""
+ROUTERS: tuple[APIRouter, ...] = (
+    collect.router,
+    schemas.router,
+    datasets.router,
+    usage.router,
+    keys.router,
+    tenants.router,
+    health.router,
+)
+
+
+def create_app() -> FastAPI:
+    """The app, ready to be served; it connects to nothing before its lifespan begins."""
+    settings = load_settings().api
+    app = FastAPI(
+        title="Pulse",
+        version="1",
+        description=DESCRIPTION,
+        lifespan=_lifespan,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+    )
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    for router in ROUTERS:
+        router.route_class = Exact
+        app.include_router(router)
+    problems.install(app)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Content-Encoding", "X-Request-Id"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
+    app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.door = Door()
+    async with app.state.door.open():
+        yield
+
+
+class _ExactRequest(Request):
+    """Decodes JSON as the pipeline does: no NaN, no lone surrogates, no numbers beyond every float."""
+
+    async def json(self) -> Any:
+        return orjson.loads(await self.body())
+
+
+class Exact(APIRoute):
+    """A route whose request bodies are decoded exactly."""
+
+    def get_route_handler(self) -> Any:
+        handler = super().get_route_handler()
+
+        async def exactly(request: StarletteRequest) -> Any:
+            return await handler(_ExactRequest(request.scope, request.receive))
+
+        return exactly
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        components = document.setdefault("components", {}).setdefault("schemas", {})
+        components["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        for unused in ("HTTPValidationError", "ValidationError"):
+            components.pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema

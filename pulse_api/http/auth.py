@@ -1,0 +1,122 @@
+"""Who asks: the tenant of a key, and whether the key's scopes allow the request.
+
+The key is the only thing that chooses a tenant. It is looked up inside the session of the tenant that it
+names, so a key of one tenant can never be checked against the keys of another.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+
+from pulse_api.http.door import Door, door
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.views import CachedTenant
+from pulse_pipelines.domain.key import KeyScope, Presented
+from pulse_pipelines.domain.tenant import Tenant
+
+KEY = HTTPBearer(
+    auto_error=False,
+    scheme_name="key",
+    bearerFormat="pulse_<tenant>_<id>_<secret>",
+    description="A tenant's API key. Its scopes: `collect` to send events, `read` to see schemas, "
+    "datasets, rows, usage and dead letters, `manage` to change them.",
+)
+OPERATOR_KEY = HTTPBearer(
+    auto_error=False,
+    scheme_name="operator_key",
+    bearerFormat="pulse_operator_<id>_<secret>",
+    description="An operator's key: it creates tenants, sets their limits and issues their keys.",
+)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The tenant that asks, by which key."""
+
+    cached: CachedTenant
+    key_id: str
+
+    @property
+    def tenant(self) -> Tenant:
+        return self.cached.view.tenant
+
+
+def unauthorized() -> ProblemError:
+    """One answer for every wrong key: nothing tells a caller how wrong it is."""
+    return ProblemError(
+        401,
+        "unauthorized",
+        "no key, or one that is not in force",
+        fix="Send the header Authorization: Bearer <key>",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _presented(request: Request) -> Presented:
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    presented = Presented.parse(text.strip()) if scheme.lower() == "bearer" else None
+    if presented is None:
+        raise unauthorized()
+    return presented
+
+
+async def authenticate(request: Request, scope: KeyScope) -> Principal:
+    """The tenant whose key this request presents.
+
+    Raises:
+        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate.
+    """
+    presented, here = _presented(request), door(request)
+    if presented.tenant_id is None:
+        raise unauthorized()
+    cached = await here.views.tenant(presented.tenant_id)
+    key = cached.view.keys.get(presented.key_id) if cached else None
+    if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
+        raise unauthorized()
+    tenant = cached.view.tenant
+    request.state.tenant, request.state.key_id = tenant.slug, key.key_id
+    here.used(tenant.tenant_id, key.key_id)
+    if scope not in key.scopes:
+        detail = f"the key {key.key_id} has not the scope {scope.value}"
+        raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
+    take(here, cached, "requests", 1, cached.view.limits.requests_per_second)
+    return Principal(cached, key.key_id)
+
+
+def take(here: Door, cached: CachedTenant, kind: str, count: int, per_second: float) -> None:
+    """Count against a rate of the tenant. Raises ProblemError (429) beyond it."""
+    wait = here.rates.take(cached.view.tenant.tenant_id, kind, count, per_second)
+    if wait > 0:
+        raise ProblemError(
+            429,
+            "rate-exceeded",
+            f"the tenant may send {per_second:g} {kind} per second",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
+
+
+async def _read(request: Request) -> Principal:
+    return await authenticate(request, KeyScope.READ)
+
+
+async def _manage(request: Request) -> Principal:
+    return await authenticate(request, KeyScope.MANAGE)
+
+
+async def _operator(request: Request) -> str:
+    presented, here = _presented(request), door(request)
+    key = await here.views.operator_key(presented.key_id) if presented.tenant_id is None else None
+    if key is None or not key.opens(presented.secret, datetime.now(UTC)):
+        raise unauthorized()
+    request.state.key_id = key.key_id
+    here.used(None, key.key_id)
+    return key.key_id
+
+
+Reader = Annotated[Principal, Security(KEY), Depends(_read)]
+Manager = Annotated[Principal, Security(KEY), Depends(_manage)]
+Operator = Annotated[str, Security(OPERATOR_KEY), Depends(_operator)]

@@ -1,0 +1,131 @@
+"""To the broker and back: a request's events are accepted when the broker has acknowledged all of them."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pulse_resources import kafka
+from pulse_resources.errors import Transient
+from pulse_resources.settings import load_settings
+
+POLL_S = 0.2
+_log = logging.getLogger("pulse.api")
+
+
+class Outgoing(NamedTuple):
+    key: str | None
+    payload: bytes
+
+
+class _Delivery:
+    """Counts the acknowledgements of one request; called by the polling thread alone."""
+
+    __slots__ = ("_done", "_left", "_loop", "error")
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._loop = asyncio.get_running_loop()
+        self._done = self._loop.create_future()
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, _: Message) -> None:
+        self.settle(1, error)
+
+    def settle(self, count: int, error: KafkaError | None) -> None:
+        if error is not None:
+            self.error = error
+        self._left -= count
+        if self._left == 0:
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        if not self._done.done():  # the client may have gone, and its request with it
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        await self._done
+
+
+class Publisher:
+    """One producer for all requests; `start` and `stop` its polling thread."""
+
+    def __init__(self) -> None:
+        settings = load_settings().api
+        self._timeout_s = settings.delivery_timeout_seconds
+        self._most = settings.max_unacknowledged_events
+        self._producer = self._new_producer()
+        self._in_flight = 0
+        self._late: list[tuple[_Delivery, int, KafkaError]] = []
+        """Events that the producer did not take, for the polling thread to count."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="acknowledgements", daemon=True)
+
+    def _new_producer(self) -> Producer:
+        return kafka.producer(delivery_timeout_s=self._timeout_s)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._producer.flush(self._timeout_s)
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    @property
+    def in_flight(self) -> int:
+        """Events that were sent and are not acknowledged yet."""
+        return self._in_flight
+
+    async def publish(self, topic: str, events: Sequence[Outgoing]) -> None:
+        """Publish events and wait until the broker has acknowledged every one of them.
+
+        Raises:
+            Transient: too many are waiting already and nothing was sent; or the broker did not acknowledge
+                all of them in time, and some may have been written: sending them again is safe.
+        """
+        count = len(events)
+        if self._in_flight + count > self._most:
+            raise Transient(
+                "the broker is slow: too many events wait for its acknowledgement",
+                fix="Send them again later",
+            )
+        delivery = _Delivery(count)
+        self._in_flight += count
+        try:
+            self._produce(topic, events, delivery)
+            await delivery.wait()
+        finally:
+            self._in_flight -= count
+        if delivery.error is not None:
+            self._renew_after(delivery.error)
+            raise Transient(
+                f"the broker did not acknowledge the events: {delivery.error.str()}",
+                fix="Send them again: an event id lands once, however often it is sent",
+            )
+
+    def _produce(self, topic: str, events: Sequence[Outgoing], delivery: _Delivery) -> None:
+        produce, sent = self._producer.produce, 0
+        try:
+            for event in events:
+                produce(topic, event.payload, event.key, on_delivery=delivery)
+                sent += 1
+        except (BufferError, KafkaException) as error:
+            cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+            # In the polling thread's turn: it alone counts.
+            self._late.append((delivery, len(events) - sent, cause))
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self._producer.poll(POLL_S)
+            while self._late:
+                delivery, count, cause = self._late.pop()
+                delivery.settle(count, cause)
+
+    def _renew_after(self, error: KafkaError) -> None:
+        if error.fatal():
+            _log.error("the producer is replaced after a fatal error: %s", error.str())
+            self._producer = self._new_producer()

@@ -1,0 +1,99 @@
+"""A body becomes single events: one object, an array, lines, or CloudEvents.
+
+What is published is the event's own bytes where it has any to itself (one object, a line); an element of
+an array is written anew from what was decoded.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from pulse_api.http.collect import cloudevents
+from pulse_api.http.problems import ProblemError
+from pulse_pipelines.domain.event import nesting, suspicious
+
+LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
+JSON = "application/json"
+CLOUDEVENT = "application/cloudevents+json"
+CLOUDEVENTS = "application/cloudevents-batch+json"
+ARRAYS_OF_EVENTS = 1
+"""Levels that an array adds to the depth of its events."""
+
+
+class Item(NamedTuple):
+    """One event of a request: its bytes, and what they were decoded from, if that is known."""
+
+    payload: bytes
+    event: Any = None
+
+
+def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth: int) -> list[Item]:
+    """The events of a body, in order.
+
+    Raises:
+        ProblemError: 400 for what is not JSON or too deep, 415 for another media type, 413 for too many.
+    """
+    media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if cloudevents.is_binary(headers):
+        items = [_mapped(cloudevents.of_headers(headers, _exact(body, max_depth)))]
+    elif media_type == CLOUDEVENT:
+        items = [_mapped(cloudevents.to_event(_exact(body, max_depth)))]
+    elif media_type == CLOUDEVENTS:
+        items = [_mapped(cloudevents.to_event(entry)) for entry in _array(body, max_depth)]
+    elif media_type in LINES:
+        items = [Item(line) for line in body.split(b"\n") if line.strip()]
+    elif media_type == JSON:
+        items = _json(body, max_depth)
+    else:
+        raise ProblemError(
+            415,
+            "unsupported-media-type",
+            f"the media type {media_type[:100]!r} is not taken",
+            fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
+        )
+    if not items:
+        raise ProblemError(400, "malformed", "the body holds no event")
+    if len(items) > max_events:
+        detail = f"{len(items):,} events, a request may have {max_events:,}"
+        raise ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
+    return items
+
+
+def _json(body: bytes, max_depth: int) -> list[Item]:
+    decoded = _decoded(body, max_depth + ARRAYS_OF_EVENTS)
+    if not isinstance(decoded, list):
+        return [Item(body, decoded)]
+    if suspicious(body):
+        return [Item(json.dumps(element).encode()) for element in json.loads(body)]
+    return [Item(orjson.dumps(element), element) for element in decoded]
+
+
+def _array(body: bytes, max_depth: int) -> list[Any]:
+    decoded = _exact(body, max_depth + ARRAYS_OF_EVENTS)
+    if not isinstance(decoded, list):
+        raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array")
+    return decoded
+
+
+def _exact(body: bytes, max_depth: int) -> Any:
+    """Decoded without what orjson does silently: the judge must see integers as they were sent."""
+    decoded = _decoded(body, max_depth)
+    return json.loads(body) if suspicious(body) else decoded
+
+
+def _decoded(body: bytes, max_depth: int) -> Any:
+    if body.count(b"{") + body.count(b"[") > max_depth and nesting(body) > max_depth:
+        raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(400, "malformed", f"the body is not JSON: {error}") from error
+
+
+def _mapped(event: dict[str, Any]) -> Item:
+    try:
+        return Item(orjson.dumps(event), event)
+    except TypeError:  # an integer beyond 64 bits, for the judge to refuse
+        return Item(json.dumps(event).encode())

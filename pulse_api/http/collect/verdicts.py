@@ -1,0 +1,90 @@
+"""What becomes of each event of a request: published to land, published to be dead-lettered, or refused."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from pulse_api.http.collect.publisher import Outgoing
+from pulse_api.http.collect.split import Item
+from pulse_pipelines.domain.dataset import OnInvalid
+from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
+from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
+
+MAX_BYTES_REASONS = frozenset({Reason.OVERSIZE, Reason.TOO_DEEP, Reason.UNDECODABLE})
+
+
+@dataclass
+class Verdicts:
+    """Of one request. `outgoing` is what the broker gets, in the order of the request."""
+
+    outgoing: list[Outgoing] = field(default_factory=list)
+    accepted: int = 0
+    dead_lettered: int = 0
+    refused: int = 0
+    notable: list[dict[str, Any]] = field(default_factory=list)
+    """One entry for each event that was not simply accepted."""
+    reasons: list[Reason] = field(default_factory=list)
+
+
+def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
+    """Judge every event of a request; nothing is published here."""
+    verdicts = Verdicts()
+    for index, item in enumerate(items):
+        verdict = _judge(judge, item)
+        if isinstance(verdict, dict):
+            verdicts.outgoing.append(Outgoing(verdict["event_id"], item.payload))
+            verdicts.accepted += 1
+        else:
+            _refuse(judge, verdicts, index, item, verdict)
+    return verdicts
+
+
+def _judge(judge: Judge, item: Item) -> Event | Refusal:
+    if item.event is None:
+        verdict = judge.payload(item.payload)
+    elif (rejected := judge.undecodable(item.payload)) is not None:
+        return refusal(item.event, rejected)
+    else:
+        verdict = judge.event(item.event, item.payload)
+    if isinstance(verdict, dict):
+        moment = parse_timestamp(verdict["timestamp"])
+        if isinstance(moment, Rejected):
+            return refusal(verdict, Rejected(moment.reason, moment.detail, "/timestamp"))
+    return verdict
+
+
+def _refuse(judge: Judge, verdicts: Verdicts, index: int, item: Item, verdict: Refusal) -> None:
+    rejected = verdict.rejected
+    target = judge.targets.get(verdict.dataset) if verdict.dataset else None
+    foreign = rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
+    keep = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
+    if keep:
+        verdicts.outgoing.append(Outgoing(verdict.event_id, item.payload))
+        verdicts.dead_lettered += 1
+    else:
+        verdicts.refused += 1
+    verdicts.reasons.append(rejected.reason)
+    verdicts.notable.append(
+        {
+            "index": index,
+            "event_id": verdict.event_id,
+            "status": "dead_lettered" if keep else "refused",
+            "reason": rejected.reason.value,
+            "pointer": rejected.pointer,
+            "detail": rejected.detail,
+        }
+    )
+
+
+def document(verdicts: Verdicts, shown: Sequence[dict[str, Any]]) -> bytes:
+    """The body of the answer."""
+    return orjson.dumps(
+        {
+            "accepted": verdicts.accepted,
+            "dead_lettered": verdicts.dead_lettered,
+            "refused": verdicts.refused,
+            "verdicts": shown,
+        }
+    )

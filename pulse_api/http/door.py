@@ -1,0 +1,71 @@
+"""What the app keeps between requests: caches, limits, the way to the broker, measures."""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+from starlette.requests import Request
+
+from pulse_api.http.collect.publisher import Publisher
+from pulse_api.http.collect.reservations import Reservations
+from pulse_api.http.rates import Rates
+from pulse_api.http.views import Views
+from pulse_pipelines.registry import keys
+from pulse_resources.errors import PulseError
+
+TOUCH_EVERY_S = 5.0
+_log = logging.getLogger("pulse.api")
+
+
+class Door:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self.views = Views()
+        self.rates = Rates()
+        self.reservations = Reservations()
+        self.publisher = Publisher()
+        self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
+
+    def used(self, tenant_id: UUID | None, key_id: str) -> None:
+        """Note that a key was used; written down every few seconds."""
+        self._used[tenant_id][key_id] = datetime.now(UTC)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Everything runs while the block does; what was accepted is flushed at its end."""
+        self.views.start()
+        self.publisher.start()
+        touching = asyncio.create_task(self._touch_keys())
+        try:
+            yield
+        finally:
+            touching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await touching
+            await asyncio.to_thread(self._write_used)
+            await asyncio.to_thread(self.publisher.stop)
+            await asyncio.to_thread(self.views.stop)
+
+    async def _touch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(TOUCH_EVERY_S)
+            await asyncio.to_thread(self._write_used)
+
+    def _write_used(self) -> None:
+        used, self._used = self._used, defaultdict(dict)
+        try:
+            keys.touch_keys(used)
+        except (PulseError, OSError) as error:
+            _log.warning("the last use of keys was not noted: %s", error)
+
+
+def door(request: Request) -> Door:
+    """The door of this request's app."""
+    found: Door = request.app.state.door
+    return found

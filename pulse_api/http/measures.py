@@ -1,0 +1,27 @@
+"""What this process counts, for Prometheus."""
+
+from collections.abc import Iterable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from pulse_pipelines.domain.event import Reason
+
+REQUESTS = Counter("pulse_http_requests", "Requests answered.", ["method", "route", "status"])
+SECONDS = Histogram(
+    "pulse_http_request_seconds",
+    "Time to answer.",
+    ["route"],
+    buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+ACCEPTED = Counter("pulse_collect_events_accepted", "Events accepted to land.", ["tenant"])
+REJECTED = Counter(
+    "pulse_collect_events_rejected", "Events refused or dead-lettered at the door.", ["tenant", "reason"]
+)
+IN_FLIGHT = Gauge("pulse_collect_events_in_flight", "Events that the broker has not acknowledged yet.")
+
+
+def collected(tenant: str, accepted: int, reasons: Iterable[Reason]) -> None:
+    """Count the verdicts of one request."""
+    ACCEPTED.labels(tenant).inc(accepted)
+    for reason in reasons:
+        REJECTED.labels(tenant, reason.value).inc()

@@ -1,0 +1,162 @@
+"""Problem documents (RFC 9457): every error answer has this form, and says what to do next."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import psycopg
+from confluent_kafka import KafkaException
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pulse_resources.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    PulseError,
+    QuotaExceeded,
+    Transient,
+    UserError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_S = 1
+
+
+class Problem(BaseModel):
+    """What went wrong, for a program (`type`) and for a person (`detail`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["urn:pulse:problem:not-found"])
+    title: str
+    status: int
+    detail: str
+    fix: str | None = Field(default=None, description="What to do next, where it is known.")
+    request_id: str = Field(description="Also in the header X-Request-Id and in the server's log.")
+
+
+class ProblemError(Exception):
+    """Raised by a request that ends with this problem."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        fix: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: object,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.fix = fix
+        self.headers = dict(headers or {})
+        self.more = more
+
+
+def response(request: Request, problem: ProblemError) -> Response:
+    """The answer to a request that ends with a problem."""
+    document: dict[str, Any] = {
+        "type": f"urn:pulse:problem:{problem.kind}",
+        "title": problem.kind.replace("-", " ").capitalize(),
+        "status": problem.status,
+        "detail": problem.detail,
+        "fix": problem.fix,
+        "request_id": request.state.request_id,
+    }
+    content = orjson.dumps(document | problem.more, default=str)
+    return Response(content, problem.status, problem.headers, media_type=MEDIA_TYPE)
+
+
+_STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
+    (NotFound, 404, "not-found"),
+    (AlreadyExists, 409, "already-exists"),
+    (Conflict, 409, "conflict"),
+    (QuotaExceeded, 429, "quota-exceeded"),
+    (UserError, 422, "invalid-request"),
+    (Transient, 503, "unavailable"),
+    (PulseError, 500, "failed"),
+)
+
+
+def of_error(error: PulseError) -> ProblemError:
+    """The problem that one of Pulse's own errors is; what it names and lists goes along."""
+    status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
+    headers = {"Retry-After": str(RETRY_S)} if status == 503 else {}
+    more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
+    if found := getattr(error, "incompatibilities", None):
+        more["incompatibilities"] = [vars(entry) for entry in found]
+    return ProblemError(status, kind, error.message, fix=error.fix, headers=headers, **more)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of this app with a problem document."""
+
+    @app.exception_handler(ProblemError)
+    async def problem(request: Request, error: ProblemError) -> Response:
+        return response(request, error)
+
+    @app.exception_handler(PulseError)
+    async def own(request: Request, error: PulseError) -> Response:
+        return response(request, of_error(error))
+
+    @app.exception_handler(psycopg.OperationalError)
+    @app.exception_handler(KafkaException)
+    async def outside(request: Request, error: Exception) -> Response:
+        what = "Kafka" if isinstance(error, KafkaException) else "Postgres"
+        detail = f"{what} does not answer"
+        headers = {"Retry-After": str(RETRY_S)}
+        return response(request, ProblemError(503, "unavailable", detail, headers=headers))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        found = [
+            {"at": ".".join(str(part) for part in entry["loc"]), "problem": entry["msg"]}
+            for entry in error.errors()
+        ]
+        malformed = any(entry["type"] == "json_invalid" for entry in error.errors())
+        status, kind = (400, "malformed") if malformed else (422, "invalid-request")
+        detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
+        return response(request, ProblemError(status, kind, detail, errors=found))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        kinds = {404: "not-found", 405: "method-not-allowed", 406: "not-acceptable", 413: "too-large"}
+        kind = kinds.get(error.status_code, "invalid-request")
+        headers = error.headers or {}
+        return response(request, ProblemError(error.status_code, kind, str(error.detail), headers=headers))
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI responses of these problem statuses, for a route's `responses`."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {
+            "description": _DESCRIPTIONS[status],
+            "content": {MEDIA_TYPE: {"schema": schema}},
+        }
+        for status in statuses
+    }
+
+
+_DESCRIPTIONS = {
+    400: "The request cannot be read.",
+    401: "No key, or one that is not in force.",
+    403: "The key has not the scope that this needs.",
+    404: "There is no such thing for this tenant, whoever else has one.",
+    406: "None of the accepted media types can be given.",
+    409: "The state of things does not allow it.",
+    413: "The body, as sent or decompressed, is too large.",
+    415: "The body's media type or encoding is not taken.",
+    422: "The request can be read, but is wrong: `detail` says where.",
+    429: "A quota or a rate of the tenant is used up; see Retry-After.",
+    503: "A service behind Pulse does not answer, or is slow: try again after Retry-After.",
+}

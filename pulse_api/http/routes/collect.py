@@ -1,0 +1,150 @@
+"""POST /v1/collect: events in, acknowledged by the broker before the answer."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response, Security
+from pydantic import BaseModel, Field
+
+from pulse_api.http import measures
+from pulse_api.http.auth import KEY, Principal, authenticate, take
+from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
+from pulse_api.http.collect.verdicts import Verdicts, document, judge_all
+from pulse_api.http.door import Door, door
+from pulse_api.http.problems import ProblemError, documented
+from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.key import KeyScope
+from pulse_resources.errors import Transient
+from pulse_resources.settings import load_settings
+
+router = APIRouter(tags=["collect"])
+
+
+class Verdict(BaseModel):
+    """What became of an event that was not simply accepted."""
+
+    index: int = Field(ge=0, description="Its place in the request, from 0.")
+    event_id: str | None
+    status: Literal["refused", "dead_lettered"]
+    reason: Reason
+    pointer: str | None = Field(description="JSON pointer (RFC 6901) into the event, where there is one.")
+    detail: str
+
+
+class Collected(BaseModel):
+    accepted: int = Field(ge=0, description="Events that will land, once each however often they are sent.")
+    dead_lettered: int = Field(ge=0, description="Invalid events that their dataset takes as dead letters.")
+    refused: int = Field(ge=0, description="Invalid events that were not taken; the others were.")
+    verdicts: list[Verdict] = Field(description="One for each event that was dead-lettered or refused.")
+
+
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["event_id", "dataset", "timestamp", "data"],
+    "properties": {
+        "event_id": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 512,
+            "description": "Unique in the dataset: sent again, it is a re-delivery and lands no second row.",
+        },
+        "dataset": {"type": "string", "description": "Slug of one of the tenant's datasets."},
+        "timestamp": {"type": "string", "format": "date-time", "description": "When it happened."},
+        "data": {"type": "object", "description": "Follows the dataset's schema."},
+        "schema_version": {
+            "type": ["integer", "null"],
+            "description": "Version of the dataset's schema that it follows; the current one if not given.",
+        },
+        "context": {"description": "Kept as JSON text."},
+        "trace_id": {"type": ["string", "null"]},
+    },
+    "example": {
+        "event_id": "o-1",
+        "dataset": "orders",
+        "timestamp": "2026-11-19T10:00:00Z",
+        "data": {"country": "DE", "amount": 12.5},
+    },
+}
+CLOUD: dict[str, Any] = {
+    "type": "object",
+    "required": ["specversion", "id", "source", "type", "data"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1},
+        "source": {"type": "string", "minLength": 1, "format": "uri-reference"},
+        "type": {"type": "string", "minLength": 1, "description": "Its last part is the dataset ..."},
+        "dataset": {"type": "string", "description": "... unless this extension names it."},
+        "time": {"type": "string", "format": "date-time"},
+        "data": {"type": "object"},
+    },
+}
+BODY = {
+    "required": True,
+    "description": "One event, an array of them, or one per line (NDJSON); optionally compressed with gzip "
+    "or zstd (Content-Encoding). CloudEvents 1.0 are taken structured, batched, and binary (ce- headers).",
+    "content": {
+        JSON: {"schema": {"anyOf": [EVENT, {"type": "array", "items": EVENT, "minItems": 1}]}},
+        "application/x-ndjson": {"schema": {"type": "string", "description": "One event per line."}},
+        CLOUDEVENT: {"schema": CLOUD},
+        CLOUDEVENTS: {"schema": {"type": "array", "items": CLOUD, "minItems": 1}},
+    },
+}
+
+
+@router.post(
+    "/v1/collect",
+    status_code=202,
+    summary="Send events",
+    response_model=Collected,
+    dependencies=[Security(KEY)],
+    openapi_extra={"requestBody": BODY},
+    responses={
+        202: {"description": "Every event was taken, and the broker has acknowledged all of them."},
+        207: {"description": "Some events were refused, as `verdicts` says; all others were taken.",
+              "model": Collected},
+        **documented(400, 401, 403, 413, 415, 429, 503),
+        422: documented(422)[422] | {"description": "Every event was refused, as `verdicts` says."},
+    },
+)  # fmt: skip
+async def collect(request: Request) -> Response:
+    """Events are validated, published to the tenant's topic and answered once the broker has them.
+
+    An event that breaks its dataset's schema is refused, or taken as a dead letter where the dataset says
+    `on_invalid: dead_letter`. After 503 send all events of the request again: an event id lands once.
+    """
+    principal = await authenticate(request, KeyScope.COLLECT)
+    settings, here = load_settings(), door(request)
+    content = await bodies.read(request, settings.api.max_body_bytes)
+    items = split(
+        content,
+        request.headers,
+        max_events=settings.api.max_events,
+        max_depth=settings.ingest.max_event_depth,
+    )
+    verdicts = judge_all(principal.cached.judge, items)
+    if verdicts.outgoing:
+        await _publish(here, principal, verdicts)
+    measures.collected(principal.tenant.slug, verdicts.accepted, verdicts.reasons)
+    if verdicts.refused and not verdicts.outgoing:
+        raise ProblemError(
+            422, "events-refused", "every event of the request was refused", verdicts=verdicts.notable
+        )
+    status = 207 if verdicts.refused else 202
+    return Response(document(verdicts, verdicts.notable), status, media_type=JSON)
+
+
+async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:
+    tenant, limits, count = principal.tenant, principal.cached.view.limits, len(verdicts.outgoing)
+    take(here, principal.cached, "events", count, limits.events_per_second)
+    if not await here.reservations.reserve(tenant, count, limits.max_records_per_month):
+        raise ProblemError(
+            429,
+            "quota-exceeded",
+            f"the month has no room for {count} more records of {limits.max_records_per_month:,}",
+            fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
+        )
+    try:
+        await here.publisher.publish(tenant.topic, verdicts.outgoing)
+    except Transient:
+        await here.reservations.give_back(tenant, count, limits.max_records_per_month)
+        raise

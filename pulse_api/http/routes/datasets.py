@@ -1,0 +1,135 @@
+"""/v1/datasets: create, read, change and delete the tenant's datasets."""
+
+from datetime import datetime
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
+from pulse_api.http.problems import documented
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.tenant import Tenant
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+
+class NewDataset(Body):
+    slug: Slug = Field(description="Names the dataset and its table.", examples=["orders"])
+    name: Name | None = Field(default=None, description="For people; the slug if not given.")
+    schema_uri: SchemaAddress = Field(examples=["pulse://acme/orders/1"])
+    on_invalid: OnInvalid = Field(
+        default=OnInvalid.REFUSE,
+        strict=False,
+        description="What POST /v1/collect does with events that break the schema.",
+    )
+
+
+class Move(Body):
+    schema_uri: SchemaAddress = Field(description="A newer version of the dataset's schema.")
+
+
+class Column(BaseModel):
+    field: str = Field(description="Property of the event's `data`.")
+    name: str = Field(description="Column of the table.")
+    type: str
+
+
+class DatasetInfo(BaseModel):
+    dataset_id: UUID
+    slug: str
+    name: str
+    schema_uri: str
+    schema_version: int
+    schema_versions: list[int] = Field(description="Versions that an event may name.")
+    on_invalid: OnInvalid
+    table: str = Field(description="Its Iceberg table: namespace and name.")
+    columns: list[Column]
+    created_at: datetime
+
+
+class DatasetList(BaseModel):
+    datasets: list[DatasetInfo]
+
+
+class Deleted(BaseModel):
+    """The dataset is gone; its files are not."""
+
+    dataset_id: UUID
+    slug: str
+    files: str = Field(examples=["kept"], description="Data and metadata files stay where they are.")
+    metadata_location: str | None = Field(
+        description="Last metadata of its table: with it an engine can still read the files."
+    )
+
+
+def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
+    return DatasetInfo(
+        dataset_id=dataset.dataset_id,
+        slug=dataset.slug,
+        name=dataset.name,
+        schema_uri=dataset.schema_uri,
+        schema_version=dataset.schema_version,
+        schema_versions=sorted(dataset.documents),
+        on_invalid=OnInvalid(dataset.on_invalid),
+        table=f"{tenant.namespace}.{dataset.slug}",
+        columns=[Column(field=c.field, name=c.name, type=c.type.kind.value) for c in dataset.columns],
+        created_at=dataset.created_at,
+    )
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Create a dataset",
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)
+def create(principal: Manager, body: NewDataset) -> DatasetInfo:
+    """Create a dataset with its Iceberg table, partitioned by the day of the events' timestamp."""
+    tenant = principal.tenant
+    dataset = registry.create_dataset(tenant, body.slug, body.schema_uri, body.name, body.on_invalid)
+    return _info(tenant, dataset)
+
+
+@router.get("", summary="List datasets", responses=documented(401, 403, 429, 503))
+def list_all(principal: Reader) -> DatasetList:
+    """The tenant's datasets by slug."""
+    tenant = principal.tenant
+    return DatasetList(datasets=[_info(tenant, dataset) for dataset in registry.list_datasets(tenant)])
+
+
+@router.get("/{slug}", summary="Get a dataset", responses=documented(401, 403, 404, 422, 429, 503))
+def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
+    """One dataset; a slug that only another tenant has is not found."""
+    return _info(principal.tenant, registry.find_dataset(principal.tenant, slug))
+
+
+@router.delete("/{slug}", summary="Delete a dataset", responses=documented(401, 403, 404, 422, 429, 503))
+def delete(principal: Manager, slug: DatasetSlug) -> Deleted:
+    """Delete a dataset and its table from the catalog; every file stays.
+
+    Events that are on their way to it become dead letters.
+    """
+    deleted = registry.delete_dataset(principal.tenant, slug)
+    return Deleted(
+        dataset_id=deleted.dataset_id,
+        slug=slug,
+        files="kept",
+        metadata_location=deleted.metadata_location,
+    )
+
+
+@router.post(
+    "/{slug}/schema",
+    summary="Move a dataset to a newer schema version",
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)
+def move(principal: Manager, slug: DatasetSlug, body: Move) -> DatasetInfo:
+    """Move a dataset to a newer version of its schema, and its table with it, in one transaction.
+
+    Possible when the change is compatible: optional fields added, integer to number, required to optional,
+    bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`.
+    """
+    return _info(principal.tenant, registry.move_dataset(principal.tenant, slug, body.schema_uri))

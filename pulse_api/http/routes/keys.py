@@ -1,0 +1,99 @@
+"""/v1/keys: the tenant's API keys."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Manager
+from pulse_api.http.models import Body, Name
+from pulse_api.http.problems import documented
+from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
+from pulse_pipelines.registry import keys
+
+router = APIRouter(prefix="/v1/keys", tags=["keys"])
+DAY_S = 86_400
+KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
+
+
+class NewKey(Body):
+    name: Name = Field(description="What the key is for.", examples=["checkout service"])
+    scopes: Annotated[list[KeyScope], Field(strict=False, min_length=1, max_length=3)]
+    expires_in_days: int | None = Field(default=None, ge=1, le=3650, description="Never if not given.")
+
+
+class Rotate(Body):
+    overlap_seconds: int = Field(
+        default=DAY_S, ge=0, le=365 * DAY_S, description="How long the old key still opens the door."
+    )
+
+
+class KeyInfo(BaseModel):
+    key_id: str
+    name: str
+    scopes: list[KeyScope]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None = Field(description="Noted every few seconds.")
+
+
+class NewKeyInfo(KeyInfo):
+    key: str = Field(description="The key itself: shown this once, stored nowhere.")
+
+
+class KeyList(BaseModel):
+    keys: list[KeyInfo]
+
+
+def info(key: ApiKey) -> KeyInfo:
+    return KeyInfo(
+        key_id=key.key_id,
+        name=key.name,
+        scopes=sorted(key.scopes),
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        last_used_at=key.last_used_at,
+    )
+
+
+def issued(key: IssuedKey) -> NewKeyInfo:
+    return NewKeyInfo(key=key.text, **info(key.stored).model_dump())
+
+
+def expiry(days: int | None) -> datetime | None:
+    return datetime.now(UTC) + timedelta(days=days) if days else None
+
+
+@router.post(
+    "", status_code=201, summary="Issue a key", responses=documented(400, 401, 403, 413, 422, 429, 503)
+)
+def create(principal: Manager, body: NewKey) -> NewKeyInfo:
+    """Issue a key of this tenant; the answer is the only place where it is ever shown."""
+    expires_at = expiry(body.expires_in_days)
+    return issued(keys.issue_key(principal.tenant, body.name, body.scopes, expires_at))
+
+
+@router.get("", summary="List keys", responses=documented(401, 403, 429, 503))
+def list_all(principal: Manager) -> KeyList:
+    """The tenant's keys, those out of force too; never the keys themselves."""
+    return KeyList(keys=[info(key) for key in keys.list_keys(principal.tenant)])
+
+
+@router.post(
+    "/{key_id}/rotate",
+    status_code=201,
+    summary="Rotate a key",
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)
+def rotate(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
+    """Issue a key with the same name and scopes; the old one ends after the overlap."""
+    return issued(keys.rotate_key(principal.tenant, key_id, body.overlap_seconds))
+
+
+@router.delete("/{key_id}", summary="Revoke a key", responses=documented(401, 403, 404, 422, 429, 503))
+def revoke(principal: Manager, key_id: KeyId) -> KeyInfo:
+    """End a key at once and for good; safe to repeat."""
+    return info(keys.revoke_key(principal.tenant, key_id))

@@ -1,0 +1,124 @@
+"""/v1/schemas: publish and read the tenant's schemas."""
+
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+import orjson
+from fastapi import APIRouter, Path, Response
+from pulse_pipelines.domain.shorthand import expand
+from pydantic import BaseModel, Field, model_validator
+
+from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.models import Body, Slug
+from pulse_api.http.problems import documented
+from pulse_pipelines import registry
+from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.registry import PublishedSchema
+from pulse_resources import postgres
+
+router = APIRouter(prefix="/v1/schemas", tags=["schemas"])
+
+
+class NewSchema(Body):
+    """A JSON Schema, or the shorthand `fields`, to publish as the next version of `name`."""
+
+    name: Slug
+    schema_: dict[str, Any] | None = Field(
+        default=None,
+        alias="schema",
+        description="JSON Schema of an event's `data`: 2020-12, or 2019-09, draft-07, -06, -04 by `$schema`.",
+        examples=[{"type": "object", "properties": {"country": {"type": "string"}}}],
+    )
+    fields_: dict[str, Any] | None = Field(
+        default=None,
+        alias="fields",
+        description="Shorthand: name to string, number, integer, boolean, timestamp or date.",
+        examples=[{"country": "string", "amount": "number"}],
+    )
+    required: list[str] | None = Field(default=None, description="Of `fields`: those that must be there.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.schema_ is None) == (self.fields_ is None):
+            raise ValueError("give either `schema` or `fields`")
+        if self.required is not None and self.fields_ is None:
+            raise ValueError("`required` goes with `fields`; a JSON Schema has its own")
+        return self
+
+    def document(self) -> str:
+        """What is published."""
+        if self.fields_ is None:
+            return orjson.dumps(self.schema_).decode()
+        short: dict[str, Any] = {"fields": self.fields_}
+        return orjson.dumps(expand(short | ({"required": self.required} if self.required else {}))).decode()
+
+
+class SchemaVersion(BaseModel):
+    schema_uri: str = Field(description="Its address: `pulse://<tenant>/<name>/<version>`.")
+    name: str
+    version: int = Field(ge=1)
+    published_at: datetime
+
+
+class Schema(SchemaVersion):
+    schema_: dict[str, Any] = Field(alias="schema", description="The document; it never changes.")
+
+
+class SchemaList(BaseModel):
+    schemas: list[SchemaVersion]
+
+
+def _version(found: PublishedSchema) -> dict[str, Any]:
+    return {
+        "schema_uri": found.schema_uri,
+        "name": found.name,
+        "version": found.version,
+        "published_at": found.published_at,
+    }
+
+
+def _whole(found: PublishedSchema) -> Schema:
+    return Schema.model_validate(_version(found) | {"schema": orjson.loads(found.document)})
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Publish a schema version",
+    response_model=Schema,
+    responses={
+        200: {"model": Schema, "description": "The same document was published before; this is it."},
+        201: {"description": "Published as the next version of its name."},
+        **documented(400, 401, 403, 413, 422, 429, 503),
+    },
+)
+def publish(principal: Manager, body: NewSchema, response: Response) -> Schema:
+    """Publish a JSON Schema, or its shorthand, as the next version of `name`.
+
+    Versions are immutable. References outside the document are refused, and so are patterns that need
+    backtracking; patterns run in linear time.
+    """
+    found = registry.publish_schema(principal.tenant, body.name, body.document())
+    response.status_code = 201 if found.created else 200
+    return _whole(found)
+
+
+@router.get("", summary="List schema versions", responses=documented(401, 403, 429, 503))
+def list_all(principal: Reader) -> SchemaList:
+    """Every version of every schema of the tenant, by name and version."""
+    found = registry.list_schemas(principal.tenant)
+    return SchemaList(schemas=[SchemaVersion.model_validate(_version(schema)) for schema in found])
+
+
+@router.get(
+    "/{name}/{version}", summary="Get a schema version", responses=documented(401, 403, 404, 422, 429, 503)
+)
+def get(
+    principal: Reader,
+    name: Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$")],
+    version: Annotated[int, Path(ge=1, le=999_999_999)],
+) -> Schema:
+    """One version with its document."""
+    tenant = principal.tenant
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return _whole(registry.find_schema(connection, tenant, str(SchemaUri(tenant.slug, name, version))))

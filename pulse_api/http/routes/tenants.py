@@ -1,0 +1,92 @@
+"""/v1/tenants: for operators."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Operator
+from pulse_api.http.models import Body, Name, Slug
+from pulse_api.http.problems import documented
+from pulse_api.http.routes.keys import NewKey, NewKeyInfo, expiry, issued
+from pulse_api.http.routes.usage import LimitInfo, limit_info
+from pulse_pipelines import registry
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import keys, quotas
+
+router = APIRouter(prefix="/v1/tenants", tags=["operators"])
+TenantSlug = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The tenant's slug.")]
+MOST = 2**53
+
+
+class NewTenant(Body):
+    slug: Slug = Field(examples=["acme"])
+    name: Name | None = Field(default=None, description="For people; the slug if not given.")
+
+
+class TenantInfo(BaseModel):
+    tenant_id: UUID
+    slug: str
+    namespace: str = Field(description="Iceberg namespace of its tables.")
+
+
+class TenantList(BaseModel):
+    tenants: list[TenantInfo]
+
+
+class NewLimits(Body):
+    """Positive: a maximum; -1: unlimited; 0: none configured, so the installation's default holds."""
+
+    max_datasets: int = Field(default=0, ge=-1, le=MOST, alias="maxDatasets")
+    max_records_per_month: int = Field(
+        default=0, ge=-1, le=MOST, alias="maxDatasetsPerMonth", description="Records per month."
+    )
+    requests_per_second: float = Field(default=0, ge=-1, le=1e9, alias="requestsPerSecond")
+    events_per_second: float = Field(default=0, ge=-1, le=1e9, alias="eventsPerSecond")
+
+
+def _info(tenant: Tenant) -> TenantInfo:
+    return TenantInfo(tenant_id=tenant.tenant_id, slug=tenant.slug, namespace=tenant.namespace)
+
+
+@router.post(
+    "", status_code=201, summary="Create a tenant", responses=documented(400, 401, 409, 413, 422, 503)
+)
+def create(operator: Operator, body: NewTenant) -> TenantInfo:
+    """Register a tenant and create its topics."""
+    return _info(registry.create_tenant(body.slug, body.name))
+
+
+@router.get("", summary="List tenants", responses=documented(401, 503))
+def list_all(operator: Operator) -> TenantList:
+    """All tenants by slug."""
+    return TenantList(tenants=[_info(tenant) for tenant in registry.list_tenants()])
+
+
+@router.post(
+    "/{tenant}/keys",
+    status_code=201,
+    summary="Issue a key of a tenant",
+    responses=documented(400, 401, 404, 413, 422, 503),
+)
+def create_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyInfo:
+    """Issue a key; the answer is the only place where it is ever shown."""
+    owner = registry.find_tenant(tenant)
+    return issued(keys.issue_key(owner, body.name, body.scopes, expiry(body.expires_in_days)))
+
+
+@router.get("/{tenant}/limits", summary="Limits in force", responses=documented(401, 404, 422, 503))
+def get_limits(operator: Operator, tenant: TenantSlug) -> LimitInfo:
+    """The tenant's own limits, or the installation's defaults where it has none."""
+    return limit_info(quotas.find_limits(registry.find_tenant(tenant)))
+
+
+@router.put("/{tenant}/limits", summary="Set limits", responses=documented(400, 401, 404, 413, 422, 503))
+def set_limits(operator: Operator, tenant: TenantSlug, body: NewLimits) -> LimitInfo:
+    """Set all limits of a tenant; they hold from the next request on."""
+    limits = Limits(
+        body.max_datasets, body.max_records_per_month, body.requests_per_second, body.events_per_second
+    )
+    return limit_info(quotas.set_limits(registry.find_tenant(tenant), limits))

@@ -1,0 +1,78 @@
+"""/v1/usage: what the tenant has, uses, and may."""
+
+from datetime import date
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Reader
+from pulse_api.http.problems import documented
+from pulse_pipelines.domain.quota import EVENTS, Limits, limited
+from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry.quotas import MonthUsage
+
+router = APIRouter(prefix="/v1/usage", tags=["usage"])
+
+
+class LimitInfo(BaseModel):
+    """Positive: a maximum; -1: unlimited."""
+
+    max_datasets: int = Field(alias="maxDatasets")
+    max_records_per_month: int = Field(alias="maxDatasetsPerMonth", description="Records per month.")
+    requests_per_second: float = Field(alias="requestsPerSecond")
+    events_per_second: float = Field(alias="eventsPerSecond")
+
+
+class Month(BaseModel):
+    month: date = Field(description="Its first day, in UTC.")
+    accepted: int | None = Field(description="Records accepted at the door; null: no quota counted them.")
+    landed: int = Field(description="Rows that landed.")
+    bytes: int = Field(description="Bytes of the files that they landed in.")
+    landed_delta: int = Field(description="Rows more (or fewer) than in the month listed before it.")
+
+
+class UsageInfo(BaseModel):
+    kind: str = Field(examples=[EVENTS], description="Kind of dataset; each has quotas of its own.")
+    limits: LimitInfo
+    datasets: int
+    remaining_datasets: int | None = Field(description="null: unlimited.")
+    remaining_records: int | None = Field(description="Of this month; null: unlimited.")
+    months: list[Month] = Field(description="The latest first.")
+
+
+def limit_info(limits: Limits) -> LimitInfo:
+    return LimitInfo(
+        maxDatasets=limits.max_datasets,
+        maxDatasetsPerMonth=limits.max_records_per_month,
+        requestsPerSecond=limits.requests_per_second,
+        eventsPerSecond=limits.events_per_second,
+    )
+
+
+def _months(found: tuple[MonthUsage, ...]) -> list[Month]:
+    before = [*found[1:], None]
+    return [
+        Month(
+            month=month.month,
+            accepted=month.accepted,
+            landed=month.landed,
+            bytes=month.bytes,
+            landed_delta=month.landed - (earlier.landed if earlier else 0),
+        )
+        for month, earlier in zip(found, before, strict=True)
+    ]
+
+
+@router.get("", summary="Usage and limits", responses=documented(401, 403, 429, 503))
+def usage(principal: Reader) -> UsageInfo:
+    """What the tenant has and used per month, what it may, and what is left of it."""
+    found = quotas.find_usage(principal.tenant)
+    most, records = found.limits.max_datasets, found.limits.max_records_per_month
+    return UsageInfo(
+        kind=EVENTS,
+        limits=limit_info(found.limits),
+        datasets=found.datasets,
+        remaining_datasets=max(0, most - found.datasets) if limited(most) else None,
+        remaining_records=max(0, records - found.accepted_this_month) if limited(records) else None,
+        months=_months(found.months),
+    )

@@ -1,0 +1,42 @@
+"""Everything that a request of a tenant needs to know of it, read in one transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.key import ApiKey
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.stages import datasets
+from pulse_resources import postgres
+
+CHANGES = "pulse_changes"
+"""Postgres notifies here when a view is void; the payload is the tenant's id, or OPERATOR."""
+OPERATOR = "operator"
+
+SELF = "SELECT tenant_id, slug FROM pdm_tenants"
+
+
+@dataclass(frozen=True)
+class TenantView:
+    tenant: Tenant
+    keys: Mapping[str, ApiKey]
+    """By key id."""
+    datasets: tuple[Dataset, ...]
+    limits: Limits
+
+
+def load_view(tenant_id: UUID) -> TenantView | None:
+    """The tenant as its own RLS session sees it; None when there is no such tenant."""
+    with postgres.tenant_transaction("pulse_api", tenant_id, one_snapshot=True) as connection:
+        row = connection.execute(SELF).fetchone()
+        if row is None:
+            return None
+        return TenantView(
+            Tenant(*row),
+            {key.key_id: key for key in keys.load_keys(connection)},
+            tuple(datasets.read(connection)),
+            quotas.load_limits(connection),
+        )
