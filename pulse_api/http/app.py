@@ -4,12 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
-from starlette.requests import Request as StarletteRequest
 
 from pulse_api.http import problems
 from pulse_api.http.door import Door
@@ -49,7 +46,6 @@ def create_app() -> FastAPI:
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     for router in ROUTERS:
-        router.route_class = Exact
         app.include_router(router)
     problems.install(app)
     if settings.cors_origins:
@@ -69,25 +65,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.door = Door()
     async with app.state.door.open():
         yield
-
-
-class _ExactRequest(Request):
-    """Decodes JSON as the pipeline does: no NaN, no lone surrogates, no numbers beyond every float."""
-
-    async def json(self) -> Any:
-        return orjson.loads(await self.body())
-
-
-class Exact(APIRoute):
-    """A route whose request bodies are decoded exactly."""
-
-    def get_route_handler(self) -> Any:
-        handler = super().get_route_handler()
-
-        async def exactly(request: StarletteRequest) -> Any:
-            return await handler(_ExactRequest(request.scope, request.receive))
-
-        return exactly
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -129,10 +129,24 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        kinds = {404: "not-found", 405: "method-not-allowed", 406: "not-acceptable", 413: "too-large"}
+        kinds = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
         kind = kinds.get(error.status_code, "invalid-request")
-        headers = error.headers or {}
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods(request))
         return response(request, ProblemError(error.status_code, kind, str(error.detail), headers=headers))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        detail = "Pulse failed in a way that nobody foresaw"
+        fix = "Report the request_id: the server's log has the cause"
+        return response(request, ProblemError(500, "failed", detail, fix=fix))
+
+
+def _methods(request: Request) -> list[str]:
+    """Every method that this path takes; Starlette's own answer stops at the first route."""
+    path = getattr(request.scope.get("route"), "path", "")
+    return sorted(method.upper() for method in request.app.openapi()["paths"].get(path, ()))
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -3,17 +3,17 @@
 from datetime import datetime
 from uuid import UUID
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
 from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = resource("datasets", "/v1/datasets")
 
 
 class NewDataset(Body):

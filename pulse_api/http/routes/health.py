@@ -2,13 +2,13 @@
 
 import psycopg
 from confluent_kafka import KafkaException
-from fastapi import APIRouter
 from pydantic import BaseModel
 
 from pulse_api.http.problems import ProblemError, documented
+from pulse_api.http.routing import resource
 from pulse_resources import kafka, postgres
 
-router = APIRouter(tags=["health"])
+router = resource("health")
 
 
 class Health(BaseModel):

@@ -3,23 +3,24 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Manager
 from pulse_api.http.models import Body, Name
 from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
 from pulse_pipelines.registry import keys
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"])
+router = resource("keys", "/v1/keys")
 DAY_S = 86_400
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 
 
 class NewKey(Body):
     name: Name = Field(description="What the key is for.", examples=["checkout service"])
-    scopes: Annotated[list[KeyScope], Field(strict=False, min_length=1, max_length=3)]
+    scopes: Annotated[list[Annotated[KeyScope, Field(strict=False)]], Field(min_length=1, max_length=3)]
     expires_in_days: int | None = Field(default=None, ge=1, le=3650, description="Never if not given.")
 
 

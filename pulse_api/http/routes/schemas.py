@@ -4,19 +4,20 @@ from datetime import datetime
 from typing import Annotated, Any, Self
 
 import orjson
-from fastapi import APIRouter, Path, Response
-from pulse_pipelines.domain.shorthand import expand
+from fastapi import Path, Response
 from pydantic import BaseModel, Field, model_validator
 
 from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, Slug
 from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
 from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.shorthand import expand
 from pulse_pipelines.registry import PublishedSchema
 from pulse_resources import postgres
 
-router = APIRouter(prefix="/v1/schemas", tags=["schemas"])
+router = resource("schemas", "/v1/schemas")
 
 
 class NewSchema(Body):

@@ -3,7 +3,7 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Operator
@@ -11,12 +11,13 @@ from pulse_api.http.models import Body, Name, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.keys import NewKey, NewKeyInfo, expiry, issued
 from pulse_api.http.routes.usage import LimitInfo, limit_info
+from pulse_api.http.routing import resource
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
 
-router = APIRouter(prefix="/v1/tenants", tags=["operators"])
+router = resource("operators", "/v1/tenants")
 TenantSlug = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The tenant's slug.")]
 MOST = 2**53
 

@@ -2,16 +2,16 @@
 
 from datetime import date
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
 from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
 from pulse_pipelines.domain.quota import EVENTS, Limits, limited
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.quotas import MonthUsage
 
-router = APIRouter(prefix="/v1/usage", tags=["usage"])
+router = resource("usage", "/v1/usage")
 
 
 class LimitInfo(BaseModel):
@@ -50,7 +50,7 @@ def limit_info(limits: Limits) -> LimitInfo:
 
 
 def _months(found: tuple[MonthUsage, ...]) -> list[Month]:
-    before = [*found[1:], None]
+    before = [*found, None][1:]
     return [
         Month(
             month=month.month,

@@ -1,0 +1,30 @@
+"""Routers whose request bodies are decoded as the pipeline decodes events."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+
+class _ExactRequest(Request):
+    """Knows no NaN, no lone surrogates, no numbers beyond every float."""
+
+    async def json(self) -> Any:
+        return orjson.loads(await self.body())
+
+
+class _ExactRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def exactly(request: Request) -> Response:
+            return await handler(_ExactRequest(request.scope, request.receive))
+
+        return exactly
+
+
+def resource(tag: str, prefix: str = "") -> APIRouter:
+    """A router for the endpoints of one resource."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=_ExactRoute)
