@@ -28,11 +28,15 @@ MAY_IMPORT = {
     P + "domain": {P + "domain", "pulse_resources.errors"},
     P + "stages": {P + "stages", P + "domain", "pulse_resources"},
     P + "registry": {P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "dead_letters": {P + "dead_letters", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "defs": {P + "defs", P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "definitions": {P + "defs", P + "registry", "pulse_resources"},
     "pulse_pipelines": set(),
-    "pulse_api": {"pulse_api", P + "registry", P + "stages", P + "domain", P + "lake", "pulse_resources"},
+    "pulse_api": {
+        *("pulse_api", "pulse_resources"),
+        *(P + part for part in ("registry", "stages", "domain", "lake", "dead_letters")),
+    },
 }
 VALIDATORS = {"jsonschema", "jsonschema_rs", "orjson"}
 KNOWS_DAGSTER = (P + "defs", P + "definitions")

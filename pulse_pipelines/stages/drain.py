@@ -177,7 +177,7 @@ def read(
     counts: dict[int, PartitionCount],
     chunk_rows: int,
 ) -> Iterator[list[Message]]:
-    """The messages of the ranges, in chunks; fills `drained` and `absent` of `counts`.
+    """The messages of the ranges, in chunks; fills `drained`, `oldest_ms` and `absent` of `counts`.
 
     Raises:
         Transient: the broker fell silent.
@@ -208,9 +208,12 @@ def read(
                     if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
                         counts[partition].absent.append((span[0], min(offset, span[1])))
                     if offset < span[1]:
-                        counts[partition].drained += 1
+                        count, appended_ms = counts[partition], message.timestamp()[1]
+                        count.drained += 1
+                        if appended_ms < count.oldest_ms:
+                            count.oldest_ms = appended_ms
                         payload = message.value() or b""
-                        messages.append(Message(partition, offset, message.timestamp()[1], payload))
+                        messages.append(Message(partition, offset, appended_ms, payload))
                         size += len(payload)
                     span[0] = offset + 1
                     reached = span[0] >= span[1]

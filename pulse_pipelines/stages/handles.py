@@ -78,11 +78,17 @@ class RawObject:
     bytes: int
 
 
+NEVER_MS = 2**63 - 1
+"""Later than every append time."""
+
+
 @dataclass
 class PartitionCount:
     """What one task drained of one partition; `absent` are offsets that hold no message."""
 
     drained: int = 0
+    oldest_ms: int = NEVER_MS
+    """The earliest append time among the drained."""
     dead_letters: int = 0
     absent: list[tuple[int, int]] = field(default_factory=list)
     accepted: dict[UUID, int] = field(default_factory=dict)

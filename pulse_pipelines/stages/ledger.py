@@ -7,6 +7,7 @@ offset is in exactly one of the three.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import UUID
 
 from psycopg.types.multirange import Multirange
@@ -82,6 +83,7 @@ def of_range(landed: Landed, part: TenantPart, r: OffsetRange) -> dict[str, obje
         "dead_letters": dead,
         "landed": count.drained - len(copies) - dead,
         "duplicate_offsets": Multirange(runs(copies)),
+        "oldest_received": datetime.fromtimestamp(count.oldest_ms / 1000, UTC) if count.drained else None,
         "absent_offsets": Multirange(Range(first, end) for first, end in sorted(count.absent)),
     }
 
@@ -92,6 +94,7 @@ def _total(topics: Iterable[TopicDrained], partition: int) -> PartitionCount:
         if (count := topic.partitions.get(partition)) is None:
             continue
         total.drained += count.drained
+        total.oldest_ms = min(total.oldest_ms, count.oldest_ms)
         total.dead_letters += count.dead_letters
         total.absent.extend(count.absent)
         for dataset_id, rows in count.accepted.items():

@@ -4,6 +4,7 @@ Fence, swap the metadata pointers, advance the positions, write the ledger, comm
 when the answer to COMMIT is lost, the ledger alone says what happened.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -34,12 +35,13 @@ SETTLE_RANGE = """
 UPDATE ingest_ranges
 SET settled_at = now(), drained = %(drained)s, landed = %(landed)s, duplicates = %(duplicates)s,
     dead_letters = %(dead_letters)s, duplicate_offsets = %(duplicate_offsets)s,
-    absent_offsets = %(absent_offsets)s
+    absent_offsets = %(absent_offsets)s, oldest_received = %(oldest_received)s
 WHERE batch_id = %(batch)s AND tenant_id = %(tenant)s AND partition = %(partition)s
   AND start_offset = %(start)s AND settled_at IS NULL
 """
 ADVANCE = """
-UPDATE ingest_positions SET settled_offset = %(end)s
+UPDATE ingest_positions SET settled_offset = %(end)s, landed = landed + %(landed)s,
+    duplicates = duplicates + %(duplicates)s, dead_letters = dead_letters + %(dead_letters)s
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND settled_offset = %(start)s
 """
 DEAD_LETTERS = """
@@ -50,10 +52,13 @@ SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, d
 FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
 """
 OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
-# What did not land may be replayed: its ids are free again.
+# What did not land may be replayed: its ids are free again. A dead letter owns a claim when its dataset
+# refused it, or when an earlier attempt still found it valid.
 RELEASE_CLAIMS = """
-DELETE FROM processed_event_ids c USING staging.{ids} s
-WHERE s.dataset_id = ANY(%(datasets)s) AND c.dataset_id = s.dataset_id AND c.event_id = s.event_id
+DELETE FROM processed_event_ids c
+USING staging.{dead_letters} s JOIN pdm_datasets d ON d.tenant_id = s.tenant_id AND d.slug = s.dataset
+WHERE s.tenant_id = %(tenant)s AND s.part = ANY(%(parts)s)
+  AND c.dataset_id = d.dataset_id AND c.event_id = s.event_id
   AND c.partition = s.partition AND c.event_offset = s.event_offset
 """
 LANDING = """
@@ -72,7 +77,8 @@ ON CONFLICT (tenant_id, kind, month)
 DO UPDATE SET records = u.records + EXCLUDED.records, bytes = u.bytes + EXCLUDED.bytes
 """
 FINISH = """
-UPDATE ingest_batches b SET state = 'settled', settled_at = now()
+UPDATE ingest_batches b
+SET state = 'settled', settled_at = now(), settle_seconds = %s, commit_seconds = %s
 WHERE batch_id = %s AND attempt = %s AND state = 'running' AND NOT EXISTS (
     SELECT 1 FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
 """
@@ -96,39 +102,44 @@ def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
     Raises:
         Fenced: a newer attempt owns the batch.
     """
+    started, slowest = time.monotonic(), 0.0
     plan = landed.gated.drained.plan
     failures = [*landed.gated.drained.failures, *landed.gated.failures, *landed.failures]
     tenants: list[TenantSettled] = []
     tables: list[StagedTable] = []
     for part in ledger.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts):
         try:
-            outcome, part = _settle_tenant(landed, part)
+            outcome, part, seconds = _settle_tenant(landed, part)
         except (psycopg.Error, OSError, Transient, Terminal) as error:
             failures.append(Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}"))
             continue
         tenants.append(outcome)
         tables.extend(part.tables)
+        slowest = max(slowest, seconds)
     with postgres.transaction("pulse_pipeline") as connection:
-        connection.execute(FINISH, [plan.batch_id, plan.attempt])
+        taken = time.monotonic() - started
+        connection.execute(FINISH, [taken, slowest, plan.batch_id, plan.attempt])
     return Settled(plan, tuple(tenants), tuple(tables), tuple(failures))
 
 
-def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, TenantPart]:
+def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, TenantPart, float]:
+    """What became of the part, as it was settled in the end, and the seconds of its transaction."""
     plan = landed.gated.drained.plan
     became = [ledger.of_range(landed, part, r) for r in part.ranges]
     outcome = ledger.outcome(part, became)
     for _ in range(MAX_RESTAGES):
+        started = time.monotonic()
         try:
             with postgres.tenant_transaction("pulse_pipeline", part.tenant.tenant_id) as connection:
                 _write(connection, plan, part, became, outcome)
                 fail_point("settle.before_commit")
             fail_point("settle.after_commit")
-            return outcome, part
+            return outcome, part, time.monotonic() - started
         except _SwapLost as lost:
             part = _restage(part, lost.table, plan.batch_id)
         except psycopg.OperationalError:
             if _is_settled(plan.batch_id, part.tenant.tenant_id):  # only the answer was lost
-                return outcome, part
+                return outcome, part, time.monotonic() - started
             raise
     raise Transient("other writers keep committing first", tenant=part.tenant.slug, batch=plan.batch_id)
 
@@ -164,9 +175,8 @@ def _write(
     staged = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
     if connection.execute(named(DEAD_LETTERS, plan), staged).rowcount:
         connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
-    if part.refused:
-        datasets = [refused.dataset_id for refused in part.refused]
-        connection.execute(named(RELEASE_CLAIMS, plan), {"datasets": datasets})
+        if part.refused or plan.attempt > 1:
+            connection.execute(named(RELEASE_CLAIMS, plan), staged)
     with connection.cursor() as cursor:
         cursor.executemany(LANDING, list(_landings(plan.batch_id, part.tables)))
         cursor.executemany(

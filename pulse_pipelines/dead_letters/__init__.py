@@ -1,0 +1,37 @@
+"""Dead letters: look at them, replay them once their cause is gone, or discard them.
+
+Everything happens in the tenant's own RLS session. A dead letter is *open* until it is replayed or
+discarded; it stays in Postgres either way, because its offset is accounted for by it.
+"""
+
+from pulse_pipelines.dead_letters.discard import discard
+from pulse_pipelines.dead_letters.letters import (
+    DeadLetter,
+    Filter,
+    Opened,
+    Page,
+    ReasonCount,
+    State,
+    find_dead_letter,
+    list_dead_letters,
+    summary,
+)
+from pulse_pipelines.dead_letters.replay import replay
+from pulse_pipelines.dead_letters.verdicts import Outcome, Result, Verdict
+
+__all__ = [
+    "DeadLetter",
+    "Filter",
+    "Opened",
+    "Outcome",
+    "Page",
+    "ReasonCount",
+    "Result",
+    "State",
+    "Verdict",
+    "discard",
+    "find_dead_letter",
+    "list_dead_letters",
+    "replay",
+    "summary",
+]

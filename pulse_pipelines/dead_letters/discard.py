@@ -1,0 +1,45 @@
+"""Discard: close dead letters that nobody wants to land."""
+
+from collections.abc import Sequence
+
+from pulse_pipelines.dead_letters.letters import Filter
+from pulse_pipelines.dead_letters.selection import resolve, select
+from pulse_pipelines.dead_letters.verdicts import Outcome, Progress, Result, Tally, Verdict
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import postgres
+
+
+def discard(
+    tenant: Tenant,
+    chosen: Filter | Sequence[str],
+    *,
+    dry_run: bool = False,
+    limit: int | None = None,
+    after: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Discard the tenant's open dead letters that `chosen` names or fits.
+
+    Their rows stay, with their bytes: reconcile counts them.
+
+    Args:
+        dry_run: only say which.
+        limit: at most so many letters of a filter; the result's `next` goes on as `after`.
+
+    Raises:
+        UserError: the cursor is not valid.
+    """
+    selection, tally = select(chosen, limit, after), Tally(progress)
+    while True:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            page = selection.page(connection, 0, lock=not dry_run)
+            if page is None:
+                return tally.result(selection.next, dry_run=dry_run)
+            letters = [opened.letter for opened in page.letters]
+            if not dry_run:
+                resolve(connection, "discarded", letters)
+        gone = (
+            Verdict(letter.letter_id, Outcome.DISCARDED, letter.dataset, letter.event_id)
+            for letter in letters
+        )
+        tally.add([*page.verdicts, *gone])

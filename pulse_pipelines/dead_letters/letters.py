@@ -1,0 +1,230 @@
+"""A tenant's dead letters: listed with a stable cursor, counted by reason, or one with its bytes.
+
+The public id of a dead letter is `<partition>-<offset>`: where its event is in the tenant's topic.
+"""
+
+import base64
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+import orjson
+
+from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import postgres
+from pulse_resources.errors import NotFound, UserError
+
+MAX_LIMIT = 1_000
+
+FIELDS = """partition, event_offset, dataset, event_id, reason, pointer, detail, octet_length(payload),
+    received_at, settled_at, batch_id, published_at, resolution, resolved_at"""
+MATCHES = """
+(%(dataset)s::text IS NULL OR dataset = %(dataset)s) AND (%(reason)s::text IS NULL OR reason = %(reason)s)
+AND (%(since)s::timestamptz IS NULL OR settled_at >= %(since)s)
+AND (%(until)s::timestamptz IS NULL OR settled_at < %(until)s)
+"""
+LIST = f"""
+SELECT {FIELDS} FROM dead_letters WHERE {{state}} AND {MATCHES}
+AND (settled_at, partition, event_offset) < (%(at)s::timestamptz, %(partition)s, %(offset)s)
+ORDER BY settled_at DESC, partition DESC, event_offset DESC LIMIT %(limit)s
+"""  # noqa: S608 - from constants
+SUMMARY = f"""
+SELECT reason, count(*), min(settled_at), max(settled_at) FROM dead_letters
+WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
+"""  # noqa: S608
+FIND = f"""
+SELECT {FIELDS}, payload FROM dead_letters WHERE partition = %s AND event_offset = %s
+"""  # noqa: S608
+
+
+class State(StrEnum):
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    ALL = "all"
+
+
+_STATES = {
+    State.OPEN: "resolution IS NULL",
+    State.REPLAYED: "resolution = 'replayed'",
+    State.DISCARDED: "resolution = 'discarded'",
+    State.ALL: "true",
+}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which dead letters: all that fit what is given.
+
+    Raises:
+        UserError: a value that no dead letter could have.
+    """
+
+    dataset: str | None = None
+    """The slug that the event named, whether or not there is such a dataset."""
+    reason: Reason | None = None
+    since: datetime | None = None
+    """Set aside at this time or later ..."""
+    until: datetime | None = None
+    """... and before this one."""
+
+    def __post_init__(self) -> None:
+        if self.dataset is not None and ("\0" in self.dataset or not _is_unicode(self.dataset)):
+            raise UserError("no dataset has such a name")
+        if any(time is not None and time.tzinfo is None for time in (self.since, self.until)):
+            raise UserError("a time without a zone", fix="Add one, such as Z")
+
+    def values(self) -> dict[str, object]:
+        """The parameters of `MATCHES`."""
+        reason = self.reason.value if self.reason else None
+        return {"dataset": self.dataset, "reason": reason, "since": self.since, "until": self.until}
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """An event that could not land, without its bytes."""
+
+    partition: int
+    offset: int
+    dataset: str | None
+    event_id: str | None
+    reason: str
+    pointer: str | None
+    detail: str
+    size: int
+    """Bytes of the event as it was received."""
+    received_at: datetime
+    settled_at: datetime
+    """When it was set aside."""
+    batch_id: str
+    published_at: datetime | None
+    resolution: str | None
+    """`replayed`, `discarded`, or None while it is open."""
+    resolved_at: datetime | None
+
+    @property
+    def letter_id(self) -> str:
+        return f"{self.partition}-{self.offset}"
+
+
+class Opened(NamedTuple):
+    letter: DeadLetter
+    payload: bytes
+    """The event as it was received, to the byte."""
+
+
+class Cursor(NamedTuple):
+    """Where a listing goes on. Callers see it as opaque text."""
+
+    settled_at: str
+    partition: int = 0
+    offset: int = 0
+
+    @classmethod
+    def behind(cls, letter: DeadLetter) -> "Cursor":
+        """The cursor with which a listing goes on behind this letter."""
+        return cls(letter.settled_at.isoformat(), letter.partition, letter.offset)
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Raises UserError when `text` is none that Pulse gave out."""
+        try:
+            found = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+            settled_at, partition, offset = found
+            zoned = datetime.fromisoformat(settled_at).tzinfo is not None
+            whole = type(partition) is type(offset) is int
+            if zoned and whole and 0 <= partition < 2**31 and 0 <= offset < 2**63:
+                return cls(settled_at, partition, offset)
+        except (ValueError, TypeError):
+            pass
+        raise UserError("not a cursor of this listing", fix="Begin again without one")
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(orjson.dumps(list(self))).decode()
+
+
+@dataclass(frozen=True)
+class Page:
+    letters: tuple[DeadLetter, ...]
+    next: str | None
+    """Cursor of the next page; None on the last."""
+
+
+def list_dead_letters(
+    tenant: Tenant,
+    where: Filter | None = None,
+    *,
+    state: State = State.OPEN,
+    limit: int = 100,
+    after: str | None = None,
+) -> Page:
+    """A page of the tenant's dead letters, the latest first.
+
+    The order is that of (set aside, partition, offset), so a page is the same whatever arrives meanwhile.
+
+    Args:
+        limit: 1 to `MAX_LIMIT`.
+        after: the `next` of the page before.
+
+    Raises:
+        UserError: the cursor or the limit is not valid.
+    """
+    if not 0 < limit <= MAX_LIMIT:
+        raise UserError(f"the limit must be 1 to {MAX_LIMIT:,}")
+    begin = Cursor.parse(after) if after is not None else Cursor("infinity")
+    values = (where or Filter()).values() | {"limit": limit + 1}
+    values |= {"at": begin.settled_at, "partition": begin.partition, "offset": begin.offset}
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        rows = connection.execute(LIST.format(state=_STATES[state]), values).fetchall()
+    letters = tuple(DeadLetter(*row) for row in rows[:limit])
+    return Page(letters, str(Cursor.behind(letters[-1])) if len(rows) > limit else None)
+
+
+@dataclass(frozen=True)
+class ReasonCount:
+    reason: str
+    count: int
+    oldest: datetime
+    """When the first of them was set aside ..."""
+    newest: datetime
+    """... and the last."""
+
+
+def summary(
+    tenant: Tenant, where: Filter | None = None, *, state: State = State.OPEN
+) -> tuple[ReasonCount, ...]:
+    """The tenant's dead letters counted by reason, the most frequent first."""
+    values = (where or Filter()).values()
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        rows = connection.execute(SUMMARY.format(state=_STATES[state]), values)
+        return tuple(ReasonCount(*row) for row in rows)
+
+
+_ID = re.compile(r"(\d{1,9})-(\d{1,18})", re.ASCII)
+
+
+def position(letter_id: str) -> tuple[int, int] | None:
+    """Partition and offset that a public id names, if it is one."""
+    match = _ID.fullmatch(letter_id)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def find_dead_letter(tenant: Tenant, letter_id: str) -> Opened:
+    """One of the tenant's dead letters, with its original bytes.
+
+    Raises:
+        NotFound: it has none with this id, whoever else has.
+    """
+    if (found := position(letter_id)) is not None:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            row = connection.execute(FIND, found).fetchone()
+        if row is not None:
+            return Opened(DeadLetter(*row[:-1]), bytes(row[-1]))
+    raise NotFound("no such dead letter", tenant=tenant.slug, dead_letter=letter_id)

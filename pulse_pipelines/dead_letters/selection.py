@@ -1,0 +1,145 @@
+"""Open dead letters page by page, locked until the transaction ends: by their ids or by a filter.
+
+Two replays of one filter at a time skip what the other has locked, and so share the work. Whoever names
+an id waits for it, and then sees what became of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from psycopg.rows import TupleRow
+
+from pulse_pipelines.dead_letters.letters import FIELDS, MATCHES, Cursor, DeadLetter, Filter, Opened, position
+from pulse_pipelines.dead_letters.verdicts import Outcome, Verdict
+from pulse_resources import postgres
+
+PAGE = 250
+"""Letters in a transaction: with `ingest.max_event_bytes` it bounds the memory that a page takes."""
+
+PAYLOAD = "CASE WHEN octet_length(payload) <= %(max_bytes)s THEN payload ELSE '' END"
+BY_FILTER = f"""
+SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
+WHERE resolution IS NULL AND settled_at <= %(begun)s AND {MATCHES}
+  AND (settled_at, partition, event_offset) > (%(at)s::timestamptz, %(partition)s, %(offset)s)
+ORDER BY settled_at, partition, event_offset LIMIT %(limit)s
+"""  # noqa: S608 - from constants
+# In the order in which the publisher of dead letters locks, so that no two deadlock.
+BY_ID = f"""
+SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
+WHERE (partition, event_offset) IN (SELECT * FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]))
+ORDER BY partition, event_offset
+"""  # noqa: S608
+RESOLVE = """
+UPDATE dead_letters SET resolution = %s, resolved_at = now()
+WHERE (partition, event_offset) IN (SELECT * FROM unnest(%s::int[], %s::bigint[]))
+"""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A page: the open letters, and the verdicts on those that are not there to be resolved.
+
+    The payload of a letter above the size limit is left out: such an event cannot land.
+    """
+
+    letters: tuple[Opened, ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class Selection(Protocol):
+    """What is left to do of the letters that a caller chose."""
+
+    next: str | None
+    """Cursor with which another call goes on; None when nothing is left."""
+
+    def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
+        """The next letters, locked if asked; None behind the last."""
+
+
+def select(chosen: Filter | Sequence[str], limit: int | None, after: str | None) -> Selection:
+    """The selection of what a caller chose; limit and cursor are those of a filter.
+
+    Raises:
+        UserError: the cursor is not valid.
+    """
+    if isinstance(chosen, Filter):
+        return ByFilter(chosen, limit, after)
+    return ByIds(chosen)
+
+
+class ByFilter:
+    """Letters that fit a filter, the oldest first; none that was set aside after the work began.
+
+    Otherwise a letter that fails again behind the replay would be replayed for ever.
+    """
+
+    def __init__(self, where: Filter, limit: int | None, after: str | None) -> None:
+        self.next: str | None = None
+        self._where = where
+        self._left = limit
+        self._cursor = Cursor.parse(after) if after is not None else Cursor("-infinity")
+        self._begun: datetime | None = None
+        self._done = limit == 0
+
+    def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
+        """See `Selection`."""
+        if self._done:
+            return None
+        if self._begun is None:
+            ((self._begun,),) = connection.execute("SELECT now()").fetchall()
+        asked = PAGE if self._left is None else min(PAGE, self._left)
+        at, partition, offset = self._cursor
+        values = self._where.values() | {"begun": self._begun, "max_bytes": max_bytes, "limit": asked}
+        values |= {"at": at, "partition": partition, "offset": offset}
+        query = BY_FILTER + ("FOR UPDATE SKIP LOCKED" if lock else "")
+        letters = tuple(_opened(row) for row in connection.execute(query, values))
+        if self._left is not None:
+            self._left -= len(letters)
+        if letters:
+            self._cursor = Cursor.behind(letters[-1].letter)
+        self._done = len(letters) < asked or self._left == 0
+        self.next = str(self._cursor) if len(letters) == asked and self._left == 0 else None
+        return Selected(letters) if letters else None
+
+
+class ByIds:
+    """Letters named by their ids, each once."""
+
+    def __init__(self, letter_ids: Sequence[str]) -> None:
+        self.next: str | None = None
+        self._left = sorted(dict.fromkeys(letter_ids), key=lambda name: position(name) or (-1, -1))
+
+    def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
+        """See `Selection`."""
+        named, self._left = self._left[:PAGE], self._left[PAGE:]
+        if not named:
+            return None
+        places = {place: name for name in named if (place := position(name)) is not None}
+        values = {"partitions": [p for p, _ in places], "offsets": [o for _, o in places]}
+        query = BY_ID + ("FOR UPDATE" if lock else "")
+        rows = connection.execute(query, values | {"max_bytes": max_bytes})
+        found = [_opened(row) for row in rows]
+        known = {(opened.letter.partition, opened.letter.offset) for opened in found}
+        lost = [name for name in named if (place := position(name)) is None or place not in known]
+        resolved = [_resolved(opened.letter) for opened in found if opened.letter.resolution is not None]
+        return Selected(
+            tuple(opened for opened in found if opened.letter.resolution is None),
+            (*(Verdict(name, Outcome.NOT_FOUND) for name in lost), *resolved),
+        )
+
+
+def _opened(row: TupleRow) -> Opened:
+    return Opened(DeadLetter(*row[:-1]), bytes(row[-1]))
+
+
+def _resolved(letter: DeadLetter) -> Verdict:
+    outcome = Outcome(f"already_{letter.resolution}")
+    return Verdict(letter.letter_id, outcome, letter.dataset, letter.event_id)
+
+
+def resolve(connection: postgres.Connection, resolution: str, letters: Sequence[DeadLetter]) -> None:
+    """Mark letters of the tenant whose session this is as replayed or discarded."""
+    partitions = [letter.partition for letter in letters]
+    connection.execute(RESOLVE, [resolution, partitions, [letter.offset for letter in letters]])

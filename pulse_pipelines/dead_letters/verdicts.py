@@ -1,0 +1,85 @@
+"""What became of each dead letter that was to be replayed or discarded."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SHOWN = 1_000
+"""Verdicts that a result holds; its counts are always exact."""
+
+
+class Outcome(StrEnum):
+    WOULD_LAND = "would_land"
+    """Of a dry run: judged by the datasets as they are now, it can land."""
+    PUBLISHED = "published"
+    """It is on the tenant's topic again, and lands with the next batch."""
+    DUPLICATE = "duplicate"
+    """Another event with its id landed or is about to: resolved as replayed, nothing published."""
+    REJECTED = "rejected"
+    """It still cannot land: stays open."""
+    DISCARDED = "discarded"
+    ALREADY_REPLAYED = "already_replayed"
+    ALREADY_DISCARDED = "already_discarded"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    letter_id: str
+    outcome: Outcome
+    dataset: str | None = None
+    event_id: str | None = None
+    reason: str | None = None
+    """Of a rejected one, as it is now."""
+    pointer: str | None = None
+    detail: str | None = None
+
+
+UNRESOLVED = frozenset(
+    (Outcome.REJECTED, Outcome.ALREADY_REPLAYED, Outcome.ALREADY_DISCARDED, Outcome.NOT_FOUND)
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Counts by outcome over all letters, and the verdicts of the first `SHOWN`."""
+
+    dry_run: bool
+    counts: Mapping[Outcome, int]
+    verdicts: tuple[Verdict, ...]
+    next: str | None
+    """Cursor to go on with when a limit was reached."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every letter became, or would become, what was asked for."""
+        return not any(self.counts.get(outcome) for outcome in UNRESOLVED)
+
+
+Progress = Callable[[int], None]
+"""Called with the number of letters that are done so far."""
+
+
+@dataclass
+class Tally:
+    """Gathers a result page by page."""
+
+    progress: Progress | None = None
+    counts: Counter[Outcome] = field(default_factory=Counter)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def add(self, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            self.counts[verdict.outcome] += 1
+            if len(self.verdicts) < SHOWN:
+                self.verdicts.append(verdict)
+        if self.progress is not None:
+            self.progress(self.counts.total())
+
+    def result(self, following: str | None, *, dry_run: bool = False) -> Result:
+        return Result(dry_run, dict(self.counts), tuple(self.verdicts), following)
