@@ -22,7 +22,7 @@ setup: $(READY) ## Make .venv with the exact versions of requirements.lock
 demo: setup ## Start everything and run real flights through it (ARGS=--all for the whole year)
 	@$(BIN)/pulse demo $(ARGS)
 
-up: setup ## Start Postgres, Kafka, MinIO, Spark and Dagster on this machine
+up: setup ## Start Postgres, Kafka, MinIO, Spark, the HTTP API and Dagster on this machine
 	@$(BIN)/pulse up $(ARGS)
 
 down: setup ## Stop them; data stays in .pulse

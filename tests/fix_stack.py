@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pulse_resources import kafka, object_store, postgres
+from pulse_resources.local import api as local_api
 from pulse_resources.settings import Settings, load_settings
 
 PULSE = str(Path(sys.executable).parent / "pulse")
@@ -53,3 +54,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     forget_connections()
     if not shared:
         stop()
+
+
+@pytest.fixture(scope="session")
+def api(stack: Settings) -> str:
+    """The HTTP API beside the stack, started on demand; its address."""
+    pulse("up", "--only", "api")
+    load_settings.cache_clear()
+    return local_api.url(load_settings())

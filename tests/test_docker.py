@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pulse_resources.local import kafka, minio, postgres
+from pulse_resources.local import api, kafka, minio, postgres
 from pulse_resources.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -103,6 +103,15 @@ def test_kafka_is_configured_alike() -> None:
     assert {key: given[key] for key in same} == {key: embedded[key] for key in same}
 
 
+def test_the_api_runs_as_in_the_embedded_stack() -> None:
+    service = SERVICES["api"]
+    assert service["command"] == ["python", "-m", api.MODULE]
+    (published,) = service["ports"]
+    inside = published.rpartition(":")[2]
+    assert service["environment"]["PULSE_API__PORT"] == inside
+    assert f":{inside}/readyz" in service["healthcheck"]["test"][-1]
+
+
 def test_python_is_the_one_that_the_lock_was_made_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest = re.search(r">=(\d+\.\d+)", project["requires-python"])
@@ -129,7 +138,7 @@ def test_every_service_is_healthy_before_another_needs_it() -> None:
 
 def test_nothing_is_open_to_other_machines() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == 5
+    assert len(published) == 6
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -9,19 +10,21 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fix_stack import forget_connections
 from typer.testing import CliRunner
 
 from pulse_api.cli.stack import app
+from pulse_pipelines.domain.key import Presented
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.local import ports, prerequisites, processes, provision, stack, state
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.status import Row, status
-from pulse_resources.settings import load_settings
 
 FAST = "postgres,minio"
 CLI = CliRunner()
@@ -56,13 +59,13 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
     monkeypatch.setenv("PULSE_HOME", str(home))
     for variable in provision.GIVEN_BY.values():
         monkeypatch.delenv(variable, raising=False)
-    load_settings.cache_clear()
+    forget_connections()
     yield Layout(home)
     CLI.invoke(app, ["down"])
     elsewhere = home / "postgres"
     if elsewhere.is_symlink():
         shutil.rmtree(elsewhere.resolve())
-    load_settings.cache_clear()
+    forget_connections()
 
 
 def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
@@ -76,6 +79,22 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert "up already" in run("up", "--only", "postgres,kafka,minio")
     assert {n: r.pid for n, r in rows(layout).items()} == {n: r.pid for n, r in first.items()}
 
+    # More is started beside it, and nothing else; the operator's key is shown once and kept nowhere.
+    output = run("up", "--only", "api")
+    before, first = first, rows(layout)
+    assert set(first) - set(before) == {"api"}
+    assert {name: first[name].pid for name in before} == {name: row.pid for name, row in before.items()}
+    assert first["api"].address in output
+    assert get(first["api"].address + "/healthz") == get(first["api"].address + "/readyz") == 200
+    (key,) = re.findall(r"Operator key, shown once: (pulse_operator_\S+)", output)
+    opened = Presented.parse(key)
+    assert opened
+    assert opened.secret.encode() not in b"".join(p.read_bytes() for p in files(layout))
+    assert "pulse_operator_" not in run("up", "--only", "api")
+    document = json.loads(CLI.invoke(app, ["up", "--only", "api", "--json"]).stdout)
+    assert (document["started"], document["operator_key"]) == (False, None)
+    assert document["addresses"]["api"] == first["api"].address
+
     # Secrets are on no command line and in no readable file.
     settings = json.loads(layout.settings_file.read_text())
     secrets = [value for key, value in settings["local"]["secrets"].items() if "session" not in key]
@@ -84,11 +103,11 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert stat.S_IMODE(layout.settings_file.stat().st_mode) == 0o600
 
     # What dies comes back, at the same address.
-    for name in ("kafka", "postgres"):
+    for name in ("api", "kafka", "postgres"):
         victim = first[name].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
-        until(lambda name=name: rows(layout)[name].restarts == 1 and rows(layout)[name].up)  # type: ignore[misc]
+        until(lambda name=name: rows(layout)[name].restarts > 0 and rows(layout)[name].up, 60)  # type: ignore[misc]
         assert rows(layout)[name].address == first[name].address
         assert rows(layout)[name].pid != victim
 
@@ -99,7 +118,9 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     until(lambda: "unsupervised" in run("status", code=1))
     orphans = members(layout)
     assert orphans
-    assert "have been stopped" in run("up", "--only", "postgres,kafka,minio")
+    output = run("up", "--only", "postgres,kafka,minio,api")
+    assert "have been stopped" in output
+    assert "pulse_operator_" not in output
     assert not orphans & members(layout)
     again = rows(layout)
     assert {row.state for row in again.values()} == {"up"}
@@ -112,6 +133,28 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert not [row for row in again.values() if row.address and ports.answers(*_split(row))]
     assert "not running" in run("down")
     run("status", code=1)
+
+
+def test_the_api_stops_before_what_it_needs(layout: Layout) -> None:
+    run("up", "--only", "postgres,kafka,minio,api")
+    api = rows(layout)["api"].pid
+    assert api
+    needed = [row.pid for row in rows(layout).values() if row.service in ("postgres", "kafka", "minio")]
+    with subprocess.Popen([sys.executable, "-c", "from pulse_api.cli.stack import app; app()", "down"]):
+        until(lambda: not Path(f"/proc/{api}").exists())
+        # Kafka alone takes a second to end: none of them may have gone first.
+        assert [pid for pid in needed if Path(f"/proc/{pid}").exists()] == needed
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own URL
+        return answer.status
+
+
+def files(layout: Layout) -> Iterator[Path]:
+    """Everything that the stack has written, data included."""
+    roots = [layout.home, (layout.home / "postgres").resolve()]
+    return (path for root in roots for path in root.rglob("*") if path.is_file())
 
 
 def _split(row: Row) -> tuple[str, int]:
@@ -169,9 +212,13 @@ def test_addresses_are_chosen_once(layout: Layout, monkeypatch: pytest.MonkeyPat
         with pytest.raises(UserError, match="another program has that port"):
             provision.provision(layout)
     monkeypatch.setenv("PULSE_POSTGRES__PORT", str(chosen))
+    monkeypatch.setenv("PULSE_API__PORT", str(ports.choose(taken, (chosen,))))
     first = provision.provision(layout)
     assert first.postgres.port == chosen
+    assert first.api.port == int(os.environ["PULSE_API__PORT"])
+    assert json.loads(layout.settings_file.read_text())["api"] == {"port": first.api.port}
     monkeypatch.delenv("PULSE_POSTGRES__PORT")
+    monkeypatch.delenv("PULSE_API__PORT")
     assert provision.provision(layout).model_dump() == first.model_dump()
 
 

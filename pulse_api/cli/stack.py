@@ -1,7 +1,5 @@
 """`pulse up`, `pulse down`, `pulse status`: the services of one machine."""
 
-import json
-import sys
 from typing import Annotated
 
 import typer
@@ -10,6 +8,8 @@ from rich.status import Status as Spinner
 from rich.table import Table
 
 from pulse_api.cli.ingestion import ingestion
+from pulse_api.cli.key import first_operator_key
+from pulse_api.cli.output import AsJson, emit
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
@@ -20,20 +20,20 @@ from pulse_resources.settings import pulse_home
 app = typer.Typer()
 _console = Console()
 _errors = Console(stderr=True)
-_ADDRESS_FIRST = "dagster-webserver"
+_ADDRESSES_FIRST = {"api": "HTTP API", "dagster-webserver": "Dagster UI"}
 
 
 class _Progress:
     """A spinner on a terminal, plain lines elsewhere."""
 
-    def __init__(self, spinner: Spinner) -> None:
-        self._spinner = spinner
+    def __init__(self, spinner: Spinner, console: Console) -> None:
+        self._spinner, self._console = spinner, console
 
     def step(self, title: str, detail: str = "") -> None:
         self._spinner.update(f"{title} [dim]{detail}[/dim]" if detail else title)
 
     def done(self, line: str) -> None:
-        _console.print(f"[green]✓[/green] {line}")
+        self._console.print(f"[green]✓[/green] {line}")
 
 
 @app.command()
@@ -41,6 +41,7 @@ def up(
     without_dagster: Annotated[
         bool, typer.Option("--without-dagster", help="Start Postgres, Kafka, MinIO and Spark only.")
     ] = False,
+    as_json: AsJson = False,
     only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
     definitions: Annotated[
         str, typer.Option(help="Module that the Dagster code server loads.", hidden=True)
@@ -48,9 +49,10 @@ def up(
 ) -> None:
     """Start every service of Pulse on this machine; wait until all are ready.
 
-    Postgres, Kafka, MinIO, a Spark Connect server and Dagster run in the
-    background until `pulse down`; one that dies is restarted. Safe to run
-    again. The first time fetches what is missing (some minutes).
+    Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API and Dagster
+    run in the background until `pulse down`; one that dies is restarted. Safe
+    to run again. The first time fetches what is missing (some minutes), and
+    prints an operator's key for the HTTP API, once.
 
     Everything is kept in one folder: $PULSE_HOME, or ./.pulse. Logs are in
     its folder `logs`.
@@ -59,13 +61,16 @@ def up(
     PULSE_POSTGRES__HOST, PULSE_KAFKA__BOOTSTRAP_SERVERS,
     PULSE_OBJECT_STORE__ENDPOINT, PULSE_SPARK__REMOTE. Nothing is started for
     it then.
+
+    Example: PULSE_API__PORT=8080 pulse up
     """
     layout = Layout(pulse_home())
     wanted = _wanted(without_dagster, only)
     started = False
+    console = _errors if as_json else _console
     try:
-        with _console.status("Looking around") as spinner:
-            progress = _Progress(spinner)
+        with console.status("Looking around") as spinner:
+            progress = _Progress(spinner, console)
             started = stack.start(layout, wanted, progress, definitions)
             _follow(layout, wanted, progress, quiet=not started)
     except KeyboardInterrupt:
@@ -74,35 +79,50 @@ def up(
     except PulseError as error:
         _complain(layout, error)
         raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
+    rows = [row for row in status(layout).rows if row.address]
+    key = first_operator_key() if any(row.service == "api" for row in rows) else None
+    if as_json:
+        addresses = {row.service: row.address for row in rows}
+        emit({"home": str(layout.home), "started": started, "addresses": addresses, "operator_key": key})
+        return
     if not started:
         _console.print("Pulse is up already.")
-    _show_addresses(layout)
+    _show_addresses(layout, rows)
+    if key:
+        _console.print(f"Operator key, shown once: {key}", soft_wrap=True, highlight=False)
+        _console.print("Another one: pulse key operator create")
 
 
 @app.command()
-def down() -> None:
+def down(as_json: AsJson = False) -> None:
     """Stop every service that `pulse up` started; wait until all are gone.
 
     Data stays in $PULSE_HOME: the next `pulse up` goes on from there.
+
+    Example: pulse down
     """
     layout = Layout(pulse_home())
+    console = _errors if as_json else _console
     try:
-        with _console.status("Stopping") as spinner:
-            stopped = stack.stop(layout, _Progress(spinner))
+        with console.status("Stopping") as spinner:
+            stopped = stack.stop(layout, _Progress(spinner, console))
     except PulseError as error:
         _complain(layout, error)
         raise typer.Exit(1) from None
+    if as_json:
+        emit({"stopped": stopped})
+        return
     _console.print("Pulse is stopped." if stopped else "Nothing to stop: Pulse is not running.")
 
 
 @app.command(name="status")
-def show_status(
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
-) -> None:
+def show_status(as_json: AsJson = False) -> None:
     """Show every service, what waits to be ingested, and what needs a person.
 
     Memory that processes share is counted once. Exit code 1 if a service is not
     up, a batch is stuck, or a topic cannot be ingested.
+
+    Example: pulse status --json
     """
     layout = Layout(pulse_home())
     found = status(layout)
@@ -110,8 +130,7 @@ def show_status(
     ingesting = ingestion() if reachable else None
     if as_json:
         document = {"home": str(layout.home)} | found.as_json()
-        json.dump(document | {"ingestion": ingesting and ingesting.as_json()}, sys.stdout, indent=2)
-        print()
+        emit(document | {"ingestion": ingesting and ingesting.as_json()})
     elif not found.rows:
         _console.print("Pulse is not running. Start it with `pulse up`.")
     else:
@@ -145,11 +164,10 @@ def _follow(layout: Layout, wanted: tuple[str, ...], progress: _Progress, *, qui
         progress.step("Starting", ", ".join(busy))
 
 
-def _show_addresses(layout: Layout) -> None:
+def _show_addresses(layout: Layout, rows: list[Row]) -> None:
     table = _plain_table("service", "address", "")
-    rows = [row for row in status(layout).rows if row.address]
-    for row in sorted(rows, key=lambda row: row.service != _ADDRESS_FIRST):
-        name = "Dagster UI" if row.service == _ADDRESS_FIRST else row.service
+    for row in sorted(rows, key=lambda row: row.service not in _ADDRESSES_FIRST):
+        name = _ADDRESSES_FIRST.get(row.service, row.service)
         table.add_row(name, row.address, "external" if row.external else row.note)
     _console.print("[bold]Pulse is up[/bold]")
     _console.print(table)
@@ -190,7 +208,7 @@ def _interrupted(layout: Layout, started: bool) -> None:
         _errors.print("Interrupted.")
         return
     with _errors.status("Interrupted: stopping what was started") as spinner:
-        stack.stop(layout, _Progress(spinner))
+        stack.stop(layout, _Progress(spinner, _errors))
     _errors.print("Interrupted; everything that was started has been stopped.")
 
 

@@ -4,7 +4,7 @@
     provision      free ports and generated passwords -> settings.json
     prerequisites  Java, Go: named when missing
     downloads      jars and binaries, fetched once per user
-    postgres, kafka, minio, spark, dagster   how each service is started
+    postgres, kafka, minio, spark, api, dagster   how each service is started
     services       the whole list, in dependency order
     runner         one service's life: start, ready, restart, stop
     supervisor     the detached process that owns the runners

@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any
 
 from pulse_resources.local.layout import Layout, repository
-from pulse_resources.local.service import Service, listens, python, responds
+from pulse_resources.local.service import Service, http_url, listens, python, responds
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
@@ -81,8 +81,7 @@ def _link_instance(layout: Layout) -> None:
 
 def url(settings: Settings) -> str:
     """The UI's address for a browser on this machine."""
-    host = _LOOPBACK if settings.dagster.host in ("0.0.0.0", "::") else settings.dagster.host  # noqa: S104
-    return f"http://{host}:{settings.dagster.webserver_port}"
+    return http_url(settings.dagster.host, settings.dagster.webserver_port)
 
 
 def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:

@@ -26,6 +26,11 @@ class Layout:
         return self.home / "stack.json"
 
     @property
+    def wanted_file(self) -> Path:
+        """Names of services, a line for each `pulse up` that asked a running supervisor for more."""
+        return self.home / "stack.wanted"
+
+    @property
     def lock_file(self) -> Path:
         """Locked as long as a supervisor (or a `pulse up` that prepares one) lives."""
         return self.home / "stack.lock"

@@ -57,6 +57,12 @@ def environment(layout: Layout, service: Service) -> dict[str, str]:
     return inherited | {"PULSE_HOME": str(layout.home)} | dict(service.env)
 
 
+def http_url(host: str, port: int) -> str:
+    """Where a client on this machine reaches a server that listens on `host`."""
+    everywhere = host in ("0.0.0.0", "::")  # noqa: S104
+    return f"http://{'127.0.0.1' if everywhere else host}:{port}"
+
+
 def listens(address: str) -> Callable[[], bool]:
     """Ready when `host:port` accepts connections."""
     host, _, port = address.rpartition(":")

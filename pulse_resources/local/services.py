@@ -1,13 +1,13 @@
 """All services of the stack, in the order in which they are shown."""
 
-from pulse_resources.local import dagster, kafka, minio, postgres, prerequisites, provision, spark
+from pulse_resources.local import api, dagster, kafka, minio, postgres, prerequisites, provision, spark
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service
 from pulse_resources.settings import Settings
 
 INFRASTRUCTURE = ("postgres", "kafka", "minio", "spark")
-EVERYTHING = INFRASTRUCTURE + dagster.SERVICES
+EVERYTHING = (*INFRASTRUCTURE, "api", *dagster.SERVICES)
 
 _LOCAL = {
     "postgres": postgres.service,
@@ -33,6 +33,8 @@ def build(
         for name in INFRASTRUCTURE
         if name in wanted
     ]
+    if "api" in wanted:
+        found.append(api.service(layout, settings))
     if set(dagster.SERVICES) & set(wanted):
         found += dagster.services(layout, settings, definitions)
     return found

@@ -51,6 +51,8 @@ def start(
             if set(wanted) <= set(found.services):
                 return False
             _fetch(wanted, progress)
+            with layout.wanted_file.open("a") as file:  # never shortened: two that ask get both
+                file.write(",".join(wanted) + "\n")
             os.kill(found.supervisor.pid, signal.SIGHUP)
             return True
         progress.step("Waiting for another `pulse up` or `pulse down` to finish")
@@ -60,6 +62,7 @@ def start(
         _clear_leftovers(layout, progress)
         provision.provision(layout)
         layout.stack_file.unlink(missing_ok=True)
+        layout.wanted_file.unlink(missing_ok=True)
         _launch(layout, wanted, definitions, lock)
     finally:
         os.close(lock)  # the supervisor holds the same lock through its own copy

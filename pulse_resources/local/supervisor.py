@@ -3,7 +3,7 @@
 Run as `python -m pulse_resources.local.supervisor [--services A,B] [--detach]`.
 
     SIGTERM, SIGINT   stop everything in reverse order, then exit
-    SIGHUP            start what was left out at first
+    SIGHUP            start what `stack.wanted` names and does not run yet
 
 Exit code 1 if the stack could not start; why stands in `stack.json`.
 """
@@ -34,25 +34,25 @@ class Supervisor:
         if me is None:
             raise RuntimeError("/proc does not show this process")
         self._layout, self._wanted, self._definitions = layout, wanted, definitions
-        self._board = Board(layout, me)
         self._stop = threading.Event()
         self._grow = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_grow)
+        self._board = Board(layout, me)  # others read there whom to signal
         self._runners: dict[str, Runner] = {}
         self._dead: set[int] = set()
         self._reaped = time.monotonic()
 
     def run(self) -> int:
         processes.adopt_orphans()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
-        signal.signal(signal.SIGHUP, self._on_grow)
         try:
             self._start_missing(self._wanted)
             while not self._stop.wait(0.2):
                 self._reap()
                 if self._grow.is_set():
                     self._grow.clear()
-                    self._start_missing(EVERYTHING)
+                    self._start_missing(self._asked_for())
         except Exception as error:
             self._board.give_up("supervisor", str(error) or repr(error))
             raise
@@ -72,6 +72,9 @@ class Supervisor:
             )
         for service in fresh:
             self._runners[service.name].start()
+
+    def _asked_for(self) -> tuple[str, ...]:
+        return tuple(self._layout.wanted_file.read_text().replace("\n", ",").rstrip(",").split(","))
 
     def _reap(self) -> None:
         if time.monotonic() - self._reaped > _REAP_EVERY:

@@ -1,0 +1,132 @@
+"""`pulse dataset`: an Iceberg table behind a slug."""
+
+from typing import Annotated, Any
+
+import typer
+
+from pulse_api.cli import complete
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, help="Datasets: an Iceberg table behind a slug.")
+
+Address = Annotated[
+    str,
+    typer.Argument(help="pulse://<tenant>/<name>/<version>", autocompletion=complete.schema_uris),
+]
+
+
+@app.command("create")
+def create_dataset(
+    tenant: TenantSlug,
+    slug: Annotated[str, typer.Argument(help="Slug of the dataset: the name of its table.")],
+    schema_uri: Address,
+    name: Annotated[str | None, typer.Option(help="Full name; the slug if not given.")] = None,
+    on_invalid: Annotated[
+        OnInvalid, typer.Option(help="What the API does with an event that breaks the schema.")
+    ] = OnInvalid.REFUSE,
+    as_json: AsJson = False,
+) -> None:
+    """Create a dataset with its Iceberg table `pulse_<tenant>.<slug>`, partitioned by day.
+
+    Example: pulse dataset create acme orders pulse://acme/orders/1 --on-invalid dead_letter
+    """
+    owner = registry.find_tenant(tenant)
+    dataset = registry.create_dataset(owner, slug, schema_uri, name, on_invalid)
+    if as_json:
+        emit(_document(owner, dataset))
+    else:
+        say(f"dataset {slug} has the id {dataset.dataset_id}: {owner.namespace}.{slug}")
+
+
+@app.command("list")
+def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
+    """List a tenant's datasets.
+
+    Example: pulse dataset list acme
+    """
+    owner = registry.find_tenant(tenant)
+    found = registry.list_datasets(owner)
+    if as_json:
+        emit([_document(owner, dataset) for dataset in found])
+        return
+    rows = (
+        (
+            *(dataset.slug, dataset.name, dataset.schema_uri, len(dataset.columns)),
+            *(dataset.on_invalid, dataset.dataset_id),
+        )
+        for dataset in found
+    )
+    columns = ("slug", "name", "schema", "columns", "on invalid", "id")
+    show_table(columns, rows, empty="No datasets yet: pulse dataset create")
+
+
+@app.command("show")
+def show_dataset(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
+    """Show a dataset: the schema that it follows, its table and its columns.
+
+    Example: pulse dataset show acme orders
+    """
+    owner = registry.find_tenant(tenant)
+    found = registry.current_table(owner, slug)
+    document = _document(owner, found.dataset) | {"metadata_location": found.metadata_location}
+    if as_json:
+        emit(document)
+        return
+    columns = document.pop("columns")
+    show_fields((name.replace("_", " "), value) for name, value in document.items())
+    rows = ((column["field"], column["name"], column["type"]) for column in columns)
+    show_table(("field", "column", "type"), rows, empty="The schema declares no fields")
+
+
+@app.command("delete")
+def delete_dataset(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a dataset: its row and its table's entry in the catalog. Every file stays where it is.
+
+    Events on their way to it become dead letters.
+
+    Example: pulse dataset delete acme orders --yes
+    """
+    owner = registry.find_tenant(tenant)
+    dataset = registry.find_dataset(owner, slug)
+    if not yes and not typer.confirm(f"Delete the dataset {slug} of {tenant}? Its files stay.", err=True):
+        raise UserError("nothing was deleted")
+    deleted = registry.delete_dataset(owner, dataset.slug)
+    if as_json:
+        emit(
+            {
+                "dataset_id": deleted.dataset_id,
+                "slug": deleted.slug,
+                "files_kept": True,
+                "metadata_location": deleted.metadata_location,
+            }
+        )
+        return
+    say(f"dataset {slug} is deleted")
+    if deleted.metadata_location:
+        say(f"its files stay; any engine reads them with {deleted.metadata_location}")
+
+
+def _document(owner: Tenant, dataset: Dataset) -> dict[str, Any]:
+    return {
+        "dataset_id": dataset.dataset_id,
+        "slug": dataset.slug,
+        "name": dataset.name,
+        "schema_uri": dataset.schema_uri,
+        "on_invalid": dataset.on_invalid,
+        "table": f"{owner.namespace}.{dataset.slug}",
+        "created_at": dataset.created_at,
+        "columns": [
+            {"field": column.field, "name": column.name, "type": column.type.kind.value}
+            for column in dataset.columns
+        ],
+    }

@@ -1,0 +1,47 @@
+"""One line and an exit code for every error: the outermost group of the command line."""
+
+from typing import Any
+
+import httpx
+import psycopg
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from pulse_resources.errors import PulseError, UserError
+
+FAILED, WRONG = 1, 2
+_START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
+
+
+class Guarded(TyperGroup):
+    """Says what went wrong on one line of stderr; exit code 2 where the request is wrong, else 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error that is known becomes a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except PulseError as error:
+            complain(str(error))
+            raise typer.Exit(WRONG if isinstance(error, UserError) else FAILED) from error
+        except psycopg.OperationalError as error:
+            complain(f"Postgres does not answer: {first_line(error)}. {_START}")
+            raise typer.Exit(FAILED) from error
+        except KafkaException as error:
+            complain(f"Kafka: {error.args[0].str()}. {_START}")
+            raise typer.Exit(FAILED) from error
+        except httpx.TransportError as error:
+            complain(f"the API does not answer: {first_line(error)}. {_START}")
+            raise typer.Exit(FAILED) from error
+
+
+def complain(message: str) -> None:
+    """An error on stderr, for a person."""
+    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the hints that its library adds."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

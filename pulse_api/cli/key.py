@@ -1,0 +1,172 @@
+"""`pulse key`: who may call the HTTP API. A new key is alone on stdout, so that a shell can keep it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from pulse_api.cli import complete
+from pulse_api.cli.arguments import TenantSlug, duration
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
+from pulse_pipelines.registry import keys
+
+app = typer.Typer(no_args_is_help=True, help="API keys: what callers of the HTTP API present.")
+operator = typer.Typer(
+    no_args_is_help=True, help="Operator keys: they create tenants, set limits and issue keys over HTTP."
+)
+app.add_typer(operator, name="operator")
+
+KeyId = Annotated[
+    str,
+    typer.Argument(help="Id from `list`: 12 digits of the key.", autocompletion=complete.key_ids),
+]
+OperatorKeyId = Annotated[str, typer.Argument(help="Id from `pulse key operator list`.")]
+
+
+@app.command("create")
+def create_key(
+    tenant: TenantSlug,
+    name: Annotated[str, typer.Option(help="Who or what will use it.")] = "cli",
+    scope: Annotated[
+        list[KeyScope] | None,
+        typer.Option(help="What it may do; several times for several. [default: collect and read]"),
+    ] = None,
+    expires_in: Annotated[
+        timedelta | None,
+        typer.Option(parser=duration, metavar="DURATION", help="End it after this long, e.g. 30d."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Issue a key of a tenant. It is shown this once: Pulse keeps only a hash of it.
+
+    Example: KEY=$(pulse key create acme --name shop --scope collect --expires-in 30d)
+    """
+    expires = datetime.now(UTC) + expires_in if expires_in else None
+    scopes = scope or [KeyScope.COLLECT, KeyScope.READ]
+    _show_new(keys.issue_key(registry.find_tenant(tenant), name, scopes, expires), as_json)
+
+
+@app.command("list")
+def list_keys(tenant: TenantSlug, as_json: AsJson = False) -> None:
+    """List a tenant's keys, those out of force too; never the keys themselves.
+
+    Example: pulse key list acme
+    """
+    _show(keys.list_keys(registry.find_tenant(tenant)), as_json)
+
+
+@app.command("rotate")
+def rotate_key(
+    tenant: TenantSlug,
+    key_id: KeyId,
+    overlap: Annotated[
+        timedelta,
+        typer.Option(parser=duration, metavar="DURATION", help="How long the old key still works."),
+    ] = "1h",  # type: ignore[assignment] # typer parses the default, too
+    as_json: AsJson = False,
+) -> None:
+    """Issue a key with the same name and scopes; the old one ends after the overlap.
+
+    Example: KEY=$(pulse key rotate acme 4bf92f3577b3 --overlap 15m)
+    """
+    issued = keys.rotate_key(registry.find_tenant(tenant), key_id, overlap.total_seconds())
+    _show_new(issued, as_json)
+
+
+@app.command("revoke")
+def revoke_key(tenant: TenantSlug, key_id: KeyId, as_json: AsJson = False) -> None:
+    """End a key at once and for good. Safe to repeat.
+
+    Example: pulse key revoke acme 4bf92f3577b3
+    """
+    _show_revoked(keys.revoke_key(registry.find_tenant(tenant), key_id), as_json)
+
+
+@operator.command("create")
+def create_operator_key(
+    name: Annotated[str, typer.Option(help="Who or what will use it.")] = "cli",
+    as_json: AsJson = False,
+) -> None:
+    """Issue an operator's key. It is shown this once: Pulse keeps only a hash of it.
+
+    Example: OPERATOR=$(pulse key operator create --name terraform)
+    """
+    _show_new(keys.issue_operator_key(name), as_json)
+
+
+@operator.command("list")
+def list_operator_keys(as_json: AsJson = False) -> None:
+    """List the operators' keys, revoked ones too; never the keys themselves.
+
+    Example: pulse key operator list --json
+    """
+    _show(keys.list_operator_keys(), as_json)
+
+
+@operator.command("revoke")
+def revoke_operator_key(key_id: OperatorKeyId, as_json: AsJson = False) -> None:
+    """End an operator's key at once and for good. Safe to repeat.
+
+    Example: pulse key operator revoke 4bf92f3577b3
+    """
+    _show_revoked(keys.revoke_operator_key(key_id), as_json)
+
+
+def first_operator_key() -> str | None:
+    """A new operator's key where the installation has never had one, else None."""
+    return None if keys.list_operator_keys() else keys.issue_operator_key("pulse up").text
+
+
+def _document(key: ApiKey) -> dict[str, Any]:
+    return {
+        "key_id": key.key_id,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "last_used_at": key.last_used_at,
+        "in_force": key.in_force(datetime.now(UTC)),
+    }
+
+
+def _show_new(issued: IssuedKey, as_json: bool) -> None:
+    if as_json:
+        emit({"key": issued.text} | _document(issued.stored))
+        return
+    typer.echo(issued.text)
+    scopes = ", ".join(sorted(issued.stored.scopes)) or "operator"
+    expires = issued.stored.expires_at
+    until = f", in force until {expires:%Y-%m-%d %H:%M:%S} UTC" if expires else ""
+    remark(f"Key {issued.stored.key_id} ({scopes}{until}). Shown once: keep it now, Pulse has only its hash.")
+
+
+def _show(found: list[ApiKey], as_json: bool) -> None:
+    if as_json:
+        emit([_document(key) for key in found])
+        return
+    now = datetime.now(UTC)
+    rows = [
+        (
+            *(key.key_id, key.name, ", ".join(sorted(key.scopes)) or "operator", _state(key, now)),
+            *(key.created_at, key.expires_at, key.last_used_at),
+        )
+        for key in found
+    ]
+    columns = ("id", "name", "scopes", "state", "created", "expires", "last used")
+    show_table(columns, rows, empty="No keys yet. Issue one with: pulse key create")
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if key.revoked_at:
+        return "revoked"
+    return "in force" if key.in_force(now) else "expired"
+
+
+def _show_revoked(key: ApiKey, as_json: bool) -> None:
+    if as_json:
+        emit(_document(key))
+    else:
+        say(f"key {key.key_id} is revoked")

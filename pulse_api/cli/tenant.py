@@ -1,0 +1,171 @@
+"""`pulse tenant` and `pulse usage`: who owns events, what they may have, what they used."""
+
+import math
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import quotas
+
+app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
+usages = typer.Typer()
+
+_MEANING = "Positive: a maximum; -1: unlimited; 0: the installation's default."
+_LARGEST = 2**63 - 1
+
+
+def _rate(value: float | None) -> float | None:
+    if value is None or value == UNLIMITED or 0 <= value < math.inf:
+        return value
+    raise typer.BadParameter(f"{value} is neither a rate nor {UNLIMITED}")
+
+
+MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets. {_MEANING}")]
+MaxRecords = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Events in a month. {_MEANING}")]
+PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, averaged. {_MEANING}")]
+
+
+@app.command("create")
+def create_tenant(
+    slug: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9 and _, a letter first.")],
+    name: Annotated[str | None, typer.Option(help="Full name; the slug if not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a tenant and create its topics `pulse.<id>.events` and `pulse.<id>.events.dlq`.
+
+    Example: pulse tenant create acme --name "Acme Corporation"
+    """
+    tenant = registry.create_tenant(slug, name)
+    if as_json:
+        emit(_document(tenant))
+    else:
+        say(f"tenant {slug} has the id {tenant.tenant_id} and the topic {tenant.topic}")
+
+
+@app.command("list")
+def list_tenants(as_json: AsJson = False) -> None:
+    """List all tenants.
+
+    Example: pulse tenant list --json
+    """
+    found = registry.list_tenants()
+    if as_json:
+        emit([_document(tenant) for tenant in found])
+        return
+    rows = ((tenant.slug, tenant.tenant_id, tenant.namespace) for tenant in found)
+    show_table(("slug", "id", "namespace"), rows, empty="No tenants yet: pulse tenant create")
+
+
+@app.command("show")
+def show_tenant(tenant: TenantSlug, as_json: AsJson = False) -> None:
+    """Show a tenant: its id, topics and namespace, its datasets and the limits in force.
+
+    Example: pulse tenant show acme
+    """
+    owner = registry.find_tenant(tenant)
+    slugs = [dataset.slug for dataset in registry.list_datasets(owner)]
+    limits = quotas.find_limits(owner)
+    if as_json:
+        emit(_document(owner) | {"datasets": slugs, "limits": asdict(limits)})
+        return
+    show_fields(
+        [
+            ("slug", owner.slug),
+            ("id", owner.tenant_id),
+            ("events", owner.topic),
+            ("dead letters", owner.dead_letter_topic),
+            ("namespace", owner.namespace),
+            ("datasets", ", ".join(slugs) or "none"),
+            *((name.replace("_", " "), _limit(value)) for name, value in asdict(limits).items()),
+        ]
+    )
+
+
+@app.command("limits")
+def tenant_limits(
+    tenant: TenantSlug,
+    max_datasets: MaxDatasets = None,
+    max_records_per_month: MaxRecords = None,
+    requests_per_second: PerSecond = None,
+    events_per_second: PerSecond = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a tenant's limits, each by its option; show them without options.
+
+    Example: pulse tenant limits acme --max-datasets 10 --events-per-second 5000
+    """
+    owner = registry.find_tenant(tenant)
+    given = {
+        "max_datasets": max_datasets,
+        "max_records_per_month": max_records_per_month,
+        "requests_per_second": requests_per_second,
+        "events_per_second": events_per_second,
+    }
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    own = replace(quotas.find_own_limits(owner), **chosen)
+    in_force = quotas.set_limits(owner, own) if chosen else quotas.find_limits(owner)
+    if as_json:
+        emit({"tenant": owner.slug, "own": asdict(own), "in_force": asdict(in_force)})
+    else:
+        _show_limits(own, in_force)
+
+
+@usages.command("usage")
+def show_usage(
+    tenant: TenantSlug,
+    months: Annotated[int, typer.Option(min=1, max=1_200, help="The latest N months.")] = 12,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a tenant used, per month, beside its limits.
+
+    Example: pulse usage acme --months 3
+    """
+    owner = registry.find_tenant(tenant)
+    found = quotas.find_usage(owner, months)
+    if as_json:
+        emit({"tenant": owner.slug} | asdict(found))
+        return
+    say(f"datasets: {found.datasets:,} of {_limit(found.limits.max_datasets)}")
+    say(f"events per month: {_limit(found.limits.max_records_per_month)}")
+    rows = [
+        (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, change)
+        for month, change in zip(found.months, _changes(found), strict=True)
+    ]
+    columns = ("month", "accepted", "landed", "bytes", "change of landed")
+    show_table(columns, rows, empty="Nothing used yet")
+
+
+def _changes(found: quotas.Usage) -> list[str]:
+    earlier = [*(month.landed for month in found.months[1:]), None]
+    pairs = zip(found.months, earlier, strict=True)
+    return ["" if before is None else f"{month.landed - before:+,}" for month, before in pairs]
+
+
+def _document(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant.tenant_id,
+        "slug": tenant.slug,
+        "topic": tenant.topic,
+        "dead_letter_topic": tenant.dead_letter_topic,
+        "namespace": tenant.namespace,
+    }
+
+
+def _show_limits(own: Limits, in_force: Limits) -> None:
+    names = {name: name.replace("_", " ") for name in asdict(own)}
+    rows = [
+        (shown, _limit(getattr(own, name)), _limit(getattr(in_force, name))) for name, shown in names.items()
+    ]
+    show_table(("limit", "own", "in force"), rows, empty="")
+
+
+def _limit(value: float) -> str:
+    if value in (UNLIMITED, NOT_CONFIGURED):
+        return "unlimited" if value == UNLIMITED else "default"
+    return f"{value:,.10g}"

@@ -1,0 +1,144 @@
+"""A client of the HTTP API's collect endpoint, for our own programs: `pulse collect` and the demo.
+
+A request is sent again when the connection broke, the broker was slow or the tenant over its rate: an event
+id lands once, however often it is sent.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+import orjson
+from isal import igzip
+
+from pulse_resources.errors import PulseError, Terminal, Transient, UserError
+
+MAX_EVENTS = 500
+MAX_BYTES = 2 * 1024 * 1024
+"""Of one request before compression: well within what the API takes."""
+ATTEMPTS = 8
+LONGEST_WAIT_S = 900.0
+"""A Retry-After beyond this is an error to tell, not a wait."""
+_TIMEOUT_S = 60.0
+_TAKEN = (202, 207)
+_ALL_REFUSED = "urn:pulse:problem:events-refused"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What became of the events of one request."""
+
+    accepted: int
+    dead_lettered: int
+    refused: int
+    verdicts: tuple[dict[str, Any], ...]
+    """Of each event that was not simply accepted: index (in the request), event_id, status, reason,
+    pointer and detail."""
+
+
+class Client:
+    """One persistent connection with one tenant's key; use it as a context manager, from one thread."""
+
+    def __init__(self, url: str, key: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        headers = {
+            "Authorization": f"Bearer {key}",
+            "Content-Type": "application/x-ndjson",
+            "Content-Encoding": "gzip",
+        }
+        # The environment's proxies lead out of this installation.
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        self._sleep = sleep
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def collect(self, payloads: Sequence[bytes]) -> Collected:
+        """Send events, one JSON text without line breaks each, and wait until the broker has them.
+
+        Raises:
+            UserError: the request is wrong as a whole: the key, its scope, its size, the month's quota.
+            Transient: no answer, or still too busy after several attempts; some events may have arrived.
+            Terminal: an answer that no Pulse gives.
+        """
+        body = igzip.compress(b"\n".join(payloads), compresslevel=1)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self._http.post("/v1/collect", content=body)
+            except httpx.TransportError as error:
+                self._wait(attempt, 0.0, Transient(f"the API does not answer: {error}"))
+                continue
+            wait = retry_after(answer)
+            if wait is None:
+                return _collected(answer, len(payloads))
+            self._wait(attempt, wait, _problem(answer))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _wait(self, attempt: int, at_least: float, problem: PulseError) -> None:
+        if attempt == ATTEMPTS or at_least > LONGEST_WAIT_S:
+            raise problem
+        self._sleep(max(at_least, min(10.0, 0.25 * 2**attempt)) * random.uniform(1.0, 1.2))  # noqa: S311
+
+
+def retry_after(answer: httpx.Response) -> float | None:
+    """Seconds to wait before the same request makes sense again; None where it never does."""
+    if answer.status_code not in (429, 503):
+        return None
+    text = answer.headers.get("Retry-After", "")
+    if text.isdecimal():
+        return float(text)
+    # A quota says no more than 429: it will not be there in a moment.
+    return 0.0 if answer.status_code == 503 else None
+
+
+def _collected(answer: httpx.Response, sent: int) -> Collected:
+    document = _document(answer)
+    if answer.status_code in _TAKEN:
+        numbers = (document["accepted"], document["dead_lettered"], document["refused"])
+        found = Collected(*numbers, tuple(document["verdicts"]))
+    elif document.get("type") == _ALL_REFUSED:
+        found = Collected(0, 0, len(document["verdicts"]), tuple(document["verdicts"]))
+    else:
+        raise _problem(answer)
+    if found.accepted + found.dead_lettered + found.refused != sent:
+        raise Terminal(f"the API accounts for {found} of {sent} events", status=answer.status_code)
+    return found
+
+
+def _document(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        document = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        document = None
+    if not isinstance(document, dict):
+        raise Terminal("the API's answer is no JSON object", status=answer.status_code)
+    return document
+
+
+def _problem(answer: httpx.Response) -> PulseError:
+    document = _document(answer)
+    detail = str(document.get("detail") or document.get("title") or "the API refused the request")
+    more = {"status": answer.status_code, "request": document.get("request_id", "")}
+    if answer.status_code in (429, 503) and retry_after(answer) is not None:
+        return Transient(detail, fix=document.get("fix"), **more)
+    kind = UserError if answer.status_code < 500 else Transient
+    return kind(detail, fix=document.get("fix"), **more)
+
+
+def requests(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Events in groups that make good requests: 500 events, or 2 MiB, whichever comes first."""
+    group: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        if group and (len(group) == MAX_EVENTS or size + len(payload) > MAX_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(payload)
+        size += len(payload) + 1
+    if group:
+        yield group

@@ -1,0 +1,24 @@
+"""The HTTP API as a service; it needs no Spark and no Dagster, so it is up long before them."""
+
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.service import Service, http_url, python, responds
+from pulse_resources.settings import Settings
+
+MODULE = "pulse_api.http.server"
+"""Named, not imported: nothing here knows the front doors."""
+
+
+def url(settings: Settings) -> str:
+    """The API's address for a client on this machine."""
+    return http_url(settings.api.host, settings.api.port)
+
+
+def service(layout: Layout, settings: Settings) -> Service:
+    return Service(
+        name="api",
+        address=url(settings),
+        command=python(MODULE),
+        env={"MALLOC_ARENA_MAX": "2"},
+        needs=("postgres", "kafka", "minio"),
+        ready=responds(f"{url(settings)}/readyz"),
+    )
