@@ -12,6 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 import psycopg
+from confluent_kafka import KafkaException
 
 from pulse_pipelines.domain.batch import Backlog, OffsetRange, batch_id
 from pulse_pipelines.domain.tenant import Tenant
@@ -56,6 +57,8 @@ class Survey:
     topic_ids: Mapping[str, str]
     """The broker's ids of the topics with a backlog."""
     alarms: tuple[Alarm, ...]
+    lag: Mapping[UUID, int]
+    """Events that are not settled, of every tenant for all of whose topic the broker answered."""
 
 
 def survey() -> Survey:
@@ -88,7 +91,7 @@ def survey() -> Survey:
     backlogs = tuple(
         Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
     )
-    return Survey(backlogs, tenants, ids, tuple(alarms))
+    return Survey(backlogs, tenants, ids, tuple(alarms), _lag(rows, tenants, ends))
 
 
 class _Position(NamedTuple):
@@ -98,6 +101,22 @@ class _Position(NamedTuple):
     planned: int
     settled: int
     topic_id: str | None
+
+
+def _lag(
+    rows: Sequence[_Position],
+    tenants: Mapping[UUID, Tenant],
+    ends: Mapping[tuple[str, int], int | KafkaException],
+) -> dict[UUID, int]:
+    lag: Counter[UUID] = Counter()
+    unknown: set[UUID] = set()
+    for row in rows:
+        end = ends[tenants[row.tenant_id].topic, row.partition]
+        if isinstance(end, int):
+            lag[row.tenant_id] += max(0, end - row.settled)
+        else:
+            unknown.add(row.tenant_id)
+    return {tenant_id: waiting for tenant_id, waiting in lag.items() if tenant_id not in unknown}
 
 
 def _problem(planned: int, start: object, end: object) -> str | None:
