@@ -7,14 +7,21 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-import jsonschema
 import jsonschema_rs
 import orjson
 
-from pulse_pipelines.domain.event import nesting
+from pulse_pipelines.domain.event import json_pointer, nesting
+from pulse_pipelines.domain.safety import branches, check_bounds, resolve
 from pulse_resources.errors import UserError
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+DRAFTS = (
+    DEFAULT_DRAFT,
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema",
+)
 MAX_BYTES = 262_144
 MAX_DEPTH = 64
 """Of the document; validators and table schemas are walked recursively."""
@@ -22,7 +29,9 @@ MAX_FIELDS = 2_000
 """Columns, and members of structs: references can multiply them without bound."""
 MAX_TYPE_DEPTH = 32
 """Structs, lists and references between a column and its innermost value; deeper is JSON text."""
-_LINEAR = jsonschema_rs.RegexOptions(size_limit=1_048_576)
+MAX_LOCATED = 200_000
+"""Values of an event, times the subschemas that may look at each, up to which a violation is located."""
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=131_072)
 COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 PHYSICAL = (
     "id",
@@ -111,9 +120,12 @@ def validator(document: Mapping[str, Any]) -> Any:
     """A compiled validator (`is_valid`, `iter_errors`) of a schema that `check_document` accepted.
 
     Patterns run in linear time, whatever they and the event are; look-arounds and back-references, which
-    cannot, are refused.
+    cannot, are refused. `format` is an annotation in every draft: what makes a typed column is checked
+    when it is typed.
     """
-    return jsonschema_rs.validator_for(dict(document), retriever=refuse_remote, pattern_options=_LINEAR)
+    return jsonschema_rs.validator_for(
+        dict(document), retriever=refuse_remote, pattern_options=_LINEAR, validate_formats=False
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -122,12 +134,49 @@ def compiled(document: str) -> Any:
     return validator(orjson.loads(document))
 
 
+@lru_cache(maxsize=1024)
+def _branches(document: str) -> int:
+    return branches(orjson.loads(document))
+
+
+def violation(document: str, data: Any) -> tuple[str, str] | None:
+    """The JSON pointer and the message of the first way in which `data` breaks a published document.
+
+    None when it does not. The validator collects a branch's errors before it reports the first; where
+    those could be too many to hold, only the verdict is given, at the pointer of `data` itself.
+    """
+    check = compiled(document)
+    if check.is_valid(data):
+        return None
+    if _size(data) * _branches(document) > MAX_LOCATED:
+        return "", "the data does not follow the schema; it is too large to say where"
+    try:
+        check.validate(data)
+    except jsonschema_rs.ValidationError as error:
+        return json_pointer(list(error.instance_path)), str(error.message)
+    return None
+
+
+def _size(data: Any) -> int:
+    """How many values there are in a decoded JSON value."""
+    count, pending = 0, [data]
+    while pending:
+        value = pending.pop()
+        count += 1
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return count
+
+
 def check_document(text: str | bytes) -> dict[str, Any]:
     """The schema as a document, once it is known to be usable.
 
     Raises:
-        UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, does
-            not describe an object, or declares columns that cannot live side by side.
+        UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, could
+            take too long to check events by (`safety.check_bounds`), does not describe an object, or
+            declares columns that cannot live side by side.
     """
     # What is no Unicode becomes bytes that are no JSON.
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -145,16 +194,14 @@ def check_document(text: str | bytes) -> dict[str, Any]:
         raise UserError('the schema must describe an object: add "type": "object"')
     document.setdefault("$schema", DEFAULT_DRAFT)
     draft = document["$schema"]
-    known = isinstance(draft, str)
-    dialect = jsonschema.validators.validator_for(document, default=None) if known else None
-    if dialect is None:
-        raise UserError(f"unknown draft {draft!r}", fix=f"Use {DEFAULT_DRAFT}")
+    if not isinstance(draft, str) or draft.removesuffix("#") not in DRAFTS:
+        raise UserError(f"unknown draft {draft!r}", fix=f"Use one of {', '.join(DRAFTS)}")
     try:
-        # Formats are left to the validator: Python's regular expressions are not those of JSON Schema.
-        dialect.check_schema(document, format_checker=None)
+        jsonschema_rs.meta.validate(document)
+        check_bounds(document)
         validator(document)
-    except (jsonschema.SchemaError, jsonschema_rs.ValidationError, ValueError) as error:
-        raise UserError(f"not a valid JSON Schema: {getattr(error, 'message', error)}") from error
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        raise UserError(f"not a valid JSON Schema: {getattr(error, 'message', error)}"[:2000]) from error
     columns(document)
     return document
 
@@ -211,7 +258,7 @@ class _Types:
         if not isinstance(fragment, dict) or depth + len(seen) > MAX_TYPE_DEPTH:
             return _JSON
         if isinstance(reference := fragment.get("$ref"), str):
-            target = _resolve(reference, self._root)
+            target = resolve(reference, self._root) if reference.startswith("#/") else None
             if target is None or reference in seen:
                 return _JSON
             return self.of(target, seen | {reference}, depth)
@@ -246,15 +293,3 @@ class _Types:
         if len(distinct) < len(members) or not nameable or not typed:
             return _JSON
         return FieldType(Kind.STRUCT, fields=members)
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    if not reference.startswith("#/"):
-        return None
-    node: Any = root
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
-            return None
-        node = node[key]
-    return node

@@ -15,12 +15,11 @@ from pulse_pipelines.domain.event import (
     MAX_ID_BYTES,
     Reason,
     Rejected,
-    json_pointer,
     nesting,
     suspicious,
     unstorable,
 )
-from pulse_pipelines.domain.schema import Column, compiled
+from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
 
@@ -54,6 +53,10 @@ class Target:
     @cached_property
     def schema(self) -> pa.Schema:
         return columns.arrow_schema(self.dataset.table_schema)
+
+    def violation(self, event: Event) -> tuple[str, str] | None:
+        """Where and how an event's data breaks the schema version that it names."""
+        return violation(self.dataset.documents[event.get("schema_version") or self.version], event["data"])
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,11 @@ class Judge:
             if validator is None:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
-            elif validator.is_valid(event["data"]):
+            elif validator.is_valid(event["data"]) or (found := target.violation(event)) is None:
                 return event  # type: ignore[no-any-return]
             else:
-                rejected = _violation(validator, event["data"])
+                pointer, message = found
+                rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
         return refusal(event, rejected)
 
     def _envelope(self, event: Any) -> Rejected | None:
@@ -141,13 +145,6 @@ class Judge:
         if version is not None and type(version) is not int:
             return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
         return None
-
-
-def _violation(validator: Any, data: object) -> Rejected:
-    """The first way in which `data` breaks the schema."""
-    error = next(iter(validator.iter_errors(data)))
-    pointer = "/data" + json_pointer(list(error.instance_path))
-    return Rejected(Reason.SCHEMA_VIOLATION, str(error.message)[:2000], pointer)
 
 
 def refusal(event: Any, rejected: Rejected) -> Refusal:
