@@ -1,4 +1,4 @@
-"""`pulse preview` and `pulse reconcile`."""
+"""`pulse preview`, `pulse snapshots` and `pulse reconcile`: what landed, and that it adds up."""
 
 import json
 from dataclasses import asdict
@@ -8,10 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import AsJson, emit, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.lake.preview import MAX_LIMIT
+from pulse_pipelines.lake import snapshots as history
+from pulse_pipelines.lake.formats import to_csv, to_json
+from pulse_pipelines.lake.preview import MAX_LIMIT, moment
 from pulse_pipelines.lake.preview import preview as read_preview
 from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
+from pulse_resources.errors import UserError
 
 app = typer.Typer()
 
@@ -21,13 +26,67 @@ CELL_WIDTH = 26
 
 @app.command()
 def preview(
-    tenant: Annotated[str, typer.Argument(help="The tenant's slug.")],
-    slug: Annotated[str, typer.Argument(help="The dataset's slug.")],
+    tenant: TenantSlug,
+    slug: DatasetSlug,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="Most rows to show.")] = 10,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Events at this moment or later: 2026-11-19T10:00:00Z.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Events before this moment.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of the table, with commas between them; all if not given.")
+    ] = None,
+    snapshot: Annotated[
+        int | None, typer.Option(help="The table as this snapshot left it: pulse snapshots.")
+    ] = None,
+    as_of: Annotated[str | None, typer.Option(help="The table as it was at this moment.")] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Show the newest rows of a dataset, resolved as its tenant and read by DuckDB."""
-    rows = read_preview(registry.find_tenant(tenant), slug, limit)
-    print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}")
+    """Show the newest rows of a dataset, resolved as its tenant and read by DuckDB.
+
+    Example: pulse preview acme orders --limit 5 --columns timestamp,id --from 2026-11-19T00:00:00Z
+    """
+    if as_json and as_csv:
+        raise UserError("both --json and --csv are given", fix="Give one of them")
+    rows = read_preview(
+        registry.find_tenant(tenant),
+        slug,
+        limit,
+        columns=columns.split(",") if columns is not None else None,
+        start=moment(start) if start is not None else None,
+        end=moment(end) if end is not None else None,
+        snapshot_id=snapshot,
+        as_of=moment(as_of) if as_of is not None else None,
+    )
+    if as_json or as_csv:
+        content = to_json(rows) + b"\n" if as_json else to_csv(rows)
+        typer.echo(content, nl=False)
+    else:
+        print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}")
+
+
+@app.command()
+def snapshots(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    limit: Annotated[int, typer.Option(min=1, help="Most snapshots to show.")] = history.SHOWN,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.
+
+    Example: pulse snapshots acme orders
+    """
+    found = history.snapshots(registry.find_tenant(tenant), slug, limit)
+    if as_json:
+        emit(found)
+        return
+    rows = (
+        (str(s.snapshot_id), s.committed_at, s.operation, s.added_rows, s.total_rows, s.batch_id, s.schema_id)
+        for s in found
+    )
+    columns = ("snapshot", "committed", "operation", "rows added", "rows", "batch", "schema")
+    show_table(columns, rows, empty="No snapshots yet: nothing has landed")
 
 
 def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> None:

@@ -1,0 +1,124 @@
+"""/v1/datasets/{slug}/preview and /snapshots: rows of a dataset, now or at an earlier moment."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+
+from pulse_api.http.auth import Reader
+from pulse_api.http.models import DatasetSlug
+from pulse_api.http.negotiation import chosen
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines.lake import snapshots as history
+from pulse_pipelines.lake.formats import ARROW, CSV, FORMATS, JSON
+from pulse_pipelines.lake.preview import MAX_LIMIT, moment
+from pulse_pipelines.lake.preview import preview as read_preview
+
+router = resource("preview", "/v1/datasets/{slug}")
+
+DEFAULT_LIMIT = 100
+MAX_SNAPSHOTS = 10_000
+INT64_MAX = 2**63 - 1
+
+Moment = Annotated[
+    datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+ROWS: dict[str, Any] = {
+    "type": "object",
+    "required": ["rows"],
+    "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
+}
+_TEXT = "A header, then a line per row (RFC 4180); nested values are JSON text."
+ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The rows, the latest event first.",
+        "content": {
+            JSON: {"schema": ROWS},
+            CSV: {"schema": {"type": "string", "description": _TEXT}},
+            ARROW: {"schema": {"type": "string", "format": "binary", "description": "Arrow IPC stream."}},
+        },
+    }
+}
+
+
+class SnapshotInfo(BaseModel):
+    snapshot_id: int
+    parent_id: int | None
+    committed_at: datetime
+    operation: str = Field(description="append, overwrite, replace or delete.")
+    added_rows: int
+    total_rows: int
+    batch_id: str | None = Field(description="Of the batch that landed it; null: upkeep.")
+    schema_id: int | None
+
+
+class SnapshotList(BaseModel):
+    snapshots: list[SnapshotInfo]
+
+
+@router.get(
+    "/preview",
+    summary="Preview a dataset's newest rows",
+    response_class=Response,
+    responses=ANSWER | documented(401, 403, 404, 406, 422, 429, 503),
+)
+def preview(
+    request: Request,
+    principal: Reader,
+    slug: DatasetSlug,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Most rows to give.")] = DEFAULT_LIMIT,
+    start: Annotated[
+        Moment | None, Query(alias="from", description="Events at this moment or later.")
+    ] = None,
+    end: Annotated[Moment | None, Query(alias="to", description="Events before this moment.")] = None,
+    columns: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(,[A-Za-z_][A-Za-z0-9_]*)*$",
+            description="Columns of the table, with commas between them; all if not given.",
+            examples=["timestamp,id"],
+        ),
+    ] = None,
+    snapshot_id: Annotated[
+        int | None, Query(ge=0, le=INT64_MAX, description="The table as this snapshot left it.")
+    ] = None,
+    as_of: Annotated[
+        Moment | None, Query(description="The table as it was then; not together with `snapshot_id`.")
+    ] = None,
+) -> Response:
+    """The newest rows by timestamp, as JSON, CSV or an Arrow stream by the header Accept.
+
+    A slug that only another tenant has is not found. Before its first snapshot a dataset has no rows. One
+    preview has a limit of time and of memory: 503 and 422 say which was reached.
+    """
+    media_type = chosen(request, list(FORMATS))
+    rows = read_preview(
+        principal.tenant,
+        slug,
+        limit,
+        columns=None if columns is None else columns.split(","),
+        start=start,
+        end=end,
+        snapshot_id=snapshot_id,
+        as_of=as_of,
+    )
+    return Response(FORMATS[media_type](rows), media_type=media_type, headers={"Vary": "Accept"})
+
+
+@router.get(
+    "/snapshots",
+    summary="List a dataset's snapshots",
+    responses=documented(401, 403, 404, 422, 429, 503),
+)
+def snapshots(
+    principal: Reader,
+    slug: DatasetSlug,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_SNAPSHOTS, description="Most snapshots to give.")
+    ] = history.SHOWN,
+) -> SnapshotList:
+    """The commits to the dataset's table that are kept, newest first: moments to travel to."""
+    found = history.snapshots(principal.tenant, slug, limit)
+    return SnapshotList(snapshots=[SnapshotInfo(**vars(snapshot)) for snapshot in found])
