@@ -115,6 +115,8 @@ class ApiSettings(BaseModel):
     """Events in flight to the broker; more are answered with 503 and Retry-After."""
     cache_seconds: float = Field(default=30.0, ge=0)
     """How long keys, schemas and limits are kept if no change is announced."""
+    access_log: bool = True
+    """A line per request on standard output, without payloads and keys."""
     open_metrics: bool = False
     """Whether /metrics, which names tenants, may be read without an operator's key."""
     preview_seconds: float = Field(default=10.0, gt=0)

@@ -12,7 +12,17 @@ from pulse_api.http import problems
 from pulse_api.http.door import Door
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.problems import Problem
-from pulse_api.http.routes import collect, datasets, health, keys, preview, schemas, tenants, usage
+from pulse_api.http.routes import (
+    collect,
+    datasets,
+    dead_letters,
+    health,
+    keys,
+    preview,
+    schemas,
+    tenants,
+    usage,
+)
 from pulse_resources.settings import load_settings
 
 DESCRIPTION = """\
@@ -27,6 +37,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     schemas.router,
     datasets.router,
     preview.router,
+    dead_letters.router,
     usage.router,
     keys.router,
     tenants.router,
@@ -44,6 +55,7 @@ def create_app() -> FastAPI:
         lifespan=_lifespan,
         openapi_url="/openapi.json",
         redirect_slashes=False,
+        max_body_size=settings.max_body_bytes,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     for router in ROUTERS:
@@ -57,7 +69,7 @@ def create_app() -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Content-Encoding", "X-Request-Id"],
             expose_headers=["X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Envelope, log=settings.access_log)
     return app
 
 

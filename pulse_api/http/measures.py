@@ -20,6 +20,12 @@ REJECTED = Counter(
 IN_FLIGHT = Gauge("pulse_collect_events_in_flight", "Events that the broker has not acknowledged yet.")
 
 
+def answered(method: str, route: str, status: int, seconds: float) -> None:
+    """Count one request."""
+    REQUESTS.labels(method, route, str(status)).inc()
+    SECONDS.labels(route).observe(seconds)
+
+
 def collected(tenant: str, accepted: int, reasons: Iterable[Reason]) -> None:
     """Count the verdicts of one request."""
     ACCEPTED.labels(tenant).inc(accepted)

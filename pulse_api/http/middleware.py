@@ -1,54 +1,35 @@
-"""Around every request: an id, a bound on the body, one line of log, the measures.
+"""Around every request: an id, one line of log, the measures.
 
 Plain ASGI: Starlette's own base class costs more than the rest of a small request.
 """
 
-import logging
+import os
 import re
-import secrets
 import time
 
-import orjson
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulse_api.http import measures
+from pulse_api.http import logs, measures
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_log = logging.getLogger("pulse.api.access")
 
 
 class Envelope:
-    """Wraps the app.
+    """Wraps the app; `log` says whether requests are logged."""
 
-    Args:
-        max_body_bytes: a larger body is answered with 413, before it is read where its length is announced.
-    """
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, log: bool) -> None:
         self._app = app
-        self._max = max_body_bytes
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        request_id = given.decode() if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        request_id = _request_id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         status = 500
-        received = 0
-
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max:
-                raise HTTPException(413, f"a body may have {self._max:,} bytes")
-            return message
 
         async def answered(message: Message) -> None:
             nonlocal status
@@ -58,25 +39,28 @@ class Envelope:
             await send(message)
 
         try:
-            await self._app(scope, bounded, answered)
+            await self._app(scope, receive, answered)
         finally:
-            self._note(scope, state, status, time.perf_counter() - began, received)
+            seconds = time.perf_counter() - began
+            route = getattr(scope.get("route"), "path", "unknown")  # its template: no ids, few values
+            measures.answered(scope["method"], route, status, seconds)
+            if self._log:
+                logs.access(
+                    {
+                        "request_id": request_id,
+                        "method": scope["method"],
+                        "route": route,
+                        "status": status,
+                        "ms": round(seconds * 1000, 2),
+                        "tenant": state.get("tenant"),
+                        "key": state.get("key_id"),
+                    }
+                )
 
-    def _note(
-        self, scope: Scope, state: dict[str, object], status: int, seconds: float, received: int
-    ) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")  # its template: no ids, few values
-        measures.REQUESTS.labels(scope["method"], route, str(status)).inc()
-        measures.SECONDS.labels(route).observe(seconds)
-        if _log.isEnabledFor(logging.INFO):
-            line = {
-                "request_id": state["request_id"],
-                "method": scope["method"],
-                "route": route,
-                "status": status,
-                "ms": round(seconds * 1000, 2),
-                "bytes": received,
-                "tenant": state.get("tenant"),
-                "key": state.get("key_id"),
-            }
-            _log.info("%s", orjson.dumps(line).decode())
+
+def _request_id(scope: Scope) -> str:
+    """The caller's own, where it is harmless, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return os.urandom(8).hex()

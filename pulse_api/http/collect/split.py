@@ -18,7 +18,7 @@ LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/js
 JSON = "application/json"
 CLOUDEVENT = "application/cloudevents+json"
 CLOUDEVENTS = "application/cloudevents-batch+json"
-ARRAYS_OF_EVENTS = 1
+LEVELS_OF_AN_ARRAY = 1
 """Levels that an array adds to the depth of its events."""
 
 
@@ -62,34 +62,37 @@ def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth
 
 
 def _json(body: bytes, max_depth: int) -> list[Item]:
-    decoded = _decoded(body, max_depth + ARRAYS_OF_EVENTS)
+    decoded = _decoded(body)
     if not isinstance(decoded, list):
         return [Item(body, decoded)]
     if suspicious(body):
-        return [Item(json.dumps(element).encode()) for element in json.loads(body)]
+        return [Item(json.dumps(element).encode()) for element in _exact(body, max_depth)]
     return [Item(orjson.dumps(element), element) for element in decoded]
 
 
 def _array(body: bytes, max_depth: int) -> list[Any]:
-    decoded = _exact(body, max_depth + ARRAYS_OF_EVENTS)
+    decoded = _exact(body, max_depth)
     if not isinstance(decoded, list):
         raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array")
     return decoded
 
 
-def _exact(body: bytes, max_depth: int) -> Any:
-    """Decoded without what orjson does silently: the judge must see integers as they were sent."""
-    decoded = _decoded(body, max_depth)
-    return json.loads(body) if suspicious(body) else decoded
-
-
-def _decoded(body: bytes, max_depth: int) -> Any:
-    if body.count(b"{") + body.count(b"[") > max_depth and nesting(body) > max_depth:
-        raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
+def _decoded(body: bytes) -> Any:
+    """Decoded by orjson, which bounds the depth that it follows."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ProblemError(400, "malformed", f"the body is not JSON: {error}") from error
+
+
+def _exact(body: bytes, max_depth: int) -> Any:
+    """Decoded without what orjson does silently: the judge must see integers as they were sent."""
+    decoded = _decoded(body)
+    if not suspicious(body):
+        return decoded
+    if nesting(body) > max_depth + LEVELS_OF_AN_ARRAY:  # the standard library recurses
+        raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
+    return json.loads(body)
 
 
 def _mapped(event: dict[str, Any]) -> Item:
