@@ -8,7 +8,7 @@ import os
 
 import typer
 
-from pulse_api.cli import batch, collect, dataset, demo, key, lake, schema, stack, tenant
+from pulse_api.cli import batch, collect, dataset, demo, dlq, key, lake, schema, stack, tenant
 from pulse_api.cli.guard import Guarded
 from pulse_resources.postgres import close_pools
 
@@ -28,6 +28,7 @@ app.add_typer(tenant.app, name="tenant")
 app.add_typer(key.app, name="key")
 app.add_typer(schema.app, name="schema")
 app.add_typer(dataset.app, name="dataset")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(batch.app, name="batch")
 
 

@@ -2,13 +2,14 @@
 
 import re
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pulse_api.cli import complete
+from pulse_pipelines.domain.event import parse_date, parse_timestamp
 from pulse_resources.errors import UserError
 
 TenantSlug = Annotated[
@@ -37,6 +38,24 @@ def duration(text: str) -> timedelta:
     if seconds > _LONGEST.total_seconds():
         raise typer.BadParameter(f"{text!r} is longer than a hundred years")
     return timedelta(seconds=seconds)
+
+
+def moment(text: str) -> datetime:
+    """A time: RFC 3339, a date (its midnight in UTC), or how long ago, such as `2h`.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    if re.fullmatch(r"(\d+[smhdw])+", text):
+        return datetime.now(UTC) - duration(text)
+    if isinstance(found := parse_timestamp(text), datetime):
+        return found
+    try:
+        return datetime.combine(parse_date(text), time.min, UTC)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no time: write 2026-11-19T10:00:00Z, 2026-11-19, or 2h for two hours ago"
+        ) from error
 
 
 def read(file: Path, what: str) -> bytes:

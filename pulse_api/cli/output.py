@@ -61,6 +61,13 @@ def remark(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(escape(line), highlight=False)
 
 
+def harmless(value: object) -> object:
+    """What a stranger wrote, unable to steer the terminal of whoever looks at it."""
+    if not isinstance(value, str):
+        return value
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in value)
+
+
 def cell(value: object) -> str:
     """A value as a person reads it."""
     if value is None:

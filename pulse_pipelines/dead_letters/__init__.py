@@ -17,9 +17,10 @@ from pulse_pipelines.dead_letters.letters import (
     summary,
 )
 from pulse_pipelines.dead_letters.replay import replay
-from pulse_pipelines.dead_letters.verdicts import Outcome, Result, Verdict
+from pulse_pipelines.dead_letters.verdicts import UNRESOLVED, Outcome, Result, Verdict
 
 __all__ = [
+    "UNRESOLVED",
     "DeadLetter",
     "Filter",
     "Opened",

@@ -1,0 +1,278 @@
+"""`pulse dlq`: dead letters, from a look at their reasons to their replay once the cause is gone."""
+
+import base64
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from pulse_api.cli import complete
+from pulse_api.cli.arguments import TenantSlug, moment
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, emit, harmless, remark, say, show_fields, show_table
+from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
+from pulse_pipelines.dead_letters.letters import MAX_LIMIT
+from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.errors import UserError
+
+MANY = 1_000
+"""Letters from which on a bar shows how it goes."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Dead letters: events that could not land. Look at them, remove the cause, replay them.",
+)
+
+
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="Only of this dataset, as the event named it.", autocompletion=complete.datasets),
+]
+Why = Annotated[Reason | None, typer.Option(help="Only with this reason; see docs/reasons.md.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(parser=moment, metavar="TIME", help="Only set aside at this time or later, e.g. 2h."),
+]
+Until = Annotated[
+    datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only set aside before this time.")
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids from `pulse dlq list`: 0-17", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="All that are open, or all that fit the filters.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+
+
+@app.command("list")
+def list_letters(
+    tenant: TenantSlug,
+    dataset: Dataset = None,
+    reason: Why = None,
+    since: Since = None,
+    until: Until = None,
+    state: Annotated[State, typer.Option(help="Which ones, by what became of them.")] = State.OPEN,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="Most to show.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on behind a page: the cursor that it gave.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a tenant's dead letters, the latest first, without their bytes.
+
+    Example: pulse dlq list acme --reason schema_violation --since 2h
+    """
+    where = Filter(dataset, reason, since, until)
+    page = dead_letters.list_dead_letters(
+        registry.find_tenant(tenant), where, state=state, limit=limit, after=after
+    )
+    if as_json:
+        emit({"dead_letters": [_document(letter) for letter in page.letters], "next": page.next})
+        return
+    rows = [
+        (
+            *(letter.letter_id, letter.settled_at, letter.reason, harmless(letter.dataset)),
+            *(harmless(letter.event_id), harmless(letter.pointer), _short(letter.detail)),
+            letter.resolution or "open",
+        )
+        for letter in page.letters
+    ]
+    columns = ("id", "set aside", "reason", "dataset", "event id", "pointer", "detail", "state")
+    show_table(columns, rows, empty="No such dead letters.")
+    if page.next:
+        remark(f"There are more: --after {page.next}")
+
+
+@app.command("summary")
+def summarize(
+    tenant: TenantSlug,
+    dataset: Dataset = None,
+    since: Since = None,
+    until: Until = None,
+    state: Annotated[State, typer.Option(help="Which ones, by what became of them.")] = State.OPEN,
+    as_json: AsJson = False,
+) -> None:
+    """Count a tenant's dead letters by reason, the most frequent first.
+
+    Example: pulse dlq summary acme --since 1d
+    """
+    where = Filter(dataset, None, since, until)
+    found = dead_letters.summary(registry.find_tenant(tenant), where, state=state)
+    if as_json:
+        emit([asdict(entry) for entry in found])
+        return
+    rows = ((entry.reason, entry.count, entry.oldest, entry.newest) for entry in found)
+    show_table(("reason", "dead letters", "first", "last"), rows, empty="No such dead letters.")
+
+
+@app.command("show")
+def show_letter(
+    tenant: TenantSlug,
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="Id from `pulse dlq list`.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the event's original bytes, nothing else.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dead letter: why it could not land, and the event as it was received.
+
+    Example: pulse dlq show acme 0-17 --raw > event.json
+    """
+    letter, payload = dead_letters.find_dead_letter(registry.find_tenant(tenant), letter_id)
+    if raw:
+        sys.stdout.buffer.write(payload)
+        return
+    if as_json:
+        emit(_document(letter) | {"payload_base64": base64.b64encode(payload).decode()} | _text(payload))
+        return
+    fields = _document(letter).items()
+    show_fields((name.replace("_", " "), harmless(value)) for name, value in fields)
+    say(str(harmless(payload.decode(errors="replace"))))
+
+
+@app.command("replay")
+def replay_letters(
+    tenant: TenantSlug,
+    ids: Ids = None,
+    dataset: Dataset = None,
+    reason: Why = None,
+    since: Since = None,
+    until: Until = None,
+    everything: All = False,
+    schema_version: Annotated[
+        int | None, typer.Option(min=1, help="Version of the dataset's schema that the events shall follow.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish dead letters again that could land now. They pass the same gate: nothing lands twice.
+
+    Name ids, or filters, or --all. Those that still cannot land stay open. Exit code 1 if there are any.
+
+    Example: pulse dlq replay acme --reason unknown_dataset --dry-run
+    """
+    chosen = _chosen(ids, Filter(dataset, reason, since, until), everything)
+    owner = registry.find_tenant(tenant)
+    with _progress(owner, chosen, "replaying") as progress:
+        result = dead_letters.replay(
+            owner, chosen, schema_version=schema_version, dry_run=dry_run, progress=progress
+        )
+    _show(result, as_json)
+
+
+@app.command("discard")
+def discard_letters(
+    tenant: TenantSlug,
+    ids: Ids = None,
+    dataset: Dataset = None,
+    reason: Why = None,
+    since: Since = None,
+    until: Until = None,
+    everything: All = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever the filters fit.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Close dead letters that nobody wants to land. Their bytes stay, to be looked at.
+
+    Name ids, or filters, or --all; without ids it asks first.
+
+    Example: pulse dlq discard acme --reason undecodable --until 30d --yes
+    """
+    chosen = _chosen(ids, Filter(dataset, reason, since, until), everything)
+    owner = registry.find_tenant(tenant)
+    if isinstance(chosen, Filter) and not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise UserError(
+                "discarding by filter needs a confirmation", fix="Look with --dry-run, then add --yes"
+            )
+        typer.confirm(f"Discard {_count(owner, chosen):,} dead letters of {tenant}?", abort=True, err=True)
+    with _progress(owner, chosen, "discarding") as progress:
+        result = dead_letters.discard(owner, chosen, dry_run=dry_run, progress=progress)
+    _show(result, as_json)
+
+
+def _chosen(ids: list[str] | None, where: Filter, everything: bool) -> Filter | list[str]:
+    if ids and (everything or where != Filter()):
+        raise UserError("ids and filters together", fix="Name either")
+    if ids:
+        return ids
+    if where == Filter() and not everything:
+        raise UserError("which dead letters?", fix="Name ids, or filters, or --all")
+    return where
+
+
+def _count(tenant: Tenant, where: Filter) -> int:
+    return sum(entry.count for entry in dead_letters.summary(tenant, where))
+
+
+@contextmanager
+def _progress(
+    tenant: Tenant, chosen: Filter | list[str], what: str
+) -> Iterator[Callable[[int], None] | None]:
+    console = Console(stderr=True)
+    total = _count(tenant, chosen) if isinstance(chosen, Filter) else len(chosen)
+    if total < MANY or not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _document(letter: DeadLetter) -> dict[str, Any]:
+    return {"id": letter.letter_id} | asdict(letter)
+
+
+def _text(payload: bytes) -> dict[str, str | None]:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload": None}
+
+
+def _short(detail: str) -> object:
+    return harmless(detail if len(detail) <= 80 else f"{detail[:79]}…")
+
+
+_SENTENCES = {
+    Outcome.WOULD_LAND: "would land",
+    Outcome.PUBLISHED: "published again: they land with the next batch",
+    Outcome.DUPLICATE: "need not land: another event with the same id does",
+    Outcome.REJECTED: "still cannot land",
+    Outcome.DISCARDED: "discarded",
+    Outcome.ALREADY_REPLAYED: "are replayed already",
+    Outcome.ALREADY_DISCARDED: "are discarded already",
+    Outcome.NOT_FOUND: "do not exist",
+}
+
+
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        emit(
+            {
+                "dry_run": result.dry_run,
+                "counts": {outcome.value: count for outcome, count in result.counts.items()},
+                "verdicts": [asdict(verdict) for verdict in result.verdicts],
+            }
+        )
+    else:
+        odd = [verdict for verdict in result.verdicts if verdict.outcome in dead_letters.UNRESOLVED]
+        if odd:
+            rows = (
+                (v.letter_id, v.outcome, v.reason, harmless(v.pointer), _short(v.detail or "")) for v in odd
+            )
+            show_table(("id", "outcome", "reason", "pointer", "detail"), rows, empty="")
+        for outcome in Outcome:
+            if count := result.counts.get(outcome):
+                say(f"{count:,} {_SENTENCES[outcome]}")
+        if not result.total:
+            remark("No such open dead letters.")
+    if not result.complete:
+        raise typer.Exit(FAILED)

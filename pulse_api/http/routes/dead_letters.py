@@ -1,0 +1,255 @@
+"""/v1/dead-letters: events that could not land; replay them once the cause is gone, or discard them."""
+
+import base64
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+
+from pulse_api.http import negotiation
+from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.models import Body
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines import dead_letters
+from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
+from pulse_pipelines.dead_letters.letters import MAX_LIMIT
+from pulse_pipelines.domain.event import Reason
+
+router = resource("dead letters", "/v1/dead-letters")
+
+MAX_RESOLVED = 10_000
+"""Letters that one request may replay or discard; a cursor leads to the next."""
+BYTES = "application/octet-stream"
+
+DatasetName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
+LetterId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}-[0-9]{1,18}$")]
+CursorText = Annotated[str, StringConstraints(max_length=200)]
+
+
+class LetterFilter(Body):
+    """Open dead letters that fit all that is given; an empty filter fits all."""
+
+    dataset: DatasetName | None = Field(default=None, description="The dataset that the event named.")
+    reason: Reason | None = Field(default=None, strict=False)
+    since: AwareDatetime | None = Field(
+        default=None, strict=False, description="Set aside at this time or later."
+    )
+    until: AwareDatetime | None = Field(default=None, strict=False, description="Set aside before this time.")
+
+    def filter(self) -> Filter:
+        return Filter(self.dataset, self.reason, self.since, self.until)
+
+
+class _Query(LetterFilter):
+    state: State = Field(default=State.OPEN, strict=False, description="By what became of them.")
+
+
+class ListQuery(_Query):
+    limit: int = Field(default=100, ge=1, le=MAX_LIMIT, strict=False)
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before.")
+
+
+class ByIds(Body):
+    """Letters by their ids."""
+
+    ids: list[LetterId] = Field(min_length=1, max_length=MAX_LIMIT, examples=[["0-17", "1-4"]])
+    dry_run: bool = Field(default=False, description="Only say what would happen.")
+
+    def what(self) -> dict[str, Any]:
+        """The arguments of `replay` and `discard` that say which letters, and how."""
+        return {"chosen": self.ids, "dry_run": self.dry_run}
+
+
+class ByFilter(Body):
+    """Letters that fit a filter, the oldest first."""
+
+    filter: LetterFilter
+    dry_run: bool = Field(default=False, description="Only say what would happen.")
+    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_RESOLVED, description="Letters to look at.")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
+
+    def what(self) -> dict[str, Any]:
+        """The arguments of `replay` and `discard` that say which letters, and how."""
+        chosen = self.filter.filter()
+        return {"chosen": chosen, "dry_run": self.dry_run, "limit": self.limit, "after": self.cursor}
+
+
+_VERSION = Field(
+    default=None,
+    ge=1,
+    le=2**31 - 1,
+    description="A version that the events' dataset follows or followed: the events are published as its.",
+)
+
+
+class ReplayByIds(ByIds):
+    schema_version: int | None = _VERSION
+
+
+class ReplayByFilter(ByFilter):
+    schema_version: int | None = _VERSION
+
+
+class DeadLetterInfo(BaseModel):
+    id: str = Field(
+        examples=["0-17"], description="`<partition>-<offset>` of the event in the tenant's topic."
+    )
+    dataset: str | None = Field(description="As the event named it, whether or not there is one.")
+    event_id: str | None
+    reason: str = Field(examples=["schema_violation"])
+    pointer: str | None = Field(description="JSON pointer into the event, where there is one.")
+    detail: str
+    size: int = Field(description="Bytes of the event as it was received.")
+    received_at: datetime
+    set_aside_at: datetime
+    batch_id: str
+    state: State
+    resolved_at: datetime | None = Field(description="When it was replayed or discarded.")
+
+
+class OpenedDeadLetter(DeadLetterInfo):
+    payload: str | None = Field(description="The event as it was received; null where it is not UTF-8.")
+    payload_base64: str = Field(description="The same, to the byte.")
+
+
+class DeadLetterPage(BaseModel):
+    dead_letters: list[DeadLetterInfo] = Field(description="The latest first.")
+    next_cursor: str | None = Field(description="Where the next page begins; null on the last.")
+
+
+class ReasonInfo(BaseModel):
+    reason: str
+    count: int
+    oldest: datetime = Field(description="When the first of them was set aside.")
+    newest: datetime
+
+
+class Summary(BaseModel):
+    total: int
+    reasons: list[ReasonInfo] = Field(description="The most frequent first.")
+
+
+class VerdictInfo(BaseModel):
+    id: str
+    outcome: Outcome
+    dataset: str | None
+    event_id: str | None
+    reason: str | None = Field(description="Why it still cannot land.")
+    pointer: str | None
+    detail: str | None
+
+
+class Resolved(BaseModel):
+    """What became of the letters, or would."""
+
+    dry_run: bool
+    total: int
+    counts: dict[str, int] = Field(description="By outcome.", examples=[{"published": 12, "rejected": 1}])
+    verdicts: list[VerdictInfo] = Field(description="Of the first 1,000.")
+    next_cursor: str | None = Field(description="Go on with it when `limit` was reached; else null.")
+
+
+def _state(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.letter_id,
+        "dataset": letter.dataset,
+        "event_id": letter.event_id,
+        "reason": letter.reason,
+        "pointer": letter.pointer,
+        "detail": letter.detail,
+        "size": letter.size,
+        "received_at": letter.received_at,
+        "set_aside_at": letter.settled_at,
+        "batch_id": letter.batch_id,
+        "state": State(letter.resolution or State.OPEN),
+        "resolved_at": letter.resolved_at,
+    }
+
+
+def _resolved(result: Result) -> Resolved:
+    return Resolved(
+        dry_run=result.dry_run,
+        total=result.total,
+        counts={outcome.value: count for outcome, count in result.counts.items()},
+        verdicts=[
+            VerdictInfo(
+                id=verdict.letter_id,
+                outcome=verdict.outcome,
+                dataset=verdict.dataset,
+                event_id=verdict.event_id,
+                reason=verdict.reason,
+                pointer=verdict.pointer,
+                detail=verdict.detail,
+            )
+            for verdict in result.verdicts
+        ],
+        next_cursor=result.next,
+    )
+
+
+@router.get("", summary="List dead letters", responses=documented(401, 403, 422, 429, 503))
+def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLetterPage:
+    """The tenant's dead letters, the latest first, without their bytes."""
+    page = dead_letters.list_dead_letters(
+        principal.tenant, query.filter(), state=query.state, limit=query.limit, after=query.cursor
+    )
+    return DeadLetterPage(
+        dead_letters=[DeadLetterInfo(**_state(letter)) for letter in page.letters], next_cursor=page.next
+    )
+
+
+@router.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))
+def summary(principal: Reader, query: Annotated[_Query, Query()]) -> Summary:
+    """How many dead letters there are, by reason."""
+    found = dead_letters.summary(principal.tenant, query.filter(), state=query.state)
+    return Summary(
+        total=sum(entry.count for entry in found), reasons=[ReasonInfo(**vars(entry)) for entry in found]
+    )
+
+
+@router.get(
+    "/{letter_id}",
+    summary="Get a dead letter",
+    response_model=OpenedDeadLetter,
+    responses=documented(401, 403, 404, 406, 422, 429, 503)
+    | {200: {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def get(principal: Reader, letter_id: str, request: Request) -> Response | OpenedDeadLetter:
+    """One dead letter with the event that it is, as JSON or, by Accept, as its original bytes alone."""
+    media_type = negotiation.chosen(request, ("application/json", BYTES))
+    letter, payload = dead_letters.find_dead_letter(principal.tenant, letter_id)
+    if media_type == BYTES:
+        return Response(payload, media_type=BYTES)
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = None
+    encoded = base64.b64encode(payload).decode()
+    return OpenedDeadLetter(**_state(letter), payload=text, payload_base64=encoded)
+
+
+@router.post(
+    "/replay",
+    summary="Replay dead letters",
+    responses=documented(400, 401, 403, 413, 422, 429, 503),
+)
+def replay(principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
+    """Publish open dead letters again that could land by the datasets as they are now.
+
+    They pass the same gate as every event, so nothing lands twice, however often this is repeated. Those that
+    still cannot land stay open, each with a verdict that says why.
+    """
+    result = dead_letters.replay(principal.tenant, schema_version=body.schema_version, **body.what())
+    return _resolved(result)
+
+
+@router.post(
+    "/discard",
+    summary="Discard dead letters",
+    responses=documented(400, 401, 403, 413, 422, 429, 503),
+)
+def discard(principal: Manager, body: ByIds | ByFilter) -> Resolved:
+    """Close open dead letters that nobody wants to land; their bytes stay."""
+    return _resolved(dead_letters.discard(principal.tenant, **body.what()))
