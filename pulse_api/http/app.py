@@ -18,6 +18,7 @@ from pulse_api.http.routes import (
     dead_letters,
     health,
     keys,
+    metrics,
     preview,
     schemas,
     tenants,
@@ -42,6 +43,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     keys.router,
     tenants.router,
     health.router,
+    metrics.router,
 )
 
 
@@ -55,7 +57,6 @@ def create_app() -> FastAPI:
         lifespan=_lifespan,
         openapi_url="/openapi.json",
         redirect_slashes=False,
-        max_body_size=settings.max_body_bytes,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     for router in ROUTERS:
@@ -69,7 +70,7 @@ def create_app() -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Content-Encoding", "X-Request-Id"],
             expose_headers=["X-Request-Id", "Retry-After"],
         )
-    app.add_middleware(Envelope, log=settings.access_log)
+    app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes, log=settings.access_log)
     return app
 
 

@@ -1,4 +1,4 @@
-"""Around every request: an id, one line of log, the measures.
+"""Around every request: an id, a bound on the body, one line of log, the measures.
 
 Plain ASGI: Starlette's own base class costs more than the rest of a small request.
 """
@@ -7,6 +7,7 @@ import os
 import re
 import time
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_api.http import logs, measures
@@ -15,10 +16,16 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Envelope:
-    """Wraps the app; `log` says whether requests are logged."""
+    """Wraps the app.
 
-    def __init__(self, app: ASGIApp, log: bool) -> None:
+    Args:
+        max_body_bytes: a larger body is not read to its end: 413.
+        log: whether requests are logged.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, log: bool) -> None:
         self._app = app
+        self._max = max_body_bytes
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,7 +36,15 @@ class Envelope:
         request_id = _request_id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        status = 500
+        status, received = 500, 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max:
+                raise HTTPException(413, f"a body may have {self._max:,} bytes")
+            return message
 
         async def answered(message: Message) -> None:
             nonlocal status
@@ -39,7 +54,7 @@ class Envelope:
             await send(message)
 
         try:
-            await self._app(scope, receive, answered)
+            await self._app(scope, bounded, answered)
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "unknown")  # its template: no ids, few values
