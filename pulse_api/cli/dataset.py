@@ -106,7 +106,7 @@ def delete_dataset(
             {
                 "dataset_id": deleted.dataset_id,
                 "slug": deleted.slug,
-                "files_kept": True,
+                "files": "kept",
                 "metadata_location": deleted.metadata_location,
             }
         )
@@ -122,6 +122,8 @@ def _document(owner: Tenant, dataset: Dataset) -> dict[str, Any]:
         "slug": dataset.slug,
         "name": dataset.name,
         "schema_uri": dataset.schema_uri,
+        "schema_version": dataset.schema_version,
+        "schema_versions": sorted(dataset.documents),
         "on_invalid": dataset.on_invalid,
         "table": f"{owner.namespace}.{dataset.slug}",
         "created_at": dataset.created_at,

@@ -116,6 +116,8 @@ def reconcile(
 
     Compares tables, dead letters and ledger offset by offset. Exit code 1, and the precise difference,
     when it does not hold.
+
+    Example: pulse reconcile acme
     """
     chosen = [registry.find_tenant(tenant)] if tenant else registry.list_tenants()
     console = Console(stderr=True)

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
+from pulse_pipelines.domain.shorthand import expand, is_shorthand
 from pulse_pipelines.registry import PublishedSchema
 from pulse_resources.errors import NotFound, UserError
 
@@ -24,16 +26,14 @@ def publish_schema(
 ) -> None:
     """Publish a JSON Schema as the next version of NAME and print its address.
 
-    Drafts 2020-12 (if $schema names none), 2019-09, 7, 6 and 4. The same document again answers with the
-    address that it has already.
+    Drafts 2020-12 (if $schema names none), 2019-09, 7, 6 and 4, or the shorthand that the example shows.
+    The same document again answers with the address that it has already.
 
-    Example: pulse schema publish acme orders orders.json
+    Example: echo '{"fields": {"country": "string", "at": "timestamp"}}' | pulse schema publish acme orders -
     """
-    try:
-        document = read(file, "schema").decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"cannot read the schema: {error}") from error
-    published = registry.publish_schema(registry.find_tenant(tenant), name, document)
+    published = registry.publish_schema(
+        registry.find_tenant(tenant), name, _written_out(read(file, "schema"))
+    )
     if as_json:
         emit(_document(published) | {"created": published.created})
         return
@@ -76,9 +76,18 @@ def show_schema(
     if not found:
         raise NotFound("no such schema", fix="See: pulse schema list", tenant=tenant, schema=schema)
     if as_json:
-        emit(_document(found[-1]) | {"document": found[-1].document})
+        emit(_document(found[-1]) | {"schema": orjson.loads(found[-1].document)})
     else:
         typer.echo(found[-1].document, nl=not found[-1].document.endswith("\n"))
+
+
+def _written_out(content: bytes) -> str:
+    """The schema in `content`: as it is, or what its shorthand stands for."""
+    try:
+        document = orjson.loads(content)
+        return orjson.dumps(expand(document)).decode() if is_shorthand(document) else content.decode()
+    except ValueError as error:
+        raise UserError(f"cannot read the schema: {error}") from error
 
 
 def _document(schema: PublishedSchema) -> dict[str, Any]:

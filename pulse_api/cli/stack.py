@@ -64,10 +64,34 @@ def up(
 
     Example: PULSE_API__PORT=8080 pulse up
     """
-    layout = Layout(pulse_home())
-    wanted = _wanted(without_dagster, only)
-    started = False
     console = _errors if as_json else _console
+    started = bring_up(console, _wanted(without_dagster, only), definitions)
+    if not started:
+        console.print("Pulse is up already.")
+    if not as_json:
+        announce(console)
+        return
+    layout = Layout(pulse_home())
+    rows = _addressed(layout)
+    emit(
+        {
+            "home": str(layout.home),
+            "started": started,
+            "addresses": {row.service: row.address for row in rows},
+            "operator_key": _first_key(rows),
+        }
+    )
+
+
+def bring_up(
+    console: Console, wanted: tuple[str, ...] = EVERYTHING, definitions: str = dagster.MODULE
+) -> bool:
+    """Have `wanted` running, and show on `console` how it gets there; False if it was up already.
+
+    Raises:
+        typer.Exit: it did not come up, and the person was told why.
+    """
+    layout, started = Layout(pulse_home()), False
     try:
         with console.status("Looking around") as spinner:
             progress = _Progress(spinner, console)
@@ -79,18 +103,23 @@ def up(
     except PulseError as error:
         _complain(layout, error)
         raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
-    rows = [row for row in status(layout).rows if row.address]
-    key = first_operator_key() if any(row.service == "api" for row in rows) else None
-    if as_json:
-        addresses = {row.service: row.address for row in rows}
-        emit({"home": str(layout.home), "started": started, "addresses": addresses, "operator_key": key})
-        return
-    if not started:
-        _console.print("Pulse is up already.")
-    _show_addresses(layout, rows)
-    if key:
-        _console.print(f"Operator key, shown once: {key}", soft_wrap=True, highlight=False)
-        _console.print("Another one: pulse key operator create")
+    return started
+
+
+def announce(console: Console) -> None:
+    """Show every address and, where there never was one, a new operator's key: the only time it is seen."""
+    layout = Layout(pulse_home())
+    rows = _addressed(layout)
+    table = _plain_table("service", "address", "")
+    for row in sorted(rows, key=lambda row: row.service not in _ADDRESSES_FIRST):
+        name = _ADDRESSES_FIRST.get(row.service, row.service)
+        table.add_row(name, row.address, "external" if row.external else row.note)
+    console.print("[bold]Pulse is up[/bold]")
+    console.print(table)
+    console.print(f"State and logs: {layout.home}", soft_wrap=True)
+    if key := _first_key(rows):
+        console.print(f"Operator key, shown once: {key}", soft_wrap=True, highlight=False)
+        console.print("Another one: pulse key operator create")
 
 
 @app.command()
@@ -164,14 +193,12 @@ def _follow(layout: Layout, wanted: tuple[str, ...], progress: _Progress, *, qui
         progress.step("Starting", ", ".join(busy))
 
 
-def _show_addresses(layout: Layout, rows: list[Row]) -> None:
-    table = _plain_table("service", "address", "")
-    for row in sorted(rows, key=lambda row: row.service not in _ADDRESSES_FIRST):
-        name = _ADDRESSES_FIRST.get(row.service, row.service)
-        table.add_row(name, row.address, "external" if row.external else row.note)
-    _console.print("[bold]Pulse is up[/bold]")
-    _console.print(table)
-    _console.print(f"State and logs: {layout.home}", soft_wrap=True)
+def _addressed(layout: Layout) -> list[Row]:
+    return [row for row in status(layout).rows if row.address]
+
+
+def _first_key(rows: list[Row]) -> str | None:
+    return first_operator_key() if any(row.service == "api" for row in rows) else None
 
 
 def _plain_table(*columns: str) -> Table:
