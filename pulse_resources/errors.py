@@ -5,6 +5,7 @@
     │   ├── AlreadyExists
     │   ├── NotFound
     │   ├── Conflict           the state of things does not allow it
+    │   │   └── Incompatible   a schema version that a dataset cannot follow
     │   └── QuotaExceeded      a limit of the tenant is reached
     ├── Transient              an outside system failed: the same work may succeed later
     ├── Terminal               will fail again for this dataset or topic, others can go on
@@ -13,6 +14,7 @@
 The class decides between retry and dead letter; nothing parses messages.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -55,6 +57,24 @@ class NotFound(UserError):  # noqa: N818
 
 class Conflict(UserError):  # noqa: N818
     pass
+
+
+class Incompatible(Conflict):
+    """`incompatibilities` has everything that stands in the way (see `domain.compatibility`)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fix: str | None = None,
+        incompatibilities: Iterable[object] = (),
+        **where: object,
+    ) -> None:
+        super().__init__(message, fix=fix, **where)
+        self.incompatibilities = tuple(incompatibilities)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__(), {"incompatibilities": self.incompatibilities}
 
 
 class QuotaExceeded(UserError):  # noqa: N818

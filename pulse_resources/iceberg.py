@@ -19,7 +19,12 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    SetCurrentSchemaUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 from typing_extensions import override
 
 from pulse_resources import object_store, postgres
@@ -108,6 +113,41 @@ def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
     if snapshot is None or table.metadata_location == old:
         raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
     return Staged(old, table.metadata_location, snapshot)
+
+
+def stage_schema(
+    table: Table,
+    schema: Schema,
+    rewritten: Iterable[tuple[DataFile, DataFile]],
+    properties: Mapping[str, str],
+) -> tuple[str, Schema]:
+    """Write metadata in which the table has another schema, and with it other files, without committing.
+
+    Args:
+        schema: the next one; field ids that the table has keep their meaning.
+        rewritten: pairs of a data file of the current snapshot and the one that takes its place, by the
+            new schema. Where there are any, one overwrite snapshot replaces them all; older snapshots keep
+            their files and are read by the schema that they were written by.
+        properties: set on the table, and said in the summary of that snapshot.
+
+    Returns:
+        The location of the metadata, and the schema with its id.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    pairs = list(rewritten)
+    number = max(known.schema_id for known in table.metadata.schemas) + 1
+    following = schema.model_copy(update={"schema_id": number})
+    with table.transaction() as transaction:
+        transaction._apply((AddSchemaUpdate(schema=following), SetCurrentSchemaUpdate()))
+        transaction.set_properties(dict(properties))
+        if pairs:
+            with transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as overwrite:
+                for before, after in pairs:
+                    overwrite.delete_data_file(before)
+                    overwrite.append_data_file(after)
+    return table.metadata_location, following
 
 
 def write_new_table(

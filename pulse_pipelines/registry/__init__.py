@@ -13,6 +13,7 @@ from pulse_pipelines.registry.datasets import (
     find_dataset,
     list_datasets,
 )
+from pulse_pipelines.registry.evolve import move_dataset
 from pulse_pipelines.registry.schemas import (
     PublishedSchema,
     find_schema,
@@ -36,5 +37,6 @@ __all__ = [
     "list_datasets",
     "list_schemas",
     "list_tenants",
+    "move_dataset",
     "publish_schema",
 ]

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
@@ -162,22 +162,9 @@ def token() -> str:
 
 def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[CandidateFile, pa.Buffer]:
     """Parquet bytes of rows of one day, and the candidate that describes them."""
-    schema = rows.schema
-    dictionary = [
-        field.name
-        for field in schema
-        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT
-    ]
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression="snappy" if rows.num_rows < SMALL_FILE_ROWS else "zstd",
-        use_dictionary=dictionary,
-        metadata_collector=collected,
-        store_schema=False,
-    ) as writer:
+    with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
         writer.write_table(rows, row_group_size=1_048_576)
     content = sink.getvalue()
     return (
@@ -193,6 +180,25 @@ def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[Cand
             positions=frozenset(positions(rows).to_pylist()) if rows.num_rows <= KNOWN_ROWS else None,
         ),
         content,
+    )
+
+
+def parquet_writer(
+    sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData]
+) -> pq.ParquetWriter:
+    """A writer of a data file of about this many rows; `collected` gets its footer."""
+    dictionary = [
+        field.name
+        for field in schema
+        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT
+    ]
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="snappy" if rows < SMALL_FILE_ROWS else "zstd",
+        use_dictionary=dictionary,
+        metadata_collector=collected,
+        store_schema=False,
     )
 
 

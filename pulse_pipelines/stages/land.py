@@ -15,13 +15,12 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.typedef import Record
+from pyiceberg.schema import Schema
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import columns, files
+from pulse_pipelines.stages import columns, files, metrics, recast
 from pulse_pipelines.stages.handles import (
     CandidateFile,
     DayLanding,
@@ -39,8 +38,6 @@ from pulse_resources.spark import run_tasks
 BATCH_PROPERTY = "pulse.batch-id"
 OVERLAP = 4
 """Datasets that one task stages at a time: most of staging is waiting for the object store."""
-
-_EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -158,10 +155,23 @@ def land_dataset(work: LandDataset) -> StagedTable:
 
 
 def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
-    """Stage the table's files on top of the metadata at `location`; also after a lost swap."""
+    """Stage the table's files on top of the metadata at `location`; also after a lost swap.
+
+    The dataset may have moved to a newer schema since the files were written: those that have a column
+    which was replaced are written again.
+
+    Raises:
+        Terminal: the table is another dataset's, of the same slug.
+        OSError: the object store failed.
+    """
+    current = iceberg.load_table(table.table, location)
+    owner = current.properties.get(iceberg.DATASET_PROPERTY)
+    if owner != str(table.dataset_id):
+        raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
+    fitting = tuple(_fitting(file, current.schema()) for file in table.files)
     staged = iceberg.stage_append(
-        iceberg.load_table(table.table, location),
-        [_data_file(file) for file in table.files],
+        current,
+        [metrics.data_file(f.path, f.day, f.rows, f.bytes, f.metrics) for f in fitting],
         {BATCH_PROPERTY: batch_id},
     )
     return replace(
@@ -169,7 +179,19 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
         old_location=staged.old,
         new_location=staged.new,
         snapshot_id=staged.snapshot_id,
+        files=fitting,
+        days=tuple(
+            replace(day, bytes=sum(file.bytes for file in fitting if file.day == day.day))
+            for day in table.days
+        ),
     )
+
+
+def _fitting(file: CandidateFile, schema: Schema) -> CandidateFile:
+    if not recast.stale(file.metrics.value_counts, schema):
+        return file
+    again = recast.recast(file.path, schema.model_dump_json())
+    return replace(file, path=again.path, bytes=again.bytes, metrics=again.metrics)
 
 
 def _without_duplicates(
@@ -203,26 +225,3 @@ def _without_duplicates(
 
 def _between(offsets: list[int], first: int, last: int) -> list[int]:
     return offsets[bisect_left(offsets, first) : bisect_left(offsets, last + 1)]
-
-
-def _data_file(file: CandidateFile) -> DataFile:
-    metrics = file.metrics
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=file.path,
-        file_format=FileFormat.PARQUET,
-        partition=Record((file.day - _EPOCH).days),
-        record_count=file.rows,
-        file_size_in_bytes=file.bytes,
-        column_sizes=dict(metrics.column_sizes),
-        value_counts=dict(metrics.value_counts),
-        null_value_counts=dict(metrics.null_value_counts),
-        nan_value_counts=dict(metrics.nan_value_counts),
-        lower_bounds=dict(metrics.lower_bounds),
-        upper_bounds=dict(metrics.upper_bounds),
-        split_offsets=list(metrics.split_offsets),
-        sort_order_id=None,
-        spec_id=0,
-        equality_ids=None,
-        key_metadata=None,
-    )

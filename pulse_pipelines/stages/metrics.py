@@ -5,15 +5,20 @@ files in a batch that is the larger part of writing them. A test compares the tw
 """
 
 import struct
+from collections.abc import Sequence
+from datetime import date
 from functools import lru_cache
 
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 from pulse_pipelines.stages.handles import Metrics
 
+EPOCH = date(1970, 1, 1)
 TRUNCATED = 16
 """Characters of a string's bound: Iceberg's default."""
 
@@ -41,8 +46,8 @@ def of_footer(table_schema: str, footer: pq.FileMetaData) -> Metrics:
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
     nulls: dict[int, int] = {}
-    lowest: dict[int, bytes] = {}
-    highest: dict[int, bytes] = {}
+    bounds: dict[int, list[pq.Statistics]] = {}
+    unbounded: set[int] = set()
     splits = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -55,20 +60,49 @@ def of_footer(table_schema: str, footer: pq.FileMetaData) -> Metrics:
             values[field] = values.get(field, 0) + column.num_values
             statistics = column.statistics
             if statistics is None:
+                unbounded.add(field)
                 continue
             nulls[field] = nulls.get(field, 0) + (statistics.null_count or 0)
             top_level = "." not in column.path_in_schema  # elements of lists have no bounds
-            if top_level and statistics.has_min_max and footer.num_row_groups == 1:
-                low, high = _bounds(statistics)
-                lowest[field] = low
-                if high is not None:
-                    highest[field] = high
+            if top_level and statistics.has_min_max:
+                bounds.setdefault(field, []).append(statistics)
+            elif statistics.null_count != column.num_values:
+                unbounded.add(field)
+    lowest: dict[int, bytes] = {}
+    highest: dict[int, bytes] = {}
+    for field in bounds.keys() - unbounded:
+        lowest[field], high = _bounds(bounds[field])
+        if high is not None:
+            highest[field] = high
     return Metrics(sizes, values, nulls, {}, lowest, highest, tuple(splits))
 
 
-def _bounds(statistics: pq.Statistics) -> tuple[bytes, bytes | None]:
-    if pack := _PACK.get(statistics.physical_type):
-        return pack(statistics.min_raw), pack(statistics.max_raw)
-    low, high = statistics.min, statistics.max
+def _bounds(groups: Sequence[pq.Statistics]) -> tuple[bytes, bytes | None]:
+    if pack := _PACK.get(groups[0].physical_type):
+        return pack(min(g.min_raw for g in groups)), pack(max(g.max_raw for g in groups))
+    low, high = min(g.min for g in groups), max(g.max for g in groups)
     upper = truncate_upper_bound_text_string(high, TRUNCATED)
     return low[:TRUNCATED].encode(), None if upper is None else upper.encode()
+
+
+def data_file(path: str, day: date, rows: int, size: int, metrics: Metrics) -> DataFile:
+    """The manifest's entry of a Parquet file that holds rows of one day."""
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record((day - EPOCH).days),
+        record_count=rows,
+        file_size_in_bytes=size,
+        column_sizes=dict(metrics.column_sizes),
+        value_counts=dict(metrics.value_counts),
+        null_value_counts=dict(metrics.null_value_counts),
+        nan_value_counts=dict(metrics.nan_value_counts),
+        lower_bounds=dict(metrics.lower_bounds),
+        upper_bounds=dict(metrics.upper_bounds),
+        split_offsets=list(metrics.split_offsets),
+        sort_order_id=None,
+        spec_id=0,
+        equality_ids=None,
+        key_metadata=None,
+    )

@@ -11,10 +11,11 @@ from uuid import UUID
 
 import psycopg
 
-from pulse_pipelines.stages import land, ledger
+from pulse_pipelines.stages import dead_letter, land, ledger
 from pulse_pipelines.stages.handles import (
     Failure,
     Landed,
+    LandingFailed,
     Plan,
     Settled,
     StagedTable,
@@ -136,7 +137,12 @@ def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, Ten
             fail_point("settle.after_commit")
             return outcome, part, time.monotonic() - started
         except _SwapLost as lost:
-            part = _restage(part, lost.table, plan.batch_id)
+            try:
+                part = _restage(part, lost.table, plan.batch_id)
+            except Terminal as error:  # the dataset was deleted meanwhile
+                landed, part = _refuse(landed, part, lost.table, error)
+                became = [ledger.of_range(landed, part, r) for r in part.ranges]
+                outcome = ledger.outcome(part, became)
         except psycopg.OperationalError:
             if _is_settled(plan.batch_id, part.tenant.tenant_id):  # only the answer was lost
                 return outcome, part, time.monotonic() - started
@@ -205,6 +211,22 @@ def _restage(part: TenantPart, lost: StagedTable, batch: str) -> TenantPart:
         location = iceberg.current_location(connection, lost.table)
     again = land.stage(lost, batch, location)
     return replace(part, tables=tuple(again if t is lost else t for t in part.tables))
+
+
+def _refuse(
+    landed: Landed, part: TenantPart, table: StagedTable, error: Terminal
+) -> tuple[Landed, TenantPart]:
+    """The batch and the part with the rows of one table among the dead letters."""
+    refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
+    marks = dead_letter.stage_refused(replace(landed, refused=(refused,)))
+    landed = replace(landed, refused=(*landed.refused, refused))
+    part = replace(
+        part,
+        tables=tuple(t for t in part.tables if t is not table),
+        refused=(*part.refused, refused),
+        parts=(*part.parts, marks[table.dataset_id]),
+    )
+    return landed, part
 
 
 def _is_settled(batch: str, tenant_id: UUID) -> bool:

@@ -1,6 +1,7 @@
 """The Iceberg table of a dataset: physical columns, typed declared fields, and its partitioning."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import count
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -70,6 +71,66 @@ def table_schema(columns: Iterable[Column]) -> Schema:
         field_id = next(ids)
         fields.append(NestedField(field_id, column.name, _iceberg_type(column.type, ids)))
     return Schema(*fields, extra)
+
+
+@dataclass(frozen=True)
+class Evolved:
+    schema: Schema
+    replaced: frozenset[str]
+    """Columns whose values have another type now. They have new field ids: Iceberg (v2) knows no promotion
+    of long to double, and no engine may read an old file's longs as the new column."""
+
+
+def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
+    """The table's schema once it follows a newer, compatible version of the dataset's schema.
+
+    Args:
+        schema: of the table as it is.
+        columns: all that the newer version declares (see `domain.compatibility`).
+        last_id: the highest field id that the table ever gave away.
+    """
+    ids = count(last_id + 1)
+    declared = {column.name: column.type for column in columns}
+    fields: list[NestedField] = []
+    replaced = set()
+    for field in schema.fields:
+        kind = declared.pop(field.name, None)
+        if kind is None:  # a physical column
+            fields.append(field)
+        elif _retyped(field.field_type, kind):
+            replaced.add(field.name)
+            fields.append(NestedField(next(ids), field.name, _iceberg_type(kind, ids)))
+        else:
+            grown = _grown(field.field_type, kind, ids)
+            fields.append(NestedField(field.field_id, field.name, grown, doc=field.doc))
+    added = [NestedField(next(ids), name, _iceberg_type(kind, ids)) for name, kind in declared.items()]
+    extra = fields.pop()  # it stays the last
+    return Evolved(Schema(*fields, *added, extra), frozenset(replaced))
+
+
+def _retyped(before: IcebergType, kind: FieldType) -> bool:
+    if isinstance(before, StructType):
+        members = dict(kind.fields)
+        return any(_retyped(field.field_type, members[field.name]) for field in before.fields)
+    if isinstance(before, ListType) and kind.item is not None:
+        return _retyped(before.element_type, kind.item)
+    return before != _SCALARS[kind.kind]
+
+
+def _grown(before: IcebergType, kind: FieldType, ids: "count[int]") -> IcebergType:
+    """The same type with the members that were added, which get the next ids."""
+    if isinstance(before, StructType):
+        members = dict(kind.fields)
+        kept = [
+            NestedField(field.field_id, field.name, _grown(field.field_type, members.pop(field.name), ids))
+            for field in before.fields
+        ]
+        added = (NestedField(next(ids), name, _iceberg_type(member, ids)) for name, member in members.items())
+        return StructType(*kept, *added)
+    if isinstance(before, ListType) and kind.item is not None:
+        element = _grown(before.element_type, kind.item, ids)
+        return ListType(before.element_id, element, element_required=False)
+    return before
 
 
 def _iceberg_type(kind: FieldType, ids: "count[int]") -> IcebergType:

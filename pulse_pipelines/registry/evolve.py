@@ -1,0 +1,186 @@
+"""Move a dataset to a newer version of its schema: its row and its table change in one transaction.
+
+What takes long happens before it: comparing, writing the data files that have a replaced column again, and
+staging the table's next metadata. Then one transaction locks the row, swaps the table's pointer and updates
+the row. Whoever settles in between wins the swap; only the files that it added are written, then.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.compatibility import incompatibilities
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schema import SchemaUri, check_document, columns
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
+from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
+from pulse_pipelines.stages import metrics, recast
+from pulse_pipelines.stages.table import Evolved, evolve
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Conflict, Incompatible, NotFound, Terminal, Transient
+from pulse_resources.faults import fail_point
+
+MAX_TRIES = 20
+
+LOCK = """
+SELECT schema_uri, table_schema FROM pdm_datasets WHERE dataset_id = %s FOR UPDATE
+"""
+MOVE = "UPDATE pdm_datasets SET schema_uri = %s, table_schema = %s WHERE dataset_id = %s"
+
+
+@dataclass(frozen=True)
+class _Next:
+    """What the table is to become: its metadata is written, and nothing points at it."""
+
+    location: str
+    table_schema: str
+
+
+_Rewritten = dict[tuple[str, str], DataFile | None]
+"""Data files that are written again already, by the table schema they follow and the path of what they
+replace; None where there was no need to."""
+
+
+def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
+    """Move a dataset to a newer, compatible version of its schema; nothing to do when it follows it.
+
+    Events may name the version that they follow, the earlier ones of the dataset included.
+
+    Raises:
+        UserError: `schema_uri` is no schema address.
+        NotFound: the tenant has no such dataset, or has not published this schema.
+        Conflict: it is another schema, or an earlier version.
+        Incompatible: events or rows of the version that it follows would not fit; it says which and why.
+        Terminal: the table, or a file of it, is gone.
+        Transient: the object store failed, or other writers kept committing first; nothing was changed.
+    """
+    rewritten: _Rewritten = {}
+    for _ in range(MAX_TRIES):
+        current = current_table(tenant, slug)
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            schema = find_schema(connection, tenant, schema_uri)
+        if current.dataset.schema_uri == schema.schema_uri:
+            return current.dataset
+        _check(tenant, current.dataset, schema)
+        try:
+            following = _stage(tenant, current, schema, rewritten)
+            fail_point("move.staged")
+            if _commit(tenant, current, schema, following):
+                return find_dataset(tenant, slug)
+        except psycopg.OperationalError:
+            if find_dataset(tenant, slug).schema_uri == schema_uri:  # only the answer was lost
+                return find_dataset(tenant, slug)
+            raise
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise Terminal(
+                f"a file of the table is gone or damaged: {error}", tenant=tenant.slug, dataset=slug
+            ) from error
+        except OSError as error:
+            raise Transient(
+                f"the object store did not take the table: {error}",
+                fix="Nothing was changed: try again",
+                tenant=tenant.slug,
+                dataset=slug,
+            ) from error
+    raise Transient(
+        "other writers keep committing first",
+        fix="Nothing was changed: try again",
+        tenant=tenant.slug,
+        dataset=slug,
+    )
+
+
+def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
+    follows, wanted = SchemaUri.parse(dataset.schema_uri), SchemaUri.parse(schema.schema_uri)
+    where = {"tenant": tenant.slug, "dataset": dataset.slug}
+    if wanted.name != follows.name:
+        raise Conflict(f"the dataset follows the schema {follows.name!r}, not {wanted.name!r}", **where)
+    if wanted.version < follows.version:
+        raise Conflict(f"the dataset follows version {follows.version} already", **where)
+    found = incompatibilities(check_document(dataset.document), check_document(schema.document))
+    if found:
+        first, more = found[0], len(found) - 1
+        raise Incompatible(
+            f"version {wanted.version} is not compatible with version {follows.version}: at "
+            f"{first.pointer or 'the top'}, {first.change}: {first.reason}"
+            + (f", and {more} more" if more else ""),
+            fix="Publish a version that is, or create another dataset",
+            incompatibilities=found,
+            **where,
+        )
+
+
+def _stage(
+    tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewritten: _Rewritten
+) -> _Next | None:
+    """The table's next metadata; None when the schema changes nothing in it."""
+    dataset = current.dataset
+    table = iceberg.load_table((tenant.namespace, dataset.slug), current.metadata_location)
+    if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+        raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
+    declared = columns(check_document(schema.document))
+    evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
+    if evolved.schema.fields == table.schema().fields:
+        return None
+    pairs = _rewrite(table, evolved, rewritten) if evolved.replaced else []
+    fail_point("move.rewritten")
+    summary = {"pulse.schema-uri": schema.schema_uri}
+    if evolved.replaced:
+        summary["pulse.replaced-columns"] = ",".join(sorted(evolved.replaced))
+    location, written = iceberg.stage_schema(table, evolved.schema, pairs, summary)
+    return _Next(location, written.model_dump_json())
+
+
+def _rewrite(table: Table, evolved: Evolved, rewritten: _Rewritten) -> list[tuple[DataFile, DataFile]]:
+    """The current data files that have a replaced column, each with the one that takes its place."""
+    table_schema, pairs = evolved.schema.model_dump_json(), []
+    for task in table.scan().plan_files():
+        before = task.file
+        if task.delete_files:
+            raise Terminal("the table has delete files: compact it first", table=".".join(table.name()))
+        key = (table_schema, before.file_path)
+        if key not in rewritten:
+            rewritten[key] = _again(before, evolved, table_schema)
+        if (after := rewritten[key]) is not None:
+            pairs.append((before, after))
+    return pairs
+
+
+def _again(before: DataFile, evolved: Evolved, table_schema: str) -> DataFile | None:
+    if not recast.stale(recast.field_ids(before.file_path), evolved.schema):
+        return None
+    day = metrics.EPOCH + timedelta(days=before.partition[0])
+    again = recast.recast(before.file_path, table_schema)
+    return metrics.data_file(again.path, day, again.rows, again.bytes, again.metrics)
+
+
+def _commit(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, following: _Next | None) -> bool:
+    """Move the row and the table together; False when either is not what it was."""
+    dataset = current.dataset
+    table_schema = following.table_schema if following else dataset.table_schema
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        row = connection.execute(LOCK, [dataset.dataset_id]).fetchone()
+        if row is None:
+            raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset.slug)
+        if row != (dataset.schema_uri, dataset.table_schema):
+            return False
+        fail_point("move.before_swap")
+        if following and not _swap(connection, tenant, current, following):
+            return False
+        fail_point("move.after_swap")
+        connection.execute(MOVE, [schema.schema_uri, table_schema, dataset.dataset_id])
+        values = [tenant.tenant_id, dataset.dataset_id, schema.version, schema.schema_uri]
+        connection.execute(INSERT_VERSION, values)
+        fail_point("move.before_commit")
+    fail_point("move.after_commit")
+    return True
+
+
+def _swap(connection: postgres.Connection, tenant: Tenant, current: CurrentTable, following: _Next) -> bool:
+    name = (tenant.namespace, current.dataset.slug)
+    return iceberg.swap(connection, name, current.metadata_location, following.location)
