@@ -2,8 +2,6 @@
 
 import base64
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -11,12 +9,11 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-import uvicorn
+from fix_http import Api
 from fix_ingest import SCHEMA, Owner, event, ingest, make_owner
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli
-from pulse_api.http.app import create_app
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import State
 from pulse_pipelines.domain.key import KeyScope
@@ -123,18 +120,10 @@ def test_replay_and_discard(letters: Owner) -> None:
 URL = "/v1/dead-letters"
 
 
-@pytest.fixture(scope="module")
-def http(stack: object) -> Iterator[httpx.Client]:
-    server = uvicorn.Server(uvicorn.Config(create_app(), log_config=None, ws="none"))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        serving.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with httpx.Client(base_url=url, transport=httpx.HTTPTransport(retries=5), timeout=60) as client:
-            yield client
-        server.should_exit = True
-        serving.join()
+@pytest.fixture
+def http(api: Api) -> Iterator[httpx.Client]:
+    with api.client() as client:
+        yield client
 
 
 @cache

@@ -1,14 +1,23 @@
 """Measures say what is so: lag, freshness, open dead letters, latencies, and what does not answer."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from fix_http import Api
 from fix_ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
 from fix_lake import superuser
+from prometheus_client.parser import text_string_to_metric_families
 from test_faults import give_up_if_dead
 
+from pulse_api.http import metrics as http_metrics
 from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake.measures import Measures, TenantMeasures, gather
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.registry import keys
 from pulse_pipelines.stages import attempts, plan
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
@@ -180,3 +189,100 @@ def test_tenants_are_measured_apart_and_listed_by_slug(owner: Owner) -> None:
     found = gather()
     assert {of(owner, found).tenant, of(other, found).tenant} == {owner.tenant, other.tenant}
     assert [m.tenant.slug for m in found.tenants] == sorted(m.tenant.slug for m in found.tenants)
+
+
+# /metrics --------------------------------------------------------------------------------------
+
+
+def metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Samples of Prometheus' text format, by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def sample(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept between scrapes."""
+    monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
+
+
+def test_prometheus_is_told_what_is_so(owner: Owner, operator: httpx.Client, now: None) -> None:
+    owner.send(event("a"), event("a"), b"no json")
+    ingest(owner)
+    owner.send(event("b"))
+    answer = operator.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    found, slug = metrics(answer.text), owner.tenant.slug
+    assert sample(found, "pulse_lag_events", tenant=slug) == 1
+    assert 0 <= sample(found, "pulse_freshness_seconds", tenant=slug) < 60
+    assert sample(found, "pulse_waiting_seconds", tenant=slug) == 0
+    assert sample(found, "pulse_dead_letters_open", tenant=slug, reason="undecodable") == 1
+    for outcome in ("landed", "duplicate", "dead_letter"):
+        assert sample(found, "pulse_events_total", tenant=slug, outcome=outcome) == 1
+    assert sample(found, "pulse_up", service="kafka") == sample(found, "pulse_up", service="postgres") == 1
+    assert {labels for name, labels in found if name == "pulse_batches"} == {
+        frozenset({("state", state)}) for state in ("planned", "running", "stuck")
+    }
+    for name in ("pulse_settle_seconds", "pulse_commit_seconds"):
+        assert sample(found, name, quantile="0.5") > 0
+    assert ("pulse_collect_events_in_flight", frozenset()) in found, "what this process counts, too"
+
+
+def test_metrics_name_all_tenants_so_they_need_an_operators_key(
+    owner: Owner, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = keys.issue_key(owner.tenant, "test", tuple(KeyScope)).text
+    for key in (None, "garbage", mine):
+        with api.client(key) as client:
+            assert client.get("/metrics").status_code == 401
+    monkeypatch.setenv("PULSE_API__OPEN_METRICS", "true")
+    load_settings.cache_clear()
+    try:
+        with api.client() as client:
+            assert client.get("/metrics").status_code == 200
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+
+
+def test_scrapes_share_what_was_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(http_metrics, "gather", lambda: asked.append(1) or Measures())
+    gatherer = http_metrics.Gatherer()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: gatherer.latest()[0], range(32)))
+    assert answers == [Measures()] * 32
+    assert len(asked) == 1
+
+
+def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
+    gatherer, first, answered = http_metrics.Gatherer(), Measures(outbox_batches=1), threading.Event()
+    monkeypatch.setattr(http_metrics, "gather", lambda: first)
+    assert gatherer.latest()[0] is first
+
+    def broken() -> Measures:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(http_metrics, "gather", broken)
+    assert gatherer.latest()[0] is first
+    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(10) and Measures())
+    found, age = gatherer.latest()
+    answered.set()
+    assert found is first
+    assert age >= 0.5
+
+
+def test_without_postgres_no_number_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = Measures(unreachable={"postgres": "refused"})
+    monkeypatch.setattr(http_metrics, "gather", lambda: down)
+    names = {family.name for family in http_metrics.PipelineCollector().collect()}
+    assert names == {"pulse_measures_age_seconds", "pulse_up"}

@@ -107,7 +107,8 @@ async def _manage(request: Request) -> Principal:
     return await authenticate(request, KeyScope.MANAGE)
 
 
-async def _operator(request: Request) -> str:
+async def operator(request: Request) -> str:
+    """The id of the operator's key that this request presents. Raises ProblemError (401)."""
     presented, here = _presented(request), door(request)
     key = await here.views.operator_key(presented.key_id) if presented.tenant_id is None else None
     if key is None or not key.opens(presented.secret, datetime.now(UTC)):
@@ -119,4 +120,4 @@ async def _operator(request: Request) -> str:
 
 Reader = Annotated[Principal, Security(KEY), Depends(_read)]
 Manager = Annotated[Principal, Security(KEY), Depends(_manage)]
-Operator = Annotated[str, Security(OPERATOR_KEY), Depends(_operator)]
+Operator = Annotated[str, Security(OPERATOR_KEY), Depends(operator)]
