@@ -10,9 +10,11 @@ from rich.console import Console
 
 from pulse_api.cli import stack
 from pulse_api.cli.lake import print_rows
+from pulse_api.cli.output import AsJson, emit
 from pulse_api.demo import report, run, source
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_resources.local import api, dagster
 from pulse_resources.settings import load_settings
 
 app = typer.Typer()
@@ -24,15 +26,20 @@ def demo(
     days: Annotated[int, typer.Option(min=1, help="Send the last N days of the year.")] = DEFAULT_DAYS,
     everything: Annotated[bool, typer.Option("--all", help="Send the whole year.")] = False,
     keep_dates: Annotated[bool, typer.Option(help="Leave the dates in 2013.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send real flights and weather of 17 tenants through Pulse, and account for every event.
 
-    Starts the stack if it is not up. Some events are sent twice, to be dropped; the flights that never
-    departed break their schema, to be dead-lettered. The Dagster sensor launches all runs. Exit code 1
-    unless everything adds up; the report also goes to .pulse/demo-report.json.
+    Starts the stack if it is not up. Every event goes through POST /v1/collect. Some are sent twice, to be
+    dropped; the flights that never departed break their schema, to be dead-lettered. The Dagster sensor
+    launches all runs. Exit code 1 unless everything adds up; the report also goes to
+    .pulse/demo-report.json.
+
+    Example: pulse demo --days 7
     """
-    console = Console()
-    stack.up()
+    console = Console(stderr=as_json)
+    stack.bring_up(console)
+    stack.announce(console)
     load_settings.cache_clear()  # the addresses may be new
     settings = load_settings()
     began, since = time.monotonic(), datetime.now(UTC)
@@ -43,7 +50,9 @@ def demo(
         tenants = run.register(names, datasets)
     owners = list(tenants.values())
     before = run.ledger(owners)
-    sent = run.send(console, tenants, events)
+    sending = time.monotonic()
+    sent = run.send(console, api.url(settings), tenants, events)
+    sending = time.monotonic() - sending
     run.wait_until_settled(console, owners, before, sum(sent.values()))
     elapsed = time.monotonic() - began
     with console.status("reconciling tables, dead letters and ledger"):
@@ -62,18 +71,21 @@ def demo(
         busy = report.busy_seconds(since)
         p50, p95 = report.freshness(owners, since)
     speed = {
+        "collect_events_per_second": round(sum(sent.values()) / sending, 1),
         "events_per_second": round(sum(sent.values()) / busy, 1) if busy else 0.0,
         "busy_s": round(busy, 2),
         "elapsed_s": round(elapsed, 2),
         "freshness_p50_s": round(p50, 2),
         "freshness_p95_s": round(p95, 2),
     }
-    ui = f"http://{settings.dagster.host}:{settings.dagster.webserver_port}"
+    ui = dagster.url(settings)
     document = report.as_json(lines, speed, ui)
     largest = max(sent, key=lambda slug: sent[slug])
     print_rows(console, preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}")
     report.show(console, lines, document)
     path = settings.home / "demo-report.json"
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    console.print(f"report      {path}\nDagster UI  {ui}", highlight=False)
+    console.print(f"report      {path}\nDagster UI  {ui}", highlight=False, soft_wrap=True)
+    if as_json:
+        emit(document)
     raise typer.Exit(0 if document["balanced"] else 1)

@@ -133,6 +133,7 @@ def show(console: Console, lines: Sequence[TenantLine], document: dict[str, Any]
         for problem in line.reconciled.problems:
             console.print(f"[red]{line.slug}[/red]: {problem}", highlight=False)
     console.print(
+        f"collected   {document['collect_events_per_second']:,.0f} events/s through POST /v1/collect\n"
         f"throughput  {document['events_per_second']:,.0f} events/s while batches ran "
         f"({document['busy_s']:.1f} s of {document['elapsed_s']:.1f} s)\n"
         f"freshness   p50 {document['freshness_p50_s']:.1f} s, "

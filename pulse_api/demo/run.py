@@ -1,25 +1,33 @@
 """Run the demo: register, send, wait for the sensor's runs to settle it, and report."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Event as Signal
 from uuid import UUID
 
 import orjson
-from confluent_kafka import KafkaError, Message
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pulse_api.client import Client, requests
 from pulse_api.demo.source import SCHEMAS, Event
 from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import OnInvalid
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import keys
 from pulse_pipelines.stages import attempts
-from pulse_resources import kafka, postgres
-from pulse_resources.errors import AlreadyExists, NotFound, PulseError, Transient
+from pulse_resources import postgres
+from pulse_resources.errors import AlreadyExists, NotFound, PulseError, Terminal
 
 REDELIVER_EVERY = 20
 """Of the valid events, every twentieth is sent twice."""
+SENDERS = 4
+"""Tenants that send at a time, each over a connection of its own."""
 PATIENCE_S = 300.0
 """Without any progress for this long the demo gives up and says what is in the way."""
 
@@ -62,46 +70,54 @@ def register(names: dict[str, str], datasets: dict[str, str]) -> dict[str, Tenan
         dataset = datasets[slug]
         uri = registry.publish_schema(tenant, dataset, orjson.dumps(SCHEMAS[dataset]).decode()).schema_uri
         with suppress(AlreadyExists):
-            registry.create_dataset(tenant, dataset, uri)
+            registry.create_dataset(tenant, dataset, uri, on_invalid=OnInvalid.DEAD_LETTER)
         tenants[slug] = tenant
     return tenants
 
 
-def send(console: Console, tenants: dict[str, Tenant], events: Sequence[Event]) -> dict[str, int]:
-    """Publish every event, and some of them again; returns how many each tenant sent.
+def send(console: Console, url: str, tenants: dict[str, Tenant], events: Sequence[Event]) -> dict[str, int]:
+    """Send every event through the HTTP API, and some of them again; returns how many each tenant sent.
 
     Raises:
-        Transient: the broker did not acknowledge all of them.
+        PulseError: the API did not take all of them.
     """
-    valid = [event for event in events if event.valid]
-    outgoing = [*events, *valid[::REDELIVER_EVERY]]
-    sent = dict.fromkeys(tenants, 0)
-    refused: list[KafkaError] = []
+    outgoing = {slug: [event for event in events if event.tenant == slug] for slug in tenants}
+    for own in outgoing.values():
+        own += [event for event in own if event.valid][::REDELIVER_EVERY]
+    stop = Signal()
+    with progress(console) as bar, ThreadPoolExecutor(SENDERS) as senders:
+        task = bar.add_task("sending", total=sum(map(len, outgoing.values())))
 
-    def acknowledged(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            refused.append(error)
+        def deliver(slug: str) -> None:
+            _deliver(url, tenants[slug], outgoing[slug], stop, lambda count: bar.advance(task, count))
 
-    producer = kafka.producer()
-    with progress(console) as bar:
-        task = bar.add_task("sending", total=len(outgoing))
-        for index, event in enumerate(outgoing):
-            topic = tenants[event.tenant].topic
-            while True:
-                try:
-                    producer.produce(topic, event.payload(), key=event.event_id, on_delivery=acknowledged)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            sent[event.tenant] += 1
-            if index % 1_000 == 999:
-                producer.poll(0)
-                bar.update(task, completed=index + 1)
-        left = producer.flush(60)
-        bar.update(task, completed=len(outgoing))
-    if left or refused:
-        raise Transient(f"the broker did not acknowledge {left + len(refused)} events")
-    return sent
+        try:
+            # The largest first, so that none is left alone at the end.
+            list(senders.map(deliver, sorted(outgoing, key=lambda slug: -len(outgoing[slug]))))
+        finally:
+            stop.set()
+    return {slug: len(own) for slug, own in outgoing.items()}
+
+
+def _deliver(
+    url: str, tenant: Tenant, events: Sequence[Event], stop: Signal, advance: Callable[[int], None]
+) -> None:
+    key = keys.issue_key(tenant, "demo", [KeyScope.COLLECT], datetime.now(UTC) + timedelta(days=1))
+    try:
+        with Client(url, key.text) as client:
+            for group in requests(event.payload() for event in events):
+                if stop.is_set():
+                    return
+                answer = client.collect(group)
+                if answer.refused:
+                    raise Terminal(
+                        f"the API refused {answer.refused} events: {answer.verdicts[0]}",
+                        fix="Are these the demo's own datasets? Start anew with: make clean",
+                        tenant=tenant.slug,
+                    )
+                advance(len(group))
+    finally:
+        keys.revoke_key(tenant, key.stored.key_id)
 
 
 def ledger(tenants: Sequence[Tenant]) -> dict[UUID, Counts]:
