@@ -1,28 +1,32 @@
 """The facts behind the asset checks, for one tenant's dataset. No Dagster in here."""
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import duckdb
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import IcebergType, ListType, StructType
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.schema import Kind, validator
+from pulse_pipelines.domain.schema import FieldType, Kind, violation
+from pulse_pipelines.domain.schema import columns as declared_columns
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import duck
+from pulse_pipelines.stages import columns, recast
 from pulse_pipelines.stages.table import table_schema
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.settings import load_settings
 
-_FIELD_ID = re.compile(r"\b\d+: ")
 SAMPLE_ROWS = 100
 """Rows per dataset that are validated again; the isolation check reads every row's owner."""
 
@@ -145,53 +149,78 @@ def _rls_problems(tenant: Tenant, dataset: Dataset) -> list[str]:
 
 
 def schema_conformance(subject: Subject) -> Finding:
-    """The table has the columns of the published schema, and a sample of rows validates again."""
+    """The table has the columns of the published schema, and a sample of rows validates again.
+
+    Each row is validated by the version of the schema that it names.
+    """
     finding = Finding()
-    expected = _names_and_types(table_schema(subject.dataset.columns))
-    actual = _names_and_types(subject.table.schema())
-    for name in expected.keys() | actual.keys():
-        if expected.get(name) != actual.get(name):
+    actual = subject.table.schema()
+    wanted, there = _types(table_schema(subject.dataset.columns)), _types(actual)
+    for name in wanted.keys() | there.keys():
+        if wanted.get(name) != there.get(name):
             finding.problems.append(
-                f"column {name} is {actual.get(name, 'missing')}, "
-                f"the schema says {expected.get(name, 'nothing of it')}"
+                f"column {name} is {there.get(name, 'missing')}, "
+                f"the schema says {wanted.get(name, 'nothing of it')}"
             )
+    if not finding.problems and Schema.model_validate_json(subject.dataset.table_schema) != actual:
+        finding.problems.append("the registry's copy of the table's schema is not the table's")
     if subject.files and not finding.problems:
-        with duck.connect() as connection:
-            rows = connection.execute(
-                "SELECT * FROM read_parquet(?) LIMIT ?", [list(subject.files), SAMPLE_ROWS]
-            ).to_arrow_table()
-        invalid = _invalid(subject.dataset, rows.to_pylist())
-        finding.numbers |= {"rows_validated": rows.num_rows, "invalid_rows": len(invalid)}
+        rows = _sample(subject)
+        invalid = _invalid(subject.dataset, rows)
+        finding.numbers |= {"rows_validated": len(rows), "invalid_rows": len(invalid)}
         finding.problems.extend(invalid[:5])
     return finding
 
 
-def _names_and_types(schema: Schema) -> Mapping[str, str]:
-    """Types as text without field ids, which tell nothing about conformance."""
+def _types(schema: Schema) -> Mapping[str, str]:
     return {
-        field.name: _plain(str(field.field_type)) + (" required" if field.required else "")
+        field.name: _text(field.field_type) + (" required" if field.required else "")
         for field in schema.fields
     }
 
 
-def _plain(text: str) -> str:
-    return _FIELD_ID.sub("", text)
+def _text(kind: IcebergType) -> str:
+    """A type without field ids and without the order of members, which tell nothing about conformance."""
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(sorted(f'{f.name}: {_text(f.field_type)}' for f in kind.fields))}>"
+    return f"list<{_text(kind.element_type)}>" if isinstance(kind, ListType) else str(kind)
+
+
+def _sample(subject: Subject) -> list[dict[str, Any]]:
+    """The first rows of the files, which may be of earlier schemas, as the table's schema has them."""
+    schema = columns.arrow_schema(subject.table.schema().model_dump_json())
+    rows: list[dict[str, Any]] = []
+    for path in subject.files:
+        try:
+            with object_store.file_system().open_input_file(object_store.key(path)) as content:
+                for batch in pq.ParquetFile(content).iter_batches(SAMPLE_ROWS):
+                    rows.extend(recast.fitted(batch, schema).to_pylist())
+                    if len(rows) >= SAMPLE_ROWS:
+                        return rows[:SAMPLE_ROWS]
+        except pa.ArrowInvalid as error:
+            raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
+    return rows
 
 
 def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    check = validator(dataset.schema)
-    required = set(dataset.schema.get("required", []))
     problems = []
     for row in rows:
-        error = next(iter(check.iter_errors(event_data(dataset, row, required))), None)
-        if error is not None:
-            place = f"partition {row['_kafka_partition']}, offset {row['_offset']}"
-            problems.append(f"{place}: {error.message}"[:300])
+        place = f"partition {row['_kafka_partition']}, offset {row['_offset']}"
+        document = dataset.documents.get(row["schema_version"])
+        if document is None:
+            problems.append(f"{place}: the dataset never followed version {row['schema_version']}")
+        elif found := violation(document, event_data(dataset, row, document)):
+            problems.append(f"{place}: {found[1]}"[:300])
     return problems
 
 
-def event_data(dataset: Dataset, row: Mapping[str, Any], required: set[str]) -> dict[str, Any]:
-    """The `data` of an event, from its row. A null stands for absent, but where it is required."""
+def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[str, Any]:
+    """The `data` of an event, from its row. A null stands for absent, but where it is required.
+
+    Args:
+        document: the schema version that the row was validated by.
+    """
+    required, types = _declared(document)
     data: dict[str, Any] = orjson.loads(row["_extra"]) if row["_extra"] else {}
     for column in dataset.columns:
         value = row[column.name]
@@ -202,11 +231,31 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], required: set[str]) -> 
             data[column.field] = value.isoformat()
         elif column.type.kind is Kind.JSON:
             data[column.field] = orjson.loads(value)
-        elif column.type.kind in (Kind.STRUCT, Kind.LIST):
-            data[column.field] = _without_nulls(value)
         else:
-            data[column.field] = value
+            data[column.field] = _as_sent(_without_nulls(value), types.get(column.field, column.type))
     return data
+
+
+@lru_cache(maxsize=1024)
+def _declared(document: str) -> tuple[frozenset[str], Mapping[str, FieldType]]:
+    """The required properties of a schema version, and the types of its columns by property."""
+    schema = orjson.loads(document)
+    types = {column.field: column.type for column in declared_columns(schema)}
+    return frozenset(schema.get("required", ())), types
+
+
+def _as_sent(value: Any, kind: FieldType) -> Any:
+    """The integers of a column that has become one of doubles since, as integers."""
+    if kind.kind is Kind.LONG and isinstance(value, float):
+        return int(value)
+    if kind.kind is Kind.STRUCT and isinstance(value, dict):
+        members = dict(kind.fields)
+        return {
+            name: _as_sent(item, members[name]) if name in members else item for name, item in value.items()
+        }
+    if kind.kind is Kind.LIST and isinstance(value, list) and kind.item is not None:
+        return [_as_sent(item, kind.item) for item in value]
+    return value
 
 
 def _without_nulls(value: Any) -> Any:

@@ -32,6 +32,11 @@ TABLES = """
 SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE table_namespace = %s ORDER BY table_name
 """
+# What landed in a dataset stays in its files when it is deleted.
+DELETED = """
+SELECT slug || ', deleted', metadata_location FROM deleted_datasets
+WHERE metadata_location IS NOT NULL ORDER BY slug, deleted_at
+"""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -84,6 +89,7 @@ def reconcile_tenant(tenant: Tenant) -> TenantReport:
         for partition, offsets in connection.execute(DEAD_LETTERS):
             found[partition].others.append(np.array(offsets, np.int64))
         tables = connection.execute(TABLES, [tenant.namespace]).fetchall()
+        tables += connection.execute(DELETED).fetchall()
     dead_letters = sum(len(o) for f in found.values() for o in f.others)
     for slug, location in tables:
         try:

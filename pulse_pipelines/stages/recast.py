@@ -61,7 +61,7 @@ def recast(source: str, table_schema: str) -> Recast:
         rows = parquet.metadata.num_rows
         with files.parquet_writer(sink, schema, rows, collected) as writer:
             for batch in parquet.iter_batches(BATCH_ROWS):
-                writer.write_table(_fitted(batch, schema))
+                writer.write_table(fitted(batch, schema))
         size = sink.tell()
     return Recast(path, rows, size, metrics.of_footer(table_schema, collected[0]))
 
@@ -73,7 +73,8 @@ def field_ids(path: str) -> frozenset[int]:
     return frozenset(int(field.metadata[FIELD_ID]) for field in schema)
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Rows of a file as rows of another schema of its table: missing columns are null, others are cast."""
     arrays = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
