@@ -365,6 +365,25 @@ def test_datasets_are_created_listed_shown_and_deleted(owner: Owner) -> None:
     assert as_json("dataset", "list", slug) == []
 
 
+def test_a_dataset_moves_to_a_compatible_version(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    more = {**SCHEMA, "properties": SCHEMA["properties"] | {"city": {"type": "string"}}}
+    two = run("schema", "publish", slug, "orders", "-", stdin=json.dumps(more)).stdout.strip()
+    assert f"follows {two}" in run("dataset", "move", slug, "orders", two).stdout
+    assert as_json("dataset", "move", slug, "orders", two)["schema_versions"] == [1, 2]
+    stricter = more | {"required": ["country", "city"]}
+    three = run("schema", "publish", slug, "orders", "-", stdin=json.dumps(stricter)).stdout.strip()
+    found = as_json("dataset", "move", slug, "orders", three, code=1)["incompatibilities"]
+    assert found
+    assert {"pointer", "change", "reason"} == set(found[0])
+    shown = run("dataset", "move", slug, "orders", three, code=1)
+    assert found[0]["pointer"] in shown.stdout
+    (line,) = shown.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert as_json("dataset", "show", slug, "orders")["schema_uri"] == two
+    assert "no such dataset" in fails("dataset", "move", slug, "absent", two, code=2)
+
+
 # Collect -------------------------------------------------------------------------------------------
 
 

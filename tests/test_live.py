@@ -58,6 +58,7 @@ def test_the_demo_accounts_for_every_event_of_the_source(demo: dict[str, object]
     assert totals["sent"] == totals["landed"] + totals["duplicates"] + totals["dead_letters"]
     assert set(demo["tenants"]) == set(source.tenants())
     assert demo["events_per_second"] > 0 < demo["freshness_p95_s"]
+    assert demo["collect_events_per_second"] > 0
 
 
 def test_a_second_demo_is_nothing_but_redelivery(demo: dict[str, object], home: Path) -> None:

@@ -6,11 +6,12 @@ import typer
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.guard import FAILED, complain
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources.errors import UserError
+from pulse_resources.errors import Incompatible, UserError
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: an Iceberg table behind a slug.")
 
@@ -81,6 +82,37 @@ def show_dataset(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
     show_fields((name.replace("_", " "), value) for name, value in document.items())
     rows = ((column["field"], column["name"], column["type"]) for column in columns)
     show_table(("field", "column", "type"), rows, empty="The schema declares no fields")
+
+
+@app.command("move")
+def move_dataset(tenant: TenantSlug, slug: DatasetSlug, schema_uri: Address, as_json: AsJson = False) -> None:
+    """Move a dataset, and its table with it, to a newer version of its schema.
+
+    Possible when the change is compatible: optional fields added, integer to number, required to optional,
+    bounds relaxed. Otherwise nothing changes, everything in the way is listed, and the exit code is 1.
+
+    Example: pulse dataset move acme orders pulse://acme/orders/2
+    """
+    owner = registry.find_tenant(tenant)
+    try:
+        dataset = registry.move_dataset(owner, slug, schema_uri)
+    except Incompatible as error:
+        _show_incompatible(error, as_json)
+        raise typer.Exit(FAILED) from error
+    if as_json:
+        emit(_document(owner, dataset))
+    else:
+        say(f"dataset {slug} follows {dataset.schema_uri}")
+
+
+def _show_incompatible(error: Incompatible, as_json: bool) -> None:
+    if as_json:
+        emit({"error": error.message, "incompatibilities": error.incompatibilities})
+    else:
+        names = ("pointer", "change", "reason")
+        rows = ([getattr(found, name) for name in names] for found in error.incompatibilities)
+        show_table(("in the schema", "change", "why not"), rows, empty="")
+    complain(str(error))
 
 
 @app.command("delete")
