@@ -78,7 +78,8 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()
     tenant = cached.view.tenant
-    request.state.tenant, request.state.key_id = tenant.slug, key.key_id
+    request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
+    request.state.key_id = key.key_id
     here.used(tenant.tenant_id, key.key_id)
     if scope not in key.scopes:
         detail = f"the key {key.key_id} has not the scope {scope.value}"

@@ -7,6 +7,11 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from pulse_api.http.door import door
+
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+
 
 class _ExactRequest(Request):
     """Knows no NaN, no lone surrogates, no numbers beyond every float."""
@@ -20,7 +25,11 @@ class _ExactRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def exactly(request: Request) -> Response:
-            return await handler(_ExactRequest(request.scope, request.receive))
+            response = await handler(_ExactRequest(request.scope, request.receive))
+            if request.method not in SAFE:
+                # What this caller changed holds for its very next request; others hear of it by Postgres.
+                door(request).views.forget(getattr(request.state, "tenant_id", None))
+            return response
 
         return exactly
 
