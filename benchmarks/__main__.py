@@ -1,4 +1,4 @@
-"""`python -m benchmarks throughput|pairs|memory`: measure, and print what was measured."""
+"""`python -m benchmarks throughput|pairs|memory|preview`: measure, and print what was measured."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import baseline, load
+from benchmarks import preview as previews
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
@@ -97,6 +98,22 @@ def memory() -> None:
         f"idle {idle / 2**30:.2f} GiB, at most {max(peak) / 2**30:.2f} GiB; demo exit {demo.returncode}"
     )
     console.print(json.dumps(report["totals"] | {"events_per_second": report["events_per_second"]}))
+
+
+@app.command()
+def preview(
+    rows: Annotated[int, typer.Option(help="Rows of the table.")] = 1_000_000,
+    times: Annotated[int, typer.Option(help="Warm previews of each kind.")] = 200,
+) -> None:
+    """Previews of one table, in this process, one after the other."""
+    with stack("--without-dagster"):
+        with console.status("building the table"):
+            tenant = previews.build(rows)
+        commits = previews.DAYS * previews.COMMITS_A_DAY
+        table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
+        for what, *spent in previews.measure(tenant, times):
+            table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+    console.print(table)
 
 
 @contextmanager

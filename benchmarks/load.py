@@ -25,8 +25,8 @@ SCHEMA: dict[str, Any] = {
         "seats": {"type": "integer"},
     },
 }
-_COUNTRIES = ("DE", "FR", "GB", "US", "IN", "JP", "BR", "NG")
-_PLANS = ("free", "team", "business")
+COUNTRIES = ("DE", "FR", "GB", "US", "IN", "JP", "BR", "NG")
+PLANS = ("free", "team", "business")
 
 
 def make_tenants(count: int) -> list[Tenant]:
@@ -49,11 +49,11 @@ def event(number: int, day: datetime) -> bytes:
             "dataset": DATASET,
             "timestamp": (day + timedelta(milliseconds=number % 86_400_000)).isoformat(),
             "data": {
-                "country": _COUNTRIES[number % 8],
+                "country": COUNTRIES[number % 8],
                 "amount": number * 0.25,
                 "active": number % 3 == 0,
                 "signup_at": "2026-11-01T08:30:00Z",
-                "plan": _PLANS[number % 3],
+                "plan": PLANS[number % 3],
                 "seats": number % 500,
             },
             "context": {"ip": "192.0.2.17", "agent": "pulse-bench/1.0"},

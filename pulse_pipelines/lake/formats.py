@@ -25,7 +25,7 @@ def to_json(rows: pa.Table) -> bytes:
 def to_csv(rows: pa.Table) -> bytes:
     """A header and a line per row; nested values are JSON text.
 
-    Null is an empty field, an empty string is `""`.
+    Null and NaN are an empty field, an empty string is `""`.
     """
     lines = [",".join(map(_field, rows.column_names))]
     columns = [map(_field, column.to_pylist()) for column in rows.columns]
@@ -34,7 +34,7 @@ def to_csv(rows: pa.Table) -> bytes:
 
 
 def _field(value: Any) -> str:
-    if value is None:
+    if value is None or value != value:  # NaN
         return ""
     text: str = value if isinstance(value, str) else _text(value)
     if not text or not _QUOTED.isdisjoint(text):
