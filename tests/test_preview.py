@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fix_ingest import Owner, event, ingest, make_owner
+from fix_ingest import SCHEMA, Owner, event, ingest, make_owner
 from fix_lake import changed, pointing_at, table
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
@@ -240,6 +240,28 @@ def test_an_evolved_table_shows_new_columns_now_and_old_ones_then(lake: Lake) ->
         assert preview(tenant, "orders", 3, columns=["colour"]).to_pylist() == [{"colour": None}] * 3
         with pytest.raises(UserError, match="no column 'colour'"):
             preview(tenant, "orders", 3, columns=["colour"], snapshot_id=current.snapshot_id)
+
+
+def test_a_dataset_that_moved_to_a_newer_schema_is_read_by_each_snapshots_own(stack: Settings) -> None:
+    owner = make_owner()
+    owner.send(*(event(f"old-{number}", count=number) for number in range(5)))
+    ingest(owner)
+    fields = SCHEMA["properties"]
+    wider = {"count": {"type": "number"}, "colour": {"type": "string"}}
+    document = json.dumps({"type": "object", "properties": fields | wider})
+    registry.move_dataset(
+        owner.tenant, "orders", registry.publish_schema(owner.tenant, "orders", document).schema_uri
+    )
+    owner.send(*(event(f"new-{number}", count=number + 0.5, colour="red") for number in range(5)))
+    ingest(owner)
+    found, history = table(owner), snapshots(owner.tenant, "orders")
+    assert preview(owner.tenant, "orders", 7).to_pylist() == expected(found, 7)
+    assert {type(row["count"]) for row in preview(owner.tenant, "orders", 10).to_pylist()} == {float}
+    for snapshot in history:
+        then = preview(owner.tenant, "orders", 7, snapshot_id=snapshot.snapshot_id)
+        assert then.to_pylist() == expected(found, 7, snapshot_id=snapshot.snapshot_id)
+    assert "colour" not in then.column_names
+    assert then.schema.field("count").type == pa.int64()
 
 
 def test_deletes_that_another_engine_left_beside_the_files_hold(stack: Settings) -> None:

@@ -20,7 +20,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets
-from pulse_resources import iceberg, kafka, postgres
+from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
 from pulse_resources.settings import Role, Settings, load_settings
 
@@ -433,12 +433,20 @@ def test_an_object_store_that_does_not_answer_is_named(
 ) -> None:
     owner = make_owner()
     away = stack.object_store.model_copy(update={"endpoint": "http://127.0.0.1:1"})
-    monkeypatch.setattr(
-        "pulse_pipelines.lake.duck.load_settings", lambda: stack.model_copy(update={"object_store": away})
-    )
-    for arguments in (("preview", owner.tenant.slug, "orders"), ("reconcile", owner.tenant.slug)):
-        code, _, errors = command(*arguments)
-        assert (code, "does not answer" in errors, "127.0.0.1:1" in errors) == (1, True, True)
+    elsewhere = stack.model_copy(update={"object_store": away})
+    for module in (
+        "pulse_pipelines.lake.duck",
+        "pulse_pipelines.lake.snapshots",
+        "pulse_resources.object_store",
+    ):
+        monkeypatch.setattr(f"{module}.load_settings", lambda: elsewhere)
+    object_store.file_system.cache_clear()
+    try:
+        for arguments in (("preview", owner.tenant.slug, "orders"), ("reconcile", owner.tenant.slug)):
+            code, _, errors = command(*arguments)
+            assert (code, "does not answer" in errors, "127.0.0.1:1" in errors) == (1, True, True)
+    finally:
+        object_store.file_system.cache_clear()
 
 
 def test_the_installed_command_ends_with_these_codes(tenant: Tenant) -> None:

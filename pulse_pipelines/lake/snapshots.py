@@ -17,6 +17,7 @@ from pulse_pipelines.lake.newest import EPOCH
 from pulse_pipelines.stages.land import BATCH_PROPERTY
 from pulse_resources import iceberg
 from pulse_resources.errors import NotFound, Terminal, Transient
+from pulse_resources.settings import load_settings
 
 SHOWN = 100
 
@@ -101,7 +102,8 @@ def store_errors_explained() -> Iterator[None]:
     except TimeoutError:
         raise
     except OSError as error:
-        raise Transient(f"the object store does not answer: {error}") from error
+        endpoint = load_settings().object_store.endpoint
+        raise Transient(f"the object store does not answer: {error}", endpoint=endpoint) from error
     except ValueError as error:
         raise Terminal(f"a file of the table is damaged: {error}") from error
 
