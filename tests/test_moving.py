@@ -1,0 +1,315 @@
+"""A move to a newer schema amid everything else: batches in flight, deletions, other moves, and crashes."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_ingest import Owner, ingest, plan_batch, run_batch
+
+from pulse_pipelines import registry
+from pulse_pipelines.defs.ingest import job
+from pulse_pipelines.domain.compatibility import Incompatibility
+from pulse_pipelines.lake import checks
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.registry import evolve
+from pulse_pipelines.stages import recast
+from pulse_resources import iceberg
+from pulse_resources.errors import Conflict, Incompatible, NotFound, PulseError
+from pulse_resources.settings import Settings
+
+OLD = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
+ADDED = {"type": "object", "properties": OLD["properties"] | {"t": {"type": "string"}}}
+WIDENED = {"type": "object", "properties": ADDED["properties"] | {"n": {"type": "number"}}}
+NEWER = {"added": ADDED, "widened": WIDENED}
+
+
+def sale(event_id: str, **data: Any) -> bytes:
+    event = {"event_id": event_id, "dataset": "orders", "timestamp": "2026-11-19T10:00:00Z"}
+    return json.dumps(event | {"data": {"n": 1} | data}).encode()
+
+
+def publish(owner: Owner, schema: Any, name: str = "orders") -> str:
+    return registry.publish_schema(owner.tenant, name, json.dumps(schema)).schema_uri
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    """A tenant with the dataset `orders` of the old schema, and two rows in it."""
+    made = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
+    registry.create_dataset(made.tenant, "orders", publish(made, OLD))
+    made.send(sale("a"), sale("b", n=2))
+    ingest(made)
+    return made
+
+
+def rows(owner: Owner) -> list[tuple[str, float]]:
+    return [(row["id"], row["n"]) for row in owner.rows()]
+
+
+def check_whole(owner: Owner) -> None:
+    """Nothing is lost, nothing is double, and the table is what the registry says of it."""
+    report = reconcile_tenant(owner.tenant)
+    assert report.balanced, report.problems
+    for name in checks.CHECKS:
+        assert checks.run(name, owner.tenant, "orders").problems == []
+
+
+def at(monkeypatch: pytest.MonkeyPatch, module: Any, point: str, then: Callable[[], object]) -> list[str]:
+    """Do something when a fail point is reached for the first time."""
+    done: list[str] = []
+
+    def reached(name: str) -> None:
+        if name == point and not done:
+            done.append(name)
+            then()
+
+    monkeypatch.setattr(module, "fail_point", reached)
+    return done
+
+
+@pytest.mark.parametrize("how", NEWER)
+@pytest.mark.parametrize("point", ["after.drain_and_conform", "after.land"])
+def test_a_batch_in_flight_lands_by_the_schema_that_the_table_has_then(
+    owner: Owner, how: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = publish(owner, NEWER[how])
+    owner.send(sale("c", n=3), sale("a", n=9), sale("d", n=4, t="undeclared"))
+    done = at(monkeypatch, job, point, lambda: registry.move_dataset(owner.tenant, "orders", uri))
+    run_batch(plan_batch([owner]))
+    assert done
+    assert rows(owner) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert {type(value) for _, value in rows(owner)} == {float if how == "widened" else int}
+    assert [row["t"] for row in owner.rows()] == [None] * 4
+    assert json.loads(owner.rows()[3]["_extra"]) == {"t": "undeclared"}
+    owner.send(sale("e", n=5, t="declared"))
+    ingest(owner)
+    assert [row["t"] for row in owner.rows()] == [None] * 4 + ["declared"]
+    check_whole(owner)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and created again"])
+@pytest.mark.parametrize("point", ["after.dedup_gate", "after.land"])
+def test_rows_of_a_deleted_dataset_are_dead_letters(
+    owner: Owner, again: bool, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = registry.find_dataset(owner.tenant, "orders").schema_uri
+
+    def delete() -> None:
+        registry.delete_dataset(owner.tenant, "orders")
+        if again:
+            registry.create_dataset(owner.tenant, "orders", uri)
+
+    owner.send(sale("c"), sale("a"), b"not json", sale("d"))
+    done = at(monkeypatch, job, point, delete)
+    run_batch(plan_batch([owner]))
+    assert done
+    letters = [(letter["event_offset"], letter["reason"]) for letter in owner.dead_letters()]
+    assert letters == [(2, "landing_failed"), (4, "undecodable"), (5, "landing_failed")]
+    report = reconcile_tenant(owner.tenant)
+    assert (report.landed, report.duplicates, report.problems) == (2, 1, [])
+    if again:
+        assert rows(owner) == []
+        owner.send(sale("a", n=5))
+        ingest(owner)
+        assert rows(owner) == [("a", 5)]
+        check_whole(owner)
+
+
+def test_a_row_of_a_deleted_dataset_that_is_gone_is_missed(owner: Owner) -> None:
+    first = registry.current_table(owner.tenant, "orders").metadata_location
+    owner.send(sale("c"))
+    ingest(owner)
+    deleted = registry.delete_dataset(owner.tenant, "orders")
+    assert reconcile_tenant(owner.tenant).balanced
+    from fix_lake import harmed
+
+    statement = f"UPDATE deleted_datasets SET metadata_location = '{first}' WHERE {{mine}}"
+    with harmed(owner, "deleted_datasets", statement):
+        problems = reconcile_tenant(owner.tenant).problems
+    assert {(problem.kind, problem.count) for problem in problems} == {("missing", 1), ("count", -1)}
+    assert deleted.metadata_location != first
+
+
+# other writers -----------------------------------------------------------------------------------
+
+
+def test_only_what_landed_meanwhile_is_written_once_more(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = recast.recast
+
+    def counted(source: str, table_schema: str) -> Any:
+        written.append(source)
+        return write(source, table_schema)
+
+    def land_more() -> None:
+        owner.send(sale("c", n=3))
+        ingest(owner)
+
+    monkeypatch.setattr(recast, "recast", counted)
+    done = at(monkeypatch, evolve, "move.staged", land_more)
+    registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+    assert done
+    assert len(written) == len(set(written)) == 2
+    assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+    check_whole(owner)
+
+
+def test_a_dataset_that_is_deleted_meanwhile_is_not_found(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, evolve, "move.staged", lambda: registry.delete_dataset(owner.tenant, "orders"))
+    with pytest.raises(NotFound):
+        registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+
+
+def test_another_move_that_comes_first_is_seen(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are by other field ids than those that were written for this one."""
+    added, widened = publish(owner, ADDED), publish(owner, WIDENED)
+    at(monkeypatch, evolve, "move.staged", lambda: registry.move_dataset(owner.tenant, "orders", added))
+    assert registry.move_dataset(owner.tenant, "orders", widened).schema_uri == widened
+    owner.send(sale("c", n=0.5, t="x"))
+    ingest(owner)
+    assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 0.5)]
+    assert registry.find_dataset(owner.tenant, "orders").documents.keys() == {1, 2, 3}
+    check_whole(owner)
+
+
+def test_moves_at_once_end_in_the_newest(owner: Owner) -> None:
+    uris = [publish(owner, ADDED), publish(owner, WIDENED)] * 2
+
+    def move(uri: str) -> str:
+        try:
+            return registry.move_dataset(owner.tenant, "orders", uri).schema_uri
+        except Conflict:  # a newer one was first
+            return "conflict"
+
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(move, uris))
+    assert registry.find_dataset(owner.tenant, "orders").schema_uri == uris[1]
+    assert outcomes[1] == outcomes[3] == uris[1]
+    check_whole(owner)
+
+
+# what is refused ---------------------------------------------------------------------------------
+
+
+def test_moving_to_the_version_that_it_follows_changes_nothing(owner: Owner) -> None:
+    before = registry.current_table(owner.tenant, "orders")
+    uri = before.dataset.schema_uri
+    assert registry.move_dataset(owner.tenant, "orders", uri) == before.dataset
+    assert registry.current_table(owner.tenant, "orders") == before
+
+
+def test_a_move_that_cannot_be_made_changes_nothing(owner: Owner, stack: Settings) -> None:
+    other = Owner(registry.create_tenant(f"t{uuid.uuid4().hex[:10]}"))
+    newer, foreign = publish(owner, WIDENED), publish(other, WIDENED)
+    breaking = publish(owner, {"type": "object", "properties": {"n": {"type": "string"}}})
+    elsewhere = publish(owner, WIDENED, "returns")
+    registry.move_dataset(owner.tenant, "orders", newer)
+    before = registry.current_table(owner.tenant, "orders")
+    for uri, kind, says in (
+        (f"pulse://{owner.tenant.slug}/orders/1", Conflict, "follows version 2 already"),
+        (elsewhere, Conflict, "follows the schema 'orders', not 'returns'"),
+        (foreign, NotFound, "has not published this schema"),
+        (f"pulse://{owner.tenant.slug}/orders/9", NotFound, "has not published this schema"),
+        ("orders/2", PulseError, "is no schema address"),
+        (breaking, Incompatible, "at /properties/n/type, number became string"),
+    ):
+        with pytest.raises(kind, match=says):
+            registry.move_dataset(owner.tenant, "orders", uri)
+    with pytest.raises(NotFound, match="no such dataset"):
+        registry.move_dataset(other.tenant, "orders", foreign)
+    assert registry.current_table(owner.tenant, "orders") == before
+
+
+def test_what_is_incompatible_is_told_whole(owner: Owner) -> None:
+    breaking = publish(owner, {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]})
+    with pytest.raises(Incompatible) as caught:
+        registry.move_dataset(owner.tenant, "orders", breaking)
+    error = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert str(error) == str(caught.value)
+    assert "and 2 more" in str(error)
+    assert error.where == {"tenant": owner.tenant.slug, "dataset": "orders"}
+    assert error.incompatibilities[1:] == (
+        Incompatibility("/properties/s", "the property was removed", "events and rows have it"),
+        Incompatibility(
+            "/properties/n",
+            "the column n would be string, not long",
+            "the rows that it has cannot be kept in it",
+        ),
+    )
+
+
+# crashes -----------------------------------------------------------------------------------------
+
+POINTS = {
+    # Fail point: whether the move had happened by then.
+    "move.rewritten": False,
+    "move.staged": False,
+    "move.before_swap": False,
+    "move.after_swap": False,
+    "move.before_commit": False,
+    "move.after_commit": True,
+}
+MOVE = """
+import sys
+from pulse_pipelines import registry
+registry.move_dataset(registry.find_tenant(sys.argv[1]), "orders", sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_move_killed_at(point: str, owner: Owner) -> None:
+    uri = publish(owner, WIDENED)
+    before = registry.current_table(owner.tenant, "orders")
+    died = subprocess.run(
+        [sys.executable, "-c", MOVE, owner.tenant.slug, uri],
+        env=os.environ | {"PULSE_FAIL_POINT": point},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    after = registry.current_table(owner.tenant, "orders")
+    assert (after != before, after.dataset.schema_uri == uri) == (POINTS[point],) * 2
+    check_whole(owner)
+    owner.send(sale("c", n=3))
+    ingest(owner)
+    registry.move_dataset(owner.tenant, "orders", uri)
+    owner.send(sale("d", n=4.5, t="x"))
+    ingest(owner)
+    assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.5)]
+    check_whole(owner)
+
+
+def test_a_file_of_many_row_groups_is_recast_with_its_bounds(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recast, "BATCH_ROWS", 10)
+    owner.send(*(sale(f"e{n:03}", n=n - 50) for n in range(100)))
+    ingest(owner)
+    dataset = registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+    location = registry.current_table(owner.tenant, "orders").metadata_location
+    table = iceberg.load_table((owner.tenant.namespace, "orders"), location)
+    assert dataset.table_schema == table.schema().model_dump_json()
+    found = [task.file for task in table.scan().plan_files() if task.file.record_count == 100]
+    (file,) = found
+    assert len(file.split_offsets or ()) == 10
+    number, name = (table.schema().find_field(field).field_id for field in ("n", "id"))
+    assert len(list(table.scan(row_filter="n > 48.5").plan_files())) == 1
+    assert len(list(table.scan(row_filter="n < -50").plan_files())) == 0
+    assert file.value_counts[number] == 100
+    assert (file.lower_bounds[name], file.upper_bounds[name]) == (b"e000", b"e099")
+    assert table.scan(row_filter="n = 7").to_arrow().column("id").to_pylist() == ["e057"]
+    check_whole(owner)
