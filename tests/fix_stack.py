@@ -57,7 +57,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 @pytest.fixture(scope="session")
-def api(stack: Settings) -> str:
+def api_service(stack: Settings) -> str:
     """The HTTP API beside the stack, started on demand; its address."""
     pulse("up", "--only", "api")
     load_settings.cache_clear()

@@ -402,7 +402,9 @@ def received(owner: Owner) -> int:
     return found.pending
 
 
-def test_events_are_collected_from_lines_and_arrays(api: str, owner: Owner, key: str, tmp_path: Path) -> None:
+def test_events_are_collected_from_lines_and_arrays(
+    api_service: str, owner: Owner, key: str, tmp_path: Path
+) -> None:
     file, slug = tmp_path / "events.ndjson", owner.tenant.slug
     file.write_bytes(b"\n\n".join(event(f"e{n}") for n in range(1_234)) + b"\n")
     found = as_json("collect", slug, file)
@@ -413,7 +415,7 @@ def test_events_are_collected_from_lines_and_arrays(api: str, owner: Owner, key:
     assert received(owner) == 1_237
 
 
-def test_refused_events_are_named_by_their_place(api: str, owner: Owner, key: str) -> None:
+def test_refused_events_are_named_by_their_place(api_service: str, owner: Owner, key: str) -> None:
     events = [event(f"e{n}") for n in range(1_000)]
     events[700] = event("bad", country=7)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(events), code=1)
@@ -427,7 +429,7 @@ def test_refused_events_are_named_by_their_place(api: str, owner: Owner, key: st
     assert received(owner) == 999 + 3
 
 
-def test_dead_lettered_events_are_no_failure(api: str, owner: Owner, key: str) -> None:
+def test_dead_lettered_events_are_no_failure(api_service: str, owner: Owner, key: str) -> None:
     slug = owner.tenant.slug
     registry.create_dataset(
         owner.tenant, "lenient", f"pulse://{slug}/orders/1", on_invalid=OnInvalid.DEAD_LETTER
@@ -438,7 +440,7 @@ def test_dead_lettered_events_are_no_failure(api: str, owner: Owner, key: str) -
 
 
 def test_collect_needs_a_key_of_the_tenant(
-    api: str, new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
+    api_service: str, new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = new_owner().tenant, new_owner().tenant
     monkeypatch.delenv("PULSE_KEY", raising=False)
@@ -455,14 +457,14 @@ def test_collect_needs_a_key_of_the_tenant(
     assert "no JSON array" in run("collect", one.slug, "--key", key, code=2, stdin="[nonsense").stderr
 
 
-def test_a_quota_that_is_used_up_ends_it_at_once(api: str, owner: Owner, key: str) -> None:
+def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
     assert "500 events were taken before" in result.stderr
     assert "the month has no room" in result.stderr
 
 
-def test_a_rate_is_waited_for(api: str, owner: Owner, key: str) -> None:
+def test_a_rate_is_waited_for(api_service: str, owner: Owner, key: str) -> None:
     as_json("tenant", "limits", owner.tenant.slug, "--events-per-second", 400)
     began = time.monotonic()
     found = as_json("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(1_200)))

@@ -100,11 +100,15 @@ def take(here: Door, cached: CachedTenant, kind: str, count: int, per_second: fl
         )
 
 
-async def _read(request: Request) -> Principal:
+_Key = Annotated[object, Security(KEY)]  # for the documentation: `authenticate` reads the header itself
+_OperatorKey = Annotated[object, Security(OPERATOR_KEY)]
+
+
+async def _read(request: Request, _: _Key) -> Principal:
     return await authenticate(request, KeyScope.READ)
 
 
-async def _manage(request: Request) -> Principal:
+async def _manage(request: Request, _: _Key) -> Principal:
     return await authenticate(request, KeyScope.MANAGE)
 
 
@@ -119,6 +123,10 @@ async def operator(request: Request) -> str:
     return key.key_id
 
 
-Reader = Annotated[Principal, Security(KEY), Depends(_read)]
-Manager = Annotated[Principal, Security(KEY), Depends(_manage)]
-Operator = Annotated[str, Security(OPERATOR_KEY), Depends(operator)]
+async def _operate(request: Request, _: _OperatorKey) -> str:
+    return await operator(request)
+
+
+Reader = Annotated[Principal, Depends(_read)]
+Manager = Annotated[Principal, Depends(_manage)]
+Operator = Annotated[str, Depends(_operate)]

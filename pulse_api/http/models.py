@@ -1,9 +1,19 @@
 """Types that several endpoints share."""
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from pulse_pipelines.lake.preview import moment
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -14,6 +24,10 @@ SchemaAddress = Annotated[
         pattern=r"^pulse://[a-z][a-z0-9_]{0,62}/[a-z][a-z0-9_]{0,62}/[1-9][0-9]{0,8}$", max_length=200
     ),
 ]
+Moment = Annotated[
+    datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+"""RFC 3339 and nothing else: pydantic alone takes numbers, too."""
 DatasetSlug = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Slug of one of the tenant's datasets.")
 ]
@@ -23,3 +37,14 @@ class Body(BaseModel):
     """A request's body: what it does not know, it refuses."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, given: Any) -> Any:
+        """7.0 is an integer, as JSON Schema means it."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in given.items()
+        }

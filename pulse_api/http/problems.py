@@ -145,8 +145,10 @@ def install(app: FastAPI) -> None:
 
 def _methods(request: Request) -> list[str]:
     """Every method that this path takes; Starlette's own answer stops at the first route."""
-    path = getattr(request.scope.get("route"), "path", "")
-    return sorted(method.upper() for method in request.app.openapi()["paths"].get(path, ()))
+    paths = request.app.openapi()["paths"]
+    template = getattr(request.scope.get("route"), "path", "")
+    methods = paths.get(request.url.path) or paths.get(template, ())
+    return sorted(method.upper() for method in methods)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -9,7 +9,6 @@ from fastapi.routing import APIRoute
 
 from pulse_api.http.door import door
 
-
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 

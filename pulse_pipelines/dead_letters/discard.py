@@ -27,7 +27,7 @@ def discard(
         limit: at most so many letters of a filter; the result's `next` goes on as `after`.
 
     Raises:
-        UserError: the cursor is not valid.
+        NotFound: no such cursor.
     """
     selection, tally = select(chosen, limit, after), Tally(progress)
     while True:

@@ -134,7 +134,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Raises UserError when `text` is none that Pulse gave out."""
+        """Raises NotFound when `text` is none that Pulse gave out."""
         try:
             found = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
             settled_at, partition, offset = found
@@ -144,7 +144,7 @@ class Cursor(NamedTuple):
                 return cls(settled_at, partition, offset)
         except (ValueError, TypeError):
             pass
-        raise UserError("not a cursor of this listing", fix="Begin again without one")
+        raise NotFound("no such cursor", fix="Begin again without one")
 
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(orjson.dumps(list(self))).decode()
@@ -174,7 +174,8 @@ def list_dead_letters(
         after: the `next` of the page before.
 
     Raises:
-        UserError: the cursor or the limit is not valid.
+        NotFound: no such cursor.
+        UserError: the limit is not valid.
     """
     if not 0 < limit <= MAX_LIMIT:
         raise UserError(f"the limit must be 1 to {MAX_LIMIT:,}")

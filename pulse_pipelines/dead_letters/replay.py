@@ -46,7 +46,7 @@ def replay(
         limit: look at so many letters of a filter at most; the result's `next` goes on as `after`.
 
     Raises:
-        UserError: the cursor is not valid.
+        NotFound: no such cursor.
         Transient: the broker did not acknowledge, or the object store does not answer; repeat it.
     """
     selection = select(chosen, limit, after)

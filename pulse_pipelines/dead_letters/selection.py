@@ -62,7 +62,7 @@ def select(chosen: Filter | Sequence[str], limit: int | None, after: str | None)
     """The selection of what a caller chose; limit and cursor are those of a filter.
 
     Raises:
-        UserError: the cursor is not valid.
+        NotFound: no such cursor.
     """
     if isinstance(chosen, Filter):
         return ByFilter(chosen, limit, after)

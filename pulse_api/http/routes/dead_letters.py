@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from pulse_api.http import negotiation
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.models import Body
+from pulse_api.http.models import Body, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
@@ -33,10 +33,8 @@ class LetterFilter(Body):
 
     dataset: DatasetName | None = Field(default=None, description="The dataset that the event named.")
     reason: Reason | None = Field(default=None, strict=False)
-    since: AwareDatetime | None = Field(
-        default=None, strict=False, description="Set aside at this time or later."
-    )
-    until: AwareDatetime | None = Field(default=None, strict=False, description="Set aside before this time.")
+    since: Moment | None = Field(default=None, strict=False, description="Set aside at this time or later.")
+    until: Moment | None = Field(default=None, strict=False, description="Set aside before this time.")
 
     def filter(self) -> Filter:
         return Filter(self.dataset, self.reason, self.since, self.until)
@@ -76,20 +74,19 @@ class ByFilter(Body):
         return {"chosen": chosen, "dry_run": self.dry_run, "limit": self.limit, "after": self.cursor}
 
 
+Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _VERSION = Field(
     default=None,
-    ge=1,
-    le=2**31 - 1,
     description="A version that the events' dataset follows or followed: the events are published as its.",
 )
 
 
 class ReplayByIds(ByIds):
-    schema_version: int | None = _VERSION
+    schema_version: Version | None = _VERSION
 
 
 class ReplayByFilter(ByFilter):
-    schema_version: int | None = _VERSION
+    schema_version: Version | None = _VERSION
 
 
 class DeadLetterInfo(BaseModel):
@@ -189,7 +186,7 @@ def _resolved(result: Result) -> Resolved:
     )
 
 
-@router.get("", summary="List dead letters", responses=documented(401, 403, 422, 429, 503))
+@router.get("", summary="List dead letters", responses=documented(401, 403, 404, 422, 429, 503))
 def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLetterPage:
     """The tenant's dead letters, the latest first, without their bytes."""
     page = dead_letters.list_dead_letters(
@@ -233,7 +230,7 @@ def get(principal: Reader, letter_id: str, request: Request) -> Response | Opene
 @router.post(
     "/replay",
     summary="Replay dead letters",
-    responses=documented(400, 401, 403, 413, 422, 429, 503),
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def replay(principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
     """Publish open dead letters again that could land by the datasets as they are now.
@@ -248,7 +245,7 @@ def replay(principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
 @router.post(
     "/discard",
     summary="Discard dead letters",
-    responses=documented(400, 401, 403, 413, 422, 429, 503),
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def discard(principal: Manager, body: ByIds | ByFilter) -> Resolved:
     """Close open dead letters that nobody wants to land; their bytes stay."""

@@ -21,7 +21,9 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 class NewKey(Body):
     name: Name = Field(description="What the key is for.", examples=["checkout service"])
     scopes: Annotated[list[Annotated[KeyScope, Field(strict=False)]], Field(min_length=1, max_length=3)]
-    expires_in_days: int | None = Field(default=None, ge=1, le=3650, description="Never if not given.")
+    expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = Field(
+        default=None, description="Never if not given."
+    )
 
 
 class Rotate(Body):

@@ -4,16 +4,16 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import DatasetSlug
+from pulse_api.http.models import DatasetSlug, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.lake import snapshots as history
 from pulse_pipelines.lake.formats import ARROW, CSV, FORMATS, JSON
-from pulse_pipelines.lake.preview import MAX_LIMIT, moment
+from pulse_pipelines.lake.preview import MAX_LIMIT
 from pulse_pipelines.lake.preview import preview as read_preview
 
 router = resource("preview", "/v1/datasets/{slug}")
@@ -22,9 +22,6 @@ DEFAULT_LIMIT = 100
 MAX_SNAPSHOTS = 10_000
 INT64_MAX = 2**63 - 1
 
-Moment = Annotated[
-    datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})
-]
 ROWS: dict[str, Any] = {
     "type": "object",
     "required": ["rows"],

@@ -1,11 +1,11 @@
 """/v1/schemas: publish and read the tenant's schemas."""
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Path, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, Slug
@@ -20,38 +20,34 @@ from pulse_resources import postgres
 router = resource("schemas", "/v1/schemas")
 
 
-class NewSchema(Body):
-    """A JSON Schema, or the shorthand `fields`, to publish as the next version of `name`."""
+class FromSchema(Body):
+    """A JSON Schema to publish as the next version of `name`."""
 
     name: Slug
-    schema_: dict[str, Any] | None = Field(
-        default=None,
+    schema_: dict[str, Any] = Field(
         alias="schema",
         description="JSON Schema of an event's `data`: 2020-12, or 2019-09, draft-07, -06, -04 by `$schema`.",
         examples=[{"type": "object", "properties": {"country": {"type": "string"}}}],
     )
-    fields_: dict[str, Any] | None = Field(
-        default=None,
-        alias="fields",
-        description="Shorthand: name to string, number, integer, boolean, timestamp or date.",
-        examples=[{"country": "string", "amount": "number"}],
-    )
-    required: list[str] | None = Field(default=None, description="Of `fields`: those that must be there.")
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.schema_ is None) == (self.fields_ is None):
-            raise ValueError("give either `schema` or `fields`")
-        if self.required is not None and self.fields_ is None:
-            raise ValueError("`required` goes with `fields`; a JSON Schema has its own")
-        return self
 
     def document(self) -> str:
-        """What is published."""
-        if self.fields_ is None:
-            return orjson.dumps(self.schema_).decode()
-        short: dict[str, Any] = {"fields": self.fields_}
-        return orjson.dumps(expand(short | ({"required": self.required} if self.required else {}))).decode()
+        return orjson.dumps(self.schema_).decode()
+
+
+class FromFields(Body):
+    """The shorthand: fields and their types."""
+
+    name: Slug
+    fields_: dict[str, str] = Field(
+        alias="fields",
+        min_length=1,
+        description="Name to string, number, integer, boolean, timestamp or date.",
+        examples=[{"country": "string", "amount": "number"}],
+    )
+    required: list[str] = Field(default=[], description="The fields that must be there.")
+
+    def document(self) -> str:
+        return orjson.dumps(expand({"fields": self.fields_, "required": self.required})).decode()
 
 
 class SchemaVersion(BaseModel):
@@ -93,7 +89,7 @@ def _whole(found: PublishedSchema) -> Schema:
         **documented(400, 401, 403, 413, 422, 429, 503),
     },
 )
-def publish(principal: Manager, body: NewSchema, response: Response) -> Schema:
+def publish(principal: Manager, body: FromSchema | FromFields, response: Response) -> Schema:
     """Publish a JSON Schema, or its shorthand, as the next version of `name`.
 
     Versions are immutable. References outside the document are refused, and so are patterns that need
