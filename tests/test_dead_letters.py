@@ -36,6 +36,11 @@ BAD: list[tuple[bytes | None, Reason, str | None]] = [
     (event("no dataset").replace(b'"dataset"', b'"set"'), Reason.MISSING_DATASET, "/dataset"),
     (event("unknown", dataset="nope"), Reason.UNKNOWN_DATASET, "/dataset"),
     (event("nul set", dataset="nope\0"), Reason.UNKNOWN_DATASET, "/dataset"),
+    (
+        event("version").replace(b"{", b'{"schema_version": 9, ', 1),
+        Reason.UNKNOWN_SCHEMA_VERSION,
+        "/schema_version",
+    ),
     (event("no zone").replace(b"10:00:00Z", b"10:00:00"), Reason.INVALID_TIMESTAMP, "/timestamp"),
     (event("year 0").replace(b"2026-", b"0000-"), Reason.TIMESTAMP_OUT_OF_RANGE, "/timestamp"),
     (event("type", count="three"), Reason.SCHEMA_VIOLATION, "/data/count"),
