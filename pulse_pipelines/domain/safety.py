@@ -165,11 +165,13 @@ class _Branches:
                 "the schema refers to itself without going into a member or an item",
                 fix="A $ref that leads back to itself must do so through properties or items",
             )
+        if len(path) > MAX_BRANCHES:
+            raise _too_many()
         self._nodes[id(node)] = node
         found = Counter({id(node): 1})
         for inner in self._in_place(node):
             found.update(self._closure(inner, (*path, id(node))))
-            if self._weight(found) > MAX_BRANCHES or len(path) > MAX_BRANCHES:
+            if self._weight(found) > MAX_BRANCHES:
                 raise _too_many()
         self._closures[id(node)] = found
         return found
