@@ -152,13 +152,21 @@ def test_listing_over_http(http: httpx.Client, letters: Owner) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [{"limit": 0}, {"limit": 1001}, {"cursor": "x"}, {"since": "2026-01-01T00:00:00"}, {"reason": "x"},
+    [{"limit": 0}, {"limit": 1001}, {"since": "2026-01-01T00:00:00"}, {"reason": "x"},
      {"state": "x"}, {"dataset": "\0"}, {"other": 1}],
     ids=str,
 )  # fmt: skip
 def test_wrong_queries(http: httpx.Client, read_only: Owner, query: dict[str, Any]) -> None:
     answer = http.get(URL, headers=key(read_only), params=query)
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+
+
+def test_a_cursor_that_nobody_gave_out(http: httpx.Client, read_only: Owner) -> None:
+    mine = key(read_only)
+    assert http.get(URL, headers=mine, params={"cursor": "x"}).status_code == 404
+    for what in ("replay", "discard"):
+        body = {"filter": {}, "cursor": "x"}
+        assert http.post(f"{URL}/{what}", headers=mine, json=body).status_code == 404
 
 
 def test_one_as_json_or_as_its_bytes(http: httpx.Client, read_only: Owner) -> None:
@@ -197,7 +205,7 @@ def test_replay_and_discard_over_http(http: httpx.Client, letters: Owner) -> Non
     "body",
     [{}, {"ids": []}, {"ids": ["0-0"], "filter": {}}, {"ids": ["x"]}, {"ids": ["0-0"] * 1001},
      {"filter": {"x": 1}},
-     {"filter": {}, "limit": 0}, {"filter": {}, "cursor": "x"}, {"filter": {"reason": "x"}}, {"ids": "0-0"},
+     {"filter": {}, "limit": 0}, {"filter": {"reason": "x"}}, {"ids": "0-0"},
      {"filter": {"dataset": "a\0"}}, {"filter": {"since": "today"}}, [], None],
     ids=str,
 )  # fmt: skip

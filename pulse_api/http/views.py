@@ -64,9 +64,9 @@ class Views:
         self._stopping.set()
         self._thread.join(timeout=5)
 
-    async def tenant(self, tenant_id: UUID) -> CachedTenant | None:
-        """The tenant, from the cache or from Postgres; None when there is none with this id."""
-        found = self._tenants.get(tenant_id)
+    async def tenant(self, tenant_id: UUID, *, afresh: bool = False) -> CachedTenant | None:
+        """The tenant, from the cache or (at once, if `afresh`) from Postgres; None when there is none."""
+        found = None if afresh else self._tenants.get(tenant_id)
         if found is not None and self._listening and time.monotonic() - found.loaded_at < self._ttl:
             return found
         task = self._loading.get(tenant_id)
