@@ -1,4 +1,4 @@
-"""`python -m benchmarks throughput|pairs|memory|preview`: measure, and print what was measured."""
+"""`python -m benchmarks throughput|pairs|memory|collect|preview`: measure, and print what was measured."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import baseline, load
+from benchmarks import collect as collecting
 from benchmarks import preview as previews
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
@@ -98,6 +99,26 @@ def memory() -> None:
         f"idle {idle / 2**30:.2f} GiB, at most {max(peak) / 2**30:.2f} GiB; demo exit {demo.returncode}"
     )
     console.print(json.dumps(report["totals"] | {"events_per_second": report["events_per_second"]}))
+
+
+@app.command()
+def collect(
+    seconds: Annotated[float, typer.Option(help="How long each load lasts.")] = 15.0,
+) -> None:
+    """POST /v1/collect with one event and with a hundred per request, the broker beside it."""
+    table = Table("events per request", "connections", "requests/s", "events/s", "p50 ms", "p99 ms")
+    with stack("--without-dagster"), collecting.server() as port:
+        for size, connections in ((1, 16), (100, 6)):
+            found = collecting.measure(port, events=size, connections=connections, seconds=seconds)
+            table.add_row(
+                str(size),
+                str(connections),
+                f"{found.requests_per_second:,.0f}",
+                f"{found.events_per_second:,.0f}",
+                f"{found.p50_ms:.1f}",
+                f"{found.p99_ms:.1f}",
+            )
+    console.print(table)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import requests
 
@@ -20,7 +21,6 @@ from benchmarks import load
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
 from pulse_resources.local import ports
-from pulse_resources.settings import load_settings
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ async def _main(port: int, connections: int, seconds: float, bodies: list[bytes]
         until = time.perf_counter() + duration
         pairs = [
             await loop.create_connection(
-                lambda n=n: _Connection(bodies, n * 7, until, sink), "127.0.0.1", port
-            )  # type: ignore[misc]
-            for n in range(connections)
+                partial(_Connection, bodies, number * 7, until, sink), "127.0.0.1", port
+            )
+            for number in range(connections)
         ]
         for transport, connection in pairs:
             await connection.done

@@ -5,6 +5,7 @@ follows the dataset's schema) and optionally `context`, `trace_id`, `tenant` and
 version of the dataset's schema that it follows, if not the current one).
 """
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -126,11 +127,15 @@ def parse_date(text: str) -> date:
     return date.fromisoformat(text)
 
 
+_USUAL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:[0-5]\d)", re.ASCII)
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:[0-5]\d)", re.ASCII)
 
 
 def parse_timestamp(text: object) -> datetime | Rejected:
     """An RFC 3339 timestamp in UTC, cut to microseconds."""
+    if isinstance(text, str) and _USUAL.fullmatch(text):
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.fromisoformat(text).astimezone(UTC)
     match = _RFC3339.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return Rejected(Reason.INVALID_TIMESTAMP, "not an RFC 3339 timestamp with a zone offset")

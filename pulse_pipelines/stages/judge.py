@@ -99,10 +99,10 @@ class Judge:
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {self.max_depth} levels")
         return None
 
-    def event(self, event: Any, payload: bytes) -> Event | Refusal:
-        """Judge a decoded event; `payload` is what it was decoded from."""
+    def event(self, event: Any, payload: bytes | None) -> Event | Refusal:
+        """Judge a decoded event, and what it was decoded from unless that is known not to be suspicious."""
         rejected = self._envelope(event)
-        if rejected is None and suspicious(payload):
+        if rejected is None and payload is not None and suspicious(payload):
             rejected = unstorable(payload)
         if rejected is None:
             target = self.targets[event["dataset"]]

@@ -23,10 +23,12 @@ LEVELS_OF_AN_ARRAY = 1
 
 
 class Item(NamedTuple):
-    """One event of a request: its bytes, and what they were decoded from, if that is known."""
+    """One event of a request: its bytes, and the event decoded from them, if it is already."""
 
     payload: bytes
     event: Any = None
+    plain: bool = False
+    """Whether it is known that nothing in it is suspicious."""
 
 
 def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth: int) -> list[Item]:
@@ -67,7 +69,7 @@ def _json(body: bytes, max_depth: int) -> list[Item]:
         return [Item(body, decoded)]
     if suspicious(body):
         return [Item(json.dumps(element).encode()) for element in _exact(body, max_depth)]
-    return [Item(orjson.dumps(element), element) for element in decoded]
+    return [Item(orjson.dumps(element), element, True) for element in decoded]
 
 
 def _array(body: bytes, max_depth: int) -> list[Any]:

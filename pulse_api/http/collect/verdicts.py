@@ -47,7 +47,7 @@ def _judge(judge: Judge, item: Item) -> Event | Refusal:
     elif (rejected := judge.undecodable(item.payload)) is not None:
         return refusal(item.event, rejected)
     else:
-        verdict = judge.event(item.event, item.payload)
+        verdict = judge.event(item.event, None if item.plain else item.payload)
     if isinstance(verdict, dict):
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):
