@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import registry
-from pulse_pipelines.lake.newest import Span, newest_files
+from pulse_pipelines.lake.newest import Span, newest_files, tries
 from pulse_pipelines.lake.preview import MAX_LIMIT, moment, preview
 from pulse_pipelines.lake.snapshots import current_metadata, manifests, snapshots
 from pulse_pipelines.stages import files
@@ -89,8 +89,9 @@ def expected(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_preview_is_what_pyiceberg_finds(lake: Lake, seed: int) -> None:
+def test_a_preview_is_what_pyiceberg_finds(lake: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)  # noqa: S311
+    monkeypatch.setattr("pulse_pipelines.lake.newest.MANY_ROWS", chance.choice([0, 50_000]))
     names = lake.table.schema().column_names
     top = [name for name in names if "." not in name]
     asked: dict[str, Any] = {}
@@ -129,7 +130,24 @@ def test_only_files_that_may_hold_the_newest_rows_are_read(lake: Lake) -> None:
     assert few is not None
     assert everything is not None
     assert 0 < len(few) < len(everything) == len(list(lake.table.scan().plan_files()))
-    assert {file.file_path for file in few} < {file.file_path for file in everything}
+    assert {f.file.file_path for f in few} < {f.file.file_path for f in everything}
+
+
+def test_the_newest_rows_of_large_files_are_looked_for_at_their_end(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulse_pipelines.lake.newest.MANY_ROWS", 0)
+    metadata = current_metadata(lake.owner.tenant, "orders")
+    snapshot = metadata.current_snapshot()
+    assert snapshot is not None
+    whole = Span.between(BEGIN, BEGIN + timedelta(days=DAYS))
+    found = newest_files(metadata, manifests(snapshot.manifest_list), whole, MAX_LIMIT, FOREVER)
+    parts = list(tries(found, whole, 1))
+    assert len(parts) > 1
+    assert parts[-1] == whole
+    assert all(shorter.start > longer.start for shorter, longer in pairwise(parts))
+    assert {part.end for part in parts} == {whole.end}
+    assert list(tries(found, whole, MAX_LIMIT)) == list(tries(None, whole, 1)) == [whole]
 
 
 def test_snapshots_tell_the_history(lake: Lake) -> None:

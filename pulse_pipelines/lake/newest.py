@@ -7,8 +7,9 @@ reads all of them again each time: about a millisecond for each commit since the
 import struct
 import threading
 import time
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -25,6 +26,12 @@ ALWAYS = 2**63 - 1
 """Microseconds after every moment; its negative is before all."""
 CACHED_FILES = 50_000
 """Data files whose bounds this process keeps, about 1 kB each."""
+MANY_ROWS = 50_000
+"""In the files of one query: beyond these, it pays to try for less than all of them."""
+AMPLE = 4
+"""How many times the rows wanted a first try expects to meet, and"""
+WIDER = 16
+"""by what the next one exceeds it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class BoundedFile:
 
 def newest_files(
     metadata: TableMetadata, manifests: Iterable[ManifestFile], span: Span, limit: int, until: float
-) -> list[DataFile] | None:
+) -> list[BoundedFile] | None:
     """Files among which the newest `limit` rows within the span certainly are.
 
     Files that lie wholly within the span and have rows enough set a floor: every row looked for is at
@@ -86,7 +93,33 @@ def newest_files(
             break
         found += _read([manifest for _, manifest in group], column, until)
         floor = _floor((f for f in found if span.covers(f.low, f.high)), limit)
-    return [f.file for f in found if f.high >= floor and span.meets(f.low, f.high)]
+    return [f for f in found if f.high >= floor and span.meets(f.low, f.high)]
+
+
+def tries(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterator[Span]:
+    """Ends of the span to look for the newest `limit` rows in, shortest first; the last is all of it.
+
+    Whichever has `limit` rows has the right ones. How short to begin is a guess, that rows spread evenly
+    over the time of their file; it saves most of a large file, whose row groups have bounds, too.
+    """
+    rows = sum(f.file.record_count for f in files or ())
+    if files and rows > MANY_ROWS and all(-ALWAYS < f.low <= f.high < ALWAYS for f in files):
+        low, high = min(f.low for f in files), min(span.end, max(f.high for f in files) + 1)
+        wanted = limit * AMPLE
+        while wanted < rows // AMPLE:
+            # The latest moment after which enough is expected: what is expected falls as moments pass.
+            after = bisect_left(range(low, high), -wanted, key=lambda at: -_expected(files, at, span.end)) - 1
+            yield Span(max(span.start, low + after), span.end)
+            wanted *= WIDER
+    yield span
+
+
+def _expected(files: Sequence[BoundedFile], start: int, end: int) -> int:
+    """Rows within [start, end), if each file's were spread evenly."""
+    return sum(
+        f.file.record_count * max(0, min(f.high + 1, end) - max(f.low, start)) // (f.high + 1 - f.low)
+        for f in files
+    )
 
 
 def _floor(files: Iterable[BoundedFile], limit: int) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -14,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import duck, view
-from pulse_pipelines.lake.newest import ALWAYS, Span, newest_files
+from pulse_pipelines.lake.newest import ALWAYS, BoundedFile, Span, newest_files, tries
 from pulse_pipelines.lake.snapshots import as_of as snapshot_as_of
 from pulse_pipelines.lake.snapshots import by_id, current_metadata, manifests, store_errors_explained
 from pulse_resources.errors import UserError
@@ -43,7 +42,7 @@ def limits() -> duck.Limits:
     return duck.Limits(
         "previews",
         memory=api.preview_memory,
-        threads=os.cpu_count() or 1,
+        threads=max(1, (os.cpu_count() or 1) // api.preview_parallelism),
         instances=api.preview_parallelism,
         seconds=api.preview_seconds,
         trust_cache=True,  # files of the lake have names of their own and never change
@@ -90,13 +89,18 @@ def preview(
     chosen = _columns(schema, columns)
     span = Span.between(start, end)
     files = None if snapshot is None else _files(metadata, snapshot, span, limit, until)
-    within, moments = _within(span)
-    query = QUERY.format(columns=chosen, scan=duck.SCAN, within=within)
+    seen = None if files is None else [bounded.file for bounded in files]
     with (
         duck.connect(allowed, until) as connection,
-        view.of_files(metadata, snapshot, schema.schema_id, files) as location,
+        view.of_files(metadata, snapshot, schema.schema_id, seen) as location,
     ):
-        return connection.execute(query, [location, *moments, limit]).to_arrow_table()
+        for part in tries(files, span, limit):
+            within, moments = _within(part)
+            query = QUERY.format(columns=chosen, scan=duck.SCAN, within=within)
+            rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
+            if rows.num_rows == limit:
+                break
+        return rows
 
 
 def _check(
@@ -155,7 +159,7 @@ def _within(span: Span) -> tuple[str, list[int]]:
 
 def _files(
     metadata: TableMetadata, snapshot: Snapshot, span: Span, limit: int, until: float
-) -> list[DataFile] | None:
+) -> list[BoundedFile] | None:
     try:
         with store_errors_explained():
             return newest_files(metadata, manifests(snapshot.manifest_list), span, limit, until)
