@@ -38,7 +38,7 @@ MAY_IMPORT = {
         *(P + part for part in ("registry", "stages", "domain", "lake", "dead_letters")),
     },
 }
-VALIDATORS = {"jsonschema", "jsonschema_rs", "orjson"}
+VALIDATORS = {"jsonschema_rs", "orjson"}
 KNOWS_DAGSTER = (P + "defs", P + "definitions")
 
 
