@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from pulse_api.http import problems
 from pulse_api.http.door import Door
+from pulse_api.http.lane import Lane
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
@@ -62,6 +63,7 @@ def create_app() -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
+    app.add_middleware(Lane, path=collect.PATH, endpoint=collect.collect)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

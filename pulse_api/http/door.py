@@ -15,6 +15,8 @@ from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.rates import Rates
 from pulse_api.http.views import Views
+from pulse_pipelines.lake import duck
+from pulse_pipelines.lake.preview import limits
 from pulse_pipelines.registry import keys
 from pulse_resources.errors import PulseError
 
@@ -41,6 +43,7 @@ class Door:
         """Everything runs while the block does; what was accepted is flushed at its end."""
         self.views.start()
         self.publisher.start()
+        await asyncio.to_thread(duck.warm, limits())
         touching = asyncio.create_task(self._touch_keys())
         try:
             yield

@@ -87,8 +87,33 @@ _STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
 )
 
 
-def of_error(error: PulseError) -> ProblemError:
-    """The problem that one of Pulse's own errors is; what it names and lists goes along."""
+KNOWN = (ProblemError, PulseError, psycopg.OperationalError, KafkaException, HTTPException)
+"""What an endpoint may raise and `of` explains."""
+
+
+def of(error: Exception) -> ProblemError:
+    """The problem that an error is."""
+    match error:
+        case ProblemError():
+            return error
+        case PulseError():
+            return _own(error)
+        case psycopg.OperationalError() | KafkaException():
+            what = "Kafka" if isinstance(error, KafkaException) else "Postgres"
+            headers = {"Retry-After": str(RETRY_S)}
+            return ProblemError(503, "unavailable", f"{what} does not answer", headers=headers)
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            kinds = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+            kind = kinds.get(error.status_code, "invalid-request")
+            return ProblemError(error.status_code, kind, str(error.detail), headers=error.headers)
+    detail = "Pulse failed in a way that nobody foresaw"
+    return ProblemError(500, "failed", detail, fix="Report the request_id: the server's log has the cause")
+
+
+def _own(error: PulseError) -> ProblemError:
+    """What one of Pulse's own errors names and lists goes along."""
     status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
     headers = {"Retry-After": str(RETRY_S)} if status == 503 else {}
     more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
@@ -97,50 +122,28 @@ def of_error(error: PulseError) -> ProblemError:
     return ProblemError(status, kind, error.message, fix=error.fix, headers=headers, **more)
 
 
+def _invalid(error: RequestValidationError) -> ProblemError:
+    found = [
+        {"at": ".".join(str(part) for part in entry["loc"]), "problem": entry["msg"]}
+        for entry in error.errors()
+    ]
+    malformed = any(entry["type"] == "json_invalid" for entry in error.errors())
+    status, kind = (400, "malformed") if malformed else (422, "invalid-request")
+    detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
+    return ProblemError(status, kind, detail, errors=found)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of this app with a problem document."""
 
-    @app.exception_handler(ProblemError)
-    async def problem(request: Request, error: ProblemError) -> Response:
-        return response(request, error)
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = of(error)
+        if problem.status == 405:
+            problem.headers["Allow"] = ", ".join(_methods(request))
+        return response(request, problem)
 
-    @app.exception_handler(PulseError)
-    async def own(request: Request, error: PulseError) -> Response:
-        return response(request, of_error(error))
-
-    @app.exception_handler(psycopg.OperationalError)
-    @app.exception_handler(KafkaException)
-    async def outside(request: Request, error: Exception) -> Response:
-        what = "Kafka" if isinstance(error, KafkaException) else "Postgres"
-        detail = f"{what} does not answer"
-        headers = {"Retry-After": str(RETRY_S)}
-        return response(request, ProblemError(503, "unavailable", detail, headers=headers))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        found = [
-            {"at": ".".join(str(part) for part in entry["loc"]), "problem": entry["msg"]}
-            for entry in error.errors()
-        ]
-        malformed = any(entry["type"] == "json_invalid" for entry in error.errors())
-        status, kind = (400, "malformed") if malformed else (422, "invalid-request")
-        detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
-        return response(request, ProblemError(status, kind, detail, errors=found))
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        kinds = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
-        kind = kinds.get(error.status_code, "invalid-request")
-        headers = dict(error.headers or {})
-        if error.status_code == 405:
-            headers["Allow"] = ", ".join(_methods(request))
-        return response(request, ProblemError(error.status_code, kind, str(error.detail), headers=headers))
-
-    @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        detail = "Pulse failed in a way that nobody foresaw"
-        fix = "Report the request_id: the server's log has the cause"
-        return response(request, ProblemError(500, "failed", detail, fix=fix))
+    for kind in (*KNOWN, RequestValidationError, Exception):
+        app.add_exception_handler(kind, answer)
 
 
 def _methods(request: Request) -> list[str]:

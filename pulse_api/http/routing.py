@@ -33,17 +33,6 @@ class _ExactRoute(APIRoute):
         return exactly
 
 
-class DirectRoute(APIRoute):
-    """A route whose endpoint takes the request and gives the response itself.
-
-    The framework only documents it: resolving dependencies and modelling the answer would cost more than
-    the endpoint does.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint
-
-
 def resource(tag: str, prefix: str = "") -> APIRouter:
     """A router for the endpoints of one resource."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=_ExactRoute)

@@ -38,6 +38,8 @@ _DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingeste
 _GZIP_LEVEL = 1
 KNOWN_ROWS = 200
 """Rows up to which a candidate's handle names every position."""
+ROW_GROUP = 122_880
+"""Rows per row group: what DuckDB reads at a time, so a preview of a large file need not read it all."""
 SMALL_FILE_ROWS = 10_000
 """Below this, setting zstd up for every column costs more than all the rest of writing the file."""
 
@@ -165,7 +167,7 @@ def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[Cand
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
-        writer.write_table(rows, row_group_size=1_048_576)
+        writer.write_table(rows, row_group_size=ROW_GROUP)
     content = sink.getvalue()
     return (
         CandidateFile(

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import Request, Response, Security
 from pydantic import BaseModel, Field
 
 from pulse_api.http import measures
@@ -12,13 +12,14 @@ from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
 from pulse_api.http.collect.verdicts import Verdicts, document, judge_all
 from pulse_api.http.door import Door, door
 from pulse_api.http.problems import ProblemError, documented
-from pulse_api.http.routing import DirectRoute
+from pulse_api.http.routing import resource
 from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.domain.key import KeyScope
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
-router = APIRouter(tags=["collect"], route_class=DirectRoute)
+router = resource("collect")
+PATH = "/v1/collect"
 
 
 class Verdict(BaseModel):
@@ -93,7 +94,7 @@ BODY = {
 
 
 @router.post(
-    "/v1/collect",
+    PATH,
     status_code=202,
     summary="Send events",
     response_model=Collected,
