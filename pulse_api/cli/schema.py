@@ -87,7 +87,7 @@ def _written_out(content: bytes) -> str:
         document = orjson.loads(content)
         return orjson.dumps(expand(document)).decode() if is_shorthand(document) else content.decode()
     except ValueError as error:
-        raise UserError(f"cannot read the schema: {error}") from error
+        raise UserError(f"the schema is not JSON: {error}") from error
 
 
 def _document(schema: PublishedSchema) -> dict[str, Any]:
