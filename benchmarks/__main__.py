@@ -108,7 +108,7 @@ def collect(
     """POST /v1/collect with one event and with a hundred per request, the broker beside it."""
     table = Table("events per request", "connections", "requests/s", "events/s", "p50 ms", "p99 ms")
     with stack("--without-dagster"), collecting.server() as port:
-        for size, connections in ((1, 16), (100, 6)):
+        for size, connections in ((1, 32), (100, 6)):
             found = collecting.measure(port, events=size, connections=connections, seconds=seconds)
             table.add_row(
                 str(size),
