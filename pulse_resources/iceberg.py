@@ -115,6 +115,33 @@ def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
     return Staged(old, table.metadata_location, snapshot)
 
 
+def stage_replace(
+    table: Table, removed: Iterable[DataFile], added: Iterable[DataFile], summary: Mapping[str, str]
+) -> Staged:
+    """Write an overwrite snapshot that has other data files in place of some, without committing.
+
+    Args:
+        removed: data files of the current snapshot; that they are in it is for the caller to know.
+        added: those that take their place, by the table's current schema.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    old = table.metadata_location
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite,
+    ):
+        for file in removed:
+            overwrite.delete_data_file(file)
+        for file in added:
+            overwrite.append_data_file(file)
+    snapshot = table.metadata.current_snapshot_id
+    if snapshot is None or table.metadata_location == old:
+        raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
+    return Staged(old, table.metadata_location, snapshot)
+
+
 def stage_schema(
     table: Table,
     schema: Schema,
