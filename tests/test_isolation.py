@@ -42,7 +42,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.processed_event_ids":  (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING),
     "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
     "public.ingest_positions":     (OWN_FOR_OWNER, "own SI",    "all SIU",      NOTHING),
-    "public.landings":             (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
+    "public.landings":             (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
     "public.raw_objects":          (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
     "public.dead_letters":         (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
     "public.dead_letter_outbox":   (OWN_FOR_OWNER, NOTHING,     "all SID",      NOTHING),
@@ -53,6 +53,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.intake":               (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
+    "public.backfills":            (OWN_FOR_OWNER, "own S",     "own SI",       NOTHING),
     "iceberg_catalog.iceberg_tables":
                                    ("none SIUD",   "own SIUD",  "own SU",       "all! SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":

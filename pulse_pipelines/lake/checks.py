@@ -56,6 +56,7 @@ RLS_TABLES = (
     "intake",
     "dataset_versions",
     "deleted_datasets",
+    "backfills",
     "iceberg_tables",
     "iceberg_namespace_properties",
 )
