@@ -13,6 +13,7 @@ CREATE TABLE backfills (
     files_after    integer NOT NULL,
     bytes          bigint NOT NULL,
     snapshot_id    bigint NOT NULL,
+    run_id         text, -- of the Dagster run; null: pulse backfill
     settled_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, backfill_id)
 );
@@ -31,8 +32,8 @@ ALTER TABLE dead_letters
     DROP CONSTRAINT dead_letters_resolution_check,
     ADD CONSTRAINT dead_letters_resolution_check
         CHECK (resolution IN ('replayed', 'discarded', 'landed', 'erased')),
-    ADD COLUMN landed_day date,
-    ADD CONSTRAINT dead_letters_landed_check CHECK ((resolution = 'landed') = (landed_day IS NOT NULL));
+    ADD COLUMN landed_by text, -- the backfill
+    ADD CONSTRAINT dead_letters_landed_check CHECK ((resolution = 'landed') = (landed_by IS NOT NULL));
 CREATE INDEX dead_letters_batch ON dead_letters (tenant_id, batch_id);
 
 -- Every commit that changes the rows of a (dataset, day) has a row here, with the difference: what depends on
