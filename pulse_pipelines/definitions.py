@@ -6,7 +6,7 @@ from dagster_pyspark import LazyPySparkResource
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.assets import dataset_assets
 from pulse_pipelines.defs.datasets.checks import dataset_checks
-from pulse_pipelines.defs.datasets.sensor import registry_changes
+from pulse_pipelines.defs.datasets.sensor import LOADED, registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
@@ -16,10 +16,12 @@ from pulse_resources.settings import load_settings
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    slugs = list(registry.dataset_owners())
+    loaded = registry_fingerprint()  # before the families: what changes in between makes it stale
+    families = registry.list_families()
     return dg.Definitions(
-        assets=dataset_assets(slugs),
-        asset_checks=dataset_checks(slugs),
+        metadata={LOADED: loaded},
+        assets=dataset_assets(families),
+        asset_checks=dataset_checks([family.slug for family in families]),
         jobs=[ingest, publish_dead_letters],
         sensors=[ingest_lag, dead_letter_sweep, registry_changes],
         resources={

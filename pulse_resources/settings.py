@@ -6,7 +6,7 @@ services it started), then the defaults below.
 """
 
 import os
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -75,8 +75,13 @@ class SparkSettings(BaseModel):
 
 
 class DagsterSettings(BaseModel):
-    partitions_start: date = Field(default_factory=lambda: date(datetime.now(UTC).year - 1, 1, 1))
-    """First day in the grid of the dataset assets; earlier events land, too, without a cell."""
+    partition_days: int = Field(default=400, ge=1)
+    """Days back that the grid of the dataset assets has at least; it begins with a month, so that it moves
+    once a month. Earlier events land, too, without a cell."""
+    partitions_start: date | None = None
+    """A later first day of the grid, such as when the installation began."""
+    owners: list[str] = Field(default_factory=lambda: ["team:platform"])
+    """Owners of the dataset assets: e-mail addresses, or `team:` and a name."""
     host: str = "127.0.0.1"
     webserver_port: int = 3000
     code_server_port: int = 4000

@@ -14,6 +14,7 @@ from pulse_pipelines.registry.datasets import (
     list_datasets,
 )
 from pulse_pipelines.registry.evolve import move_dataset
+from pulse_pipelines.registry.families import Family, Member, family_owners, fingerprint, list_families
 from pulse_pipelines.registry.schemas import (
     PublishedSchema,
     find_schema,
@@ -25,16 +26,21 @@ from pulse_pipelines.registry.tenants import create_tenant, find_tenant, list_te
 __all__ = [
     "CurrentTable",
     "DeletedDataset",
+    "Family",
+    "Member",
     "PublishedSchema",
     "create_dataset",
     "create_tenant",
     "current_table",
     "dataset_owners",
     "delete_dataset",
+    "family_owners",
     "find_dataset",
     "find_schema",
     "find_tenant",
+    "fingerprint",
     "list_datasets",
+    "list_families",
     "list_schemas",
     "list_tenants",
     "move_dataset",

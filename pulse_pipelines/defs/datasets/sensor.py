@@ -1,33 +1,71 @@
-"""The registry sensor: a dataset slug that is new becomes an asset without anyone's hand."""
+"""The registry sensor: assets, their metadata and their partitions follow the registry without a hand.
+
+What is loaded carries the fingerprint of the registry that it was made from. While it is that of the registry
+now, and the cursor says that the partitions follow it, too, a tick is one query.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
 
 import dagster as dg
 from dagster._grpc.client import DagsterGrpcClient
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.datasets.assets import asset_key, tenant_partitions
+from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
+from pulse_pipelines.registry import Family
 from pulse_resources.settings import load_settings
+
+LOADED = "pulse/registry"
+"""Metadata of the code location: the fingerprint of the registry that it was made from."""
+
+_Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
+
+
+def registry_fingerprint() -> str:
+    """Of all that the dataset assets are made from: the registry, and where the grid begins."""
+    return f"{registry.fingerprint()}.{grid_start()}"
 
 
 @dg.sensor(
     minimum_interval_seconds=15,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Compares the registry with the loaded assets: reloads this code location when a dataset "
-    "slug is new, and adds each tenant to the partitions of the datasets that it owns.",
+    description="Compares the registry with what is loaded. Reloads this code location when a dataset was "
+    "created, moved to another schema or deleted, and once a month, when the grid of partitions moves. Each "
+    "tenant becomes a partition of the datasets that it owns, and is removed from those that it deleted.",
 )
 def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    owners = registry.dataset_owners()
-    loaded = set(context.repository_def.asset_graph.get_all_asset_keys()) if context.repository_def else set()
-    fresh = [slug for slug in owners if asset_key(slug) not in loaded]
-    requests = []
-    for slug, tenants in owners.items():
-        name = tenant_partitions(slug).name or ""
-        known = set(context.instance.get_dynamic_partitions(name))
-        if missing := [tenant for tenant in tenants if tenant not in known]:
-            requests.append(tenant_partitions(slug).build_add_request(missing))
-    if fresh:
+    now = registry_fingerprint()
+    cursor = json.loads(context.cursor or "{}")
+    loaded = (context.repository_def and context.repository_def.metadata) or {}
+    if LOADED in loaded and loaded[LOADED].value != now:
         settings = load_settings().dagster
         DagsterGrpcClient(port=settings.code_server_port, host=settings.host).reload_code(timeout=60)
-        context.log.info("reloaded the code location for new datasets: %s", ", ".join(fresh))
-    if not requests:
+        context.log.info("reloaded the code location: the registry has changed")
+    if cursor.get("registry") == now:
         return dg.SkipReason("the assets match the registry")
-    return dg.SensorResult(dynamic_partitions_requests=requests)
+    families = registry.list_families()
+    slugs = [family.slug for family in families]
+    return dg.SensorResult(
+        dynamic_partitions_requests=list(
+            partition_requests(context.instance, families, set(cursor.get("slugs", ())) - set(slugs))
+        ),
+        cursor=json.dumps({"registry": now, "slugs": slugs}),
+    )
+
+
+def partition_requests(
+    instance: dg.DagsterInstance, families: Iterable[Family], deleted: Iterable[str]
+) -> Iterator[_Request]:
+    """What makes the tenants' partitions follow the registry.
+
+    Args:
+        deleted: slugs that no tenant has any more.
+    """
+    owners = {family.slug: {member.tenant.slug for member in family.members} for family in families}
+    for slug, tenants in (owners | {slug: set[str]() for slug in deleted}).items():
+        definition = tenant_partitions(slug)
+        known = set(instance.get_dynamic_partitions(str(definition.name)))
+        if added := tenants - known:
+            yield definition.build_add_request(sorted(added))
+        if removed := known - tenants:
+            yield definition.build_delete_request(sorted(removed))

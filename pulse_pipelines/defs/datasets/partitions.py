@@ -1,0 +1,33 @@
+"""Names and partitions of the dataset assets: day × tenant, in a grid that does not grow for ever."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import dagster as dg
+
+from pulse_resources.settings import load_settings
+
+
+def asset_key(slug: str) -> dg.AssetKey:
+    return dg.AssetKey(["lake", slug])
+
+
+def tenant_partitions(slug: str) -> dg.DynamicPartitionsDefinition:
+    """The tenants that own a dataset with this slug."""
+    return dg.DynamicPartitionsDefinition(name=f"tenants/{slug}")
+
+
+def grid_start(today: date | None = None) -> date:
+    """The first day of the grid: of a month, so that it moves, and the UI counts anew, once a month only.
+
+    Args:
+        today: in UTC; None: the day that it is.
+    """
+    settings = load_settings().dagster
+    oldest = (today or datetime.now(UTC).date()) - timedelta(days=settings.partition_days)
+    return max(oldest.replace(day=1), settings.partitions_start or date.min)
+
+
+def partitions(slug: str) -> dg.MultiPartitionsDefinition:
+    """Day × tenant; always address a partition by `dg.MultiPartitionKey`, never by its text."""
+    days = dg.DailyPartitionsDefinition(start_date=grid_start().isoformat(), end_offset=1)
+    return dg.MultiPartitionsDefinition({"day": days, "tenant": tenant_partitions(slug)})

@@ -1,0 +1,161 @@
+"""How a dataset asset presents itself in the Dagster UI: group, owners, kinds, columns and links."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import dagster as dg
+import orjson
+
+from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
+from pulse_pipelines.registry import Family, Member
+from pulse_resources import iceberg
+from pulse_resources.local import api as local_api
+from pulse_resources.settings import load_settings
+
+GROUP_SIZE = 40
+"""Assets that a person can still look over in one group; a larger one is split by first letter."""
+SHOWN = 50
+"""Tenants that an asset's page lists: each is part of what the web server loads of every asset."""
+
+
+class Presentation(TypedDict):
+    """Keyword arguments for `dg.AssetSpec` and `@dg.asset`."""
+
+    key: dg.AssetKey
+    description: str
+    group_name: str
+    owners: list[str]
+    tags: dict[str, str]
+    kinds: set[str]
+    metadata: dict[str, Any]
+    partitions_def: dg.MultiPartitionsDefinition
+
+
+def present(families: Sequence[Family]) -> dict[str, Presentation]:
+    """What the assets of all families say of themselves, by slug."""
+    placed = groups(families)
+    return {family.slug: _present(family, placed[family.slug]) for family in families}
+
+
+def groups(families: Sequence[Family]) -> dict[str, str]:
+    """The group of each slug: its tenant's where one has it, else the one that is shared."""
+    wide = {
+        family.slug: f"tenant_{family.members[0].tenant.slug}" if len(family.members) == 1 else "shared"
+        for family in families
+    }
+    sizes = Counter(wide.values())
+    return {
+        slug: f"{group}_{slug[0]}" if sizes[group] > GROUP_SIZE else group for slug, group in wide.items()
+    }
+
+
+def _present(family: Family, group: str) -> Presentation:
+    slug, members = family.slug, family.members
+    tags = {"pulse/zone": "dataset", "pulse/tenants": "one" if len(members) == 1 else "many"}
+    if len(members) == 1:
+        tags["pulse/tenant"] = members[0].tenant.slug
+    return Presentation(
+        key=asset_key(slug),
+        description=_description(family),
+        group_name=group,
+        owners=load_settings().dagster.owners,
+        tags=tags,
+        kinds={"iceberg", "kafka"},
+        metadata=_metadata(family),
+        partitions_def=partitions(slug),
+    )
+
+
+def _description(family: Family) -> str:
+    slug, members = family.slug, family.members
+    names = sorted({member.name for member in members if member.name != slug})
+    title = f"**{', '.join(names[:5])}**\n\n" if names else ""
+    whose = (
+        f"of tenant `{members[0].tenant.slug}`"
+        if len(members) == 1
+        else f"of {len(members)} tenants, a table for each"
+    )
+    return (
+        f"{title}The dataset `{slug}` {whose}: Iceberg, partitioned by day(timestamp). "
+        "The job `ingest` lands rows exactly once and reports every day that it touched. "
+        "Materialize a partition to rebuild that tenant's day from the raw zone; the rows that were there "
+        "come out again.\n\n"
+        "The columns below are those of all tenants' schemas; where only some have a column, or another type "
+        "for it, its description says so."
+    )
+
+
+def _metadata(family: Family) -> dict[str, Any]:
+    settings, slug, members = load_settings(), family.slug, family.members
+    alone = members[0] if len(members) == 1 else None
+    # The catalog's name of one table, or the pattern of all.
+    namespace = alone.tenant.namespace if alone else "pulse_<tenant>"
+    api = local_api.url(settings)
+    return {
+        "dagster/column_schema": column_schema(members),
+        "dagster/table_name": f"{iceberg.CATALOG}.{namespace}.{slug}",
+        "dagster/uri": alone.location if alone else f"s3://{settings.object_store.bucket}/iceberg",
+        "dagster/storage_kind": "iceberg",
+        "preview": dg.MetadataValue.url(f"{api}/v1/datasets/{slug}/preview"),
+        "api_docs": dg.MetadataValue.url(f"{api}/docs"),
+        "tenants": len(members),
+        "tables": _tables(members),
+    }
+
+
+def _tables(members: Sequence[Member]) -> dg.TableMetadataValue:
+    records = [
+        dg.TableRecord(
+            {
+                "tenant": member.tenant.slug,
+                "name": member.name,
+                "schema_uri": member.schema_uri,
+                "table": f"{member.tenant.namespace}.{member.slug}",
+                "location": member.location,
+            }
+        )
+        for member in members[:SHOWN]
+    ]
+    return dg.MetadataValue.table(records)
+
+
+def column_schema(members: Sequence[Member]) -> dg.TableSchema:
+    """The union of the columns of all members' tables, with who has them where not everyone does."""
+    having: dict[tuple[str, str], list[str]] = {}
+    about: dict[str, Mapping[str, Any]] = {}
+    fields_of: dict[str, list[dict[str, Any]]] = {}
+    for member in members:
+        if member.table_schema not in fields_of:  # most tenants follow the same schema
+            fields_of[member.table_schema] = orjson.loads(member.table_schema)["fields"]
+        for field in fields_of[member.table_schema]:
+            having.setdefault((field["name"], _type(field["type"])), []).append(member.tenant.slug)
+            about.setdefault(field["name"], field)
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                name,
+                kind,
+                description=_column_description(about[name].get("doc"), tenants, len(members)),
+                constraints=dg.TableColumnConstraints(nullable=not about[name]["required"]),
+            )
+            for (name, kind), tenants in having.items()
+        ]
+    )
+
+
+def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str | None:
+    if len(tenants) == of:
+        return doc
+    named = ", ".join(tenants[:5]) + (f" and {len(tenants) - 5} more" if len(tenants) > 5 else "")
+    return f"{doc or 'Declared'}, of {len(tenants)} of {of} tenants: {named}"
+
+
+def _type(kind: Any) -> str:
+    """An Iceberg type as JSON, as SQL engines write it."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        members = ", ".join(f"{field['name']}: {_type(field['type'])}" for field in kind["fields"])
+        return f"struct<{members}>"
+    return f"list<{_type(kind['element'])}>"

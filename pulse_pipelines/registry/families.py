@@ -1,0 +1,71 @@
+"""Families: the datasets of one slug, over all tenants. Each is one asset in Dagster."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+MEMBERS = """
+SELECT d.slug, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_schema
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) ORDER BY d.slug, t.slug
+"""
+# A sum of hashes: whatever the order of the rows, and without sorting them.
+FINGERPRINT = """
+SELECT count(*), coalesce(sum(h::numeric), 0)::text FROM (
+    SELECT hashtextextended(concat_ws(' ', dataset_id, slug, schema_uri, md5(table_schema), name), 0) h
+    FROM pdm_datasets
+) hashes
+"""
+OWNED = """
+SELECT t.tenant_id, t.slug FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+WHERE d.slug = %s ORDER BY t.slug
+"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One tenant's dataset of a family."""
+
+    tenant: Tenant
+    dataset_id: UUID
+    slug: str
+    name: str
+    schema_uri: str
+    table_schema: str
+    """The Iceberg schema of its table, as JSON."""
+
+    @property
+    def location(self) -> str:
+        """Where its table lies in the object store."""
+        return self.tenant.table_location(load_settings().object_store.bucket, self.slug, self.dataset_id)
+
+
+@dataclass(frozen=True)
+class Family:
+    slug: str
+    members: tuple[Member, ...]
+    """By the tenant's slug; at least one."""
+
+
+def list_families() -> list[Family]:
+    """Every dataset slug with the datasets that have it, by slug."""
+    found: dict[str, list[Member]] = {}
+    with postgres.transaction("pulse_pipeline") as connection:
+        for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(MEMBERS):
+            found.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
+    return [Family(slug, tuple(members)) for slug, members in found.items()]
+
+
+def family_owners(slug: str) -> list[Tenant]:
+    """The tenants that have a dataset with this slug, by theirs."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [Tenant(*row) for row in connection.execute(OWNED, [slug])]
+
+
+def fingerprint() -> str:
+    """What changes when any dataset is created, moved to another schema or deleted; nothing else does it."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        count, hashes = connection.execute(FINGERPRINT).fetchall()[0]
+    return f"{count}.{hashes}"
