@@ -1,6 +1,7 @@
 """POST /v1/collect: what is accepted lands, what is refused is said, and nothing is in between."""
 
 import base64
+import ctypes
 import gzip
 import json
 import os
@@ -8,14 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import httpx
 import pytest
 import zstandard
 from fix_http import Caller, sample, served
 from fix_ingest import Owner, ingest
 
+from pulse_api.http.measures import IN_FLIGHT
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.quota import Limits
@@ -361,6 +365,45 @@ def test_without_an_acknowledgement_there_is_no_202(
     ingest(caller.owner)
     assert {row["id"] for row in caller.owner.rows()} == {"before", "during", "after"}
     assert reconcile_tenant(caller.owner.tenant).balanced
+
+
+def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with events under way: each of their requests is answered."""
+    made: list[confluent_kafka.Producer] = []
+    make = kafka.producer
+    monkeypatch.setattr(kafka, "producer", lambda **how: made.append(make(**how)) or made[-1])
+    answers: list[int] = []
+    with served() as api, api.client(caller.key.text) as client:
+
+        def post(name: str) -> None:
+            answers.append(client.post("/v1/collect", json=sample(name)).status_code)
+
+        post("before")
+        under_way = [threading.Thread(target=post, args=(f"during-{n}",)) for n in range(5)]
+        with broker_paused():
+            for thread in under_way:
+                thread.start()
+            assert _soon(lambda: len(made[0]) == 5)
+            assert IN_FLIGHT._value.get() == 5
+            fail_for_good(made[0])
+            assert _soon(lambda: len(made) == 2)
+        for thread in under_way:
+            thread.join(30)
+        assert len(answers) == 6, "everyone is answered"
+        assert set(answers) <= {202, 503}
+        post("after")
+        assert answers[-1] == 202
+    assert len(made) == 2
+    assert IN_FLIGHT._value.get() == 0
+
+
+def fail_for_good(producer: confluent_kafka.Producer) -> None:
+    """What librdkafka calls a fatal error, by its own function for tests, which Python does not offer."""
+    (library,) = Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka*")
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
+    fail = ctypes.CDLL(str(library)).rd_kafka_test_fatal_error
+    fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    assert fail(handle, 45, b"as a test wants it") == 0
 
 
 def test_too_much_in_flight_is_refused_before_it_is_sent(caller: Caller) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from fix_http import Api, Caller, sample, served
 from fix_ingest import Owner
 
-from pulse_api.http import logs
+from pulse_api.http import door, logs
 from pulse_pipelines.domain.quota import Limits
-from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry import keys, quotas
 from pulse_resources.settings import load_settings
 
 
@@ -140,3 +143,31 @@ def test_usage_tells_of_months(caller: Caller) -> None:
     quotas.give_back(caller.owner.tenant, 5)
     (month,) = caller.http.get("/v1/usage").json()["months"]
     assert (month["accepted"], month["landed"], month["landed_delta"]) == (45, 0, 0)
+
+
+def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Any] = []
+    touch = keys.touch_keys
+
+    def unsteady(used: Any) -> None:
+        tries.append(used)
+        if len(tries) < 4:
+            raise psycopg.OperationalError("the connection is lost")
+        touch(used)
+
+    monkeypatch.setattr(door, "TOUCH_EVERY_S", 0.05)
+    monkeypatch.setattr(keys, "touch_keys", unsteady)
+    with served() as unlucky, unlucky.client(caller.key.text) as client:
+        assert client.get("/v1/usage").status_code == 200
+        deadline = time.monotonic() + 10
+        while len(tries) < 6:
+            assert time.monotonic() < deadline, "it is not tried again"
+            time.sleep(0.02)
+        (key,) = keys.list_keys(caller.owner.tenant)
+    assert key.last_used_at is not None
+    keys.touch_keys({caller.owner.tenant.tenant_id: {key.key_id: key.created_at}})
+    assert keys.list_keys(caller.owner.tenant)[0].last_used_at == key.last_used_at, (
+        "an earlier use, told late"
+    )

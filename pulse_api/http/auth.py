@@ -73,10 +73,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    cached = await here.views.tenant(presented.tenant_id)
-    if cached is not None and presented.key_id not in cached.view.keys:
-        # Perhaps it was issued just now, and the announcement is on its way.
-        cached = await here.views.tenant(presented.tenant_id, afresh=True)
+    cached = await here.views.tenant(presented.tenant_id, presented.key_id)
     key = cached.view.keys.get(presented.key_id) if cached else None
     if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
+import psycopg
 from starlette.requests import Request
 
 from pulse_api.http.collect.publisher import Publisher
@@ -18,7 +19,6 @@ from pulse_api.http.views import Views
 from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.preview import limits
 from pulse_pipelines.registry import keys
-from pulse_resources.errors import PulseError
 
 TOUCH_EVERY_S = 5.0
 _log = logging.getLogger("pulse.api")
@@ -51,21 +51,23 @@ class Door:
             touching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await touching
-            await asyncio.to_thread(self._write_used)
+            await self._write_used()
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.views.stop)
 
     async def _touch_keys(self) -> None:
         while True:
             await asyncio.sleep(TOUCH_EVERY_S)
-            await asyncio.to_thread(self._write_used)
+            await self._write_used()
 
-    def _write_used(self) -> None:
+    async def _write_used(self) -> None:
         used, self._used = self._used, defaultdict(dict)
         try:
-            keys.touch_keys(used)
-        except (PulseError, OSError) as error:
-            _log.warning("the last use of keys was not noted: %s", error)
+            await asyncio.to_thread(keys.touch_keys, used)
+        except psycopg.Error as error:
+            _log.warning("the last use of keys is noted later: %s", error)
+            for tenant_id, times in used.items():
+                self._used[tenant_id] = times | self._used[tenant_id]
 
 
 def door(request: Request) -> Door:

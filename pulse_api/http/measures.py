@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from pulse_pipelines.domain.event import Reason
-
 REQUESTS = Counter("pulse_http_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram(
     "pulse_http_request_seconds",
@@ -26,8 +24,8 @@ def answered(method: str, route: str, status: int, seconds: float) -> None:
     SECONDS.labels(route).observe(seconds)
 
 
-def collected(tenant: str, accepted: int, reasons: Iterable[Reason]) -> None:
+def collected(tenant: str, accepted: int, reasons: Iterable[str]) -> None:
     """Count the verdicts of one request."""
     ACCEPTED.labels(tenant).inc(accepted)
     for reason in reasons:
-        REJECTED.labels(tenant, reason.value).inc()
+        REJECTED.labels(tenant, reason).inc()

@@ -26,7 +26,7 @@ UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE key_id = %s R
 END_AFTER = """
 UPDATE api_keys SET expires_at = least(expires_at, now() + make_interval(secs => %s)) WHERE key_id = %s
 """
-TOUCH = "UPDATE api_keys SET last_used_at = %s WHERE key_id = %s AND last_used_at IS DISTINCT FROM %s"
+TOUCH = "UPDATE api_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s"
 
 OPERATOR_FIELDS = "key_id, name, '{}'::text[], key_hash, created_at, NULL, revoked_at, last_used_at"
 INSERT_OPERATOR = f"""
@@ -37,7 +37,7 @@ REVOKE_OPERATOR = f"""
 UPDATE operator_keys SET revoked_at = coalesce(revoked_at, now()) WHERE key_id = %s
 RETURNING {OPERATOR_FIELDS}
 """  # noqa: S608
-TOUCH_OPERATOR = "UPDATE operator_keys SET last_used_at = %s WHERE key_id = %s"
+TOUCH_OPERATOR = "UPDATE operator_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s"
 
 
 def issue_key(
@@ -109,12 +109,12 @@ def revoke_key(tenant: Tenant, key_id: str) -> ApiKey:
 
 
 def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]]) -> None:
-    """Note when keys were last used: by tenant (None: operators), by key id."""
-    for tenant_id, keys in used.items():
-        rows = [(at, key_id, at) for key_id, at in keys.items()]
+    """Note when keys were last used, by tenant (None: operators) and key id; safe to repeat, also late."""
+    for tenant_id, times in used.items():
+        rows = [(at, key_id) for key_id, at in times.items()]
         if tenant_id is None:
             with postgres.transaction("pulse_api") as connection:
-                connection.cursor().executemany(TOUCH_OPERATOR, [row[:2] for row in rows])
+                connection.cursor().executemany(TOUCH_OPERATOR, rows)
         else:
             with postgres.tenant_transaction("pulse_api", tenant_id) as connection:
                 connection.cursor().executemany(TOUCH, rows)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from pulse_api.http import measures
 from pulse_resources import kafka
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -58,7 +59,10 @@ class Publisher:
         self._timeout_s = settings.delivery_timeout_seconds
         self._most = settings.max_unacknowledged_events
         self._producer = self._new_producer()
+        self._failed: list[Producer] = []
+        """Producers that send nothing any more, until what became of their last events is known."""
         self._in_flight = 0
+        """Events that were sent and are not acknowledged yet."""
         self._late: list[tuple[_Delivery, int, KafkaError]] = []
         """Events that the producer did not take, for the polling thread to count."""
         self._stopping = threading.Event()
@@ -75,11 +79,6 @@ class Publisher:
         self._stopping.set()
         self._thread.join(timeout=5)
 
-    @property
-    def in_flight(self) -> int:
-        """Events that were sent and are not acknowledged yet."""
-        return self._in_flight
-
     async def publish(self, topic: str, events: Sequence[Outgoing]) -> None:
         """Publish events and wait until the broker has acknowledged every one of them.
 
@@ -95,13 +94,14 @@ class Publisher:
             )
         delivery = _Delivery(count)
         self._in_flight += count
+        measures.IN_FLIGHT.inc(count)
         try:
             self._produce(topic, events, delivery)
             await delivery.wait()
         finally:
             self._in_flight -= count
+            measures.IN_FLIGHT.dec(count)
         if delivery.error is not None:
-            self._renew_after(delivery.error)
             raise Transient(
                 f"the broker did not acknowledge the events: {delivery.error.str()}",
                 fix="Send them again: an event id lands once, however often it is sent",
@@ -120,12 +120,15 @@ class Publisher:
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
-            self._producer.poll(POLL_S)
+            try:
+                self._producer.poll(POLL_S)
+            except KafkaException as error:  # raised when it is fatal, and only then
+                _log.error("the producer is replaced after a fatal error: %s", error)
+                self._failed.append(self._producer)
+                self._producer = self._new_producer()
+            for failed in self._failed:
+                failed.poll(0)
+            self._failed = [failed for failed in self._failed if len(failed)]
             while self._late:
                 delivery, count, cause = self._late.pop()
                 delivery.settle(count, cause)
-
-    def _renew_after(self, error: KafkaError) -> None:
-        if error.fatal():
-            _log.error("the producer is replaced after a fatal error: %s", error.str())
-            self._producer = self._new_producer()

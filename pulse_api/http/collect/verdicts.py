@@ -1,6 +1,6 @@
 """What becomes of each event of a request: published to land, published to be dead-lettered, or refused."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,6 @@ from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
-
-MAX_BYTES_REASONS = frozenset({Reason.OVERSIZE, Reason.TOO_DEEP, Reason.UNDECODABLE})
 
 
 @dataclass
@@ -25,7 +23,17 @@ class Verdicts:
     refused: int = 0
     notable: list[dict[str, Any]] = field(default_factory=list)
     """One entry for each event that was not simply accepted."""
-    reasons: list[Reason] = field(default_factory=list)
+
+    def document(self) -> bytes:
+        """The body of the answer."""
+        return orjson.dumps(
+            {
+                "accepted": self.accepted,
+                "dead_lettered": self.dead_lettered,
+                "refused": self.refused,
+                "verdicts": self.notable,
+            }
+        )
 
 
 def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
@@ -65,7 +73,6 @@ def _refuse(judge: Judge, verdicts: Verdicts, index: int, item: Item, verdict: R
         verdicts.dead_lettered += 1
     else:
         verdicts.refused += 1
-    verdicts.reasons.append(rejected.reason)
     verdicts.notable.append(
         {
             "index": index,
@@ -74,17 +81,5 @@ def _refuse(judge: Judge, verdicts: Verdicts, index: int, item: Item, verdict: R
             "reason": rejected.reason.value,
             "pointer": rejected.pointer,
             "detail": rejected.detail,
-        }
-    )
-
-
-def document(verdicts: Verdicts, shown: Sequence[dict[str, Any]]) -> bytes:
-    """The body of the answer."""
-    return orjson.dumps(
-        {
-            "accepted": verdicts.accepted,
-            "dead_lettered": verdicts.dead_lettered,
-            "refused": verdicts.refused,
-            "verdicts": shown,
         }
     )

@@ -9,7 +9,7 @@ from pulse_api.http import measures
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
-from pulse_api.http.collect.verdicts import Verdicts, document, judge_all
+from pulse_api.http.collect.verdicts import Verdicts, judge_all
 from pulse_api.http.door import Door, door
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import resource
@@ -126,13 +126,14 @@ async def collect(request: Request) -> Response:
     verdicts = judge_all(principal.cached.judge, items)
     if verdicts.outgoing:
         await _publish(here, principal, verdicts)
-    measures.collected(principal.tenant.slug, verdicts.accepted, verdicts.reasons)
+    reasons = (entry["reason"] for entry in verdicts.notable)
+    measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
     if verdicts.refused and not verdicts.outgoing:
         raise ProblemError(
             422, "events-refused", "every event of the request was refused", verdicts=verdicts.notable
         )
     status = 207 if verdicts.refused else 202
-    return Response(document(verdicts, verdicts.notable), status, media_type=JSON)
+    return Response(verdicts.document(), status, media_type=JSON)
 
 
 async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:
