@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -151,3 +152,15 @@ def start_attempt(batch: str, attempt: int = 1, **env: str) -> "subprocess.Popen
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
+    """Wait until a process reached its `stop:` fail point."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        if state == "T":
+            return
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    raise AssertionError("the run did not reach its stop")

@@ -29,13 +29,22 @@ MAY_IMPORT = {
     P + "stages": {P + "stages", P + "domain", "pulse_resources"},
     P + "registry": {P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "dead_letters": {P + "dead_letters", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "backfill": {P + "backfill", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "defs": {P + "defs", P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "defs": {
+        P + "defs",
+        P + "backfill",
+        P + "lake",
+        P + "registry",
+        P + "domain",
+        P + "stages",
+        "pulse_resources",
+    },
     P + "definitions": {P + "defs", P + "registry", "pulse_resources"},
     "pulse_pipelines": set(),
     "pulse_api": {
         *("pulse_api", "pulse_resources"),
-        *(P + part for part in ("registry", "stages", "domain", "lake", "dead_letters")),
+        *(P + part for part in ("registry", "stages", "domain", "lake", "dead_letters", "backfill")),
     },
 }
 VALIDATORS = {"jsonschema_rs", "orjson"}

@@ -1,13 +1,20 @@
 """A process that dies anywhere loses nothing and duplicates nothing: die after each step, go on."""
 
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
-from fix_ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+from fix_ingest import (
+    Owner,
+    event,
+    ingest,
+    make_owner,
+    plan_batch,
+    run_batch,
+    start_attempt,
+    wait_until_stopped,
+)
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.reconcile import reconcile_tenant
@@ -209,17 +216,6 @@ def set_table_schema(owner: Owner, table_schema: str) -> str:
 def superuser_url() -> str:
     postgres_settings = load_settings().postgres
     return postgres_settings.superuser_url(postgres_settings.database)
-
-
-def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        if state == "T":
-            return
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
-    raise AssertionError("the run did not reach its stop")
 
 
 def end_sessions(application: str) -> None:

@@ -249,6 +249,8 @@ _SENTENCES = {
     Outcome.DISCARDED: "discarded",
     Outcome.ALREADY_REPLAYED: "are replayed already",
     Outcome.ALREADY_DISCARDED: "are discarded already",
+    Outcome.ALREADY_LANDED: "were landed by a backfill",
+    Outcome.ALREADY_ERASED: "were erased",
     Outcome.NOT_FOUND: "do not exist",
 }
 

@@ -44,6 +44,8 @@ class State(StrEnum):
     OPEN = "open"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
+    LANDED = "landed"
+    ERASED = "erased"
     ALL = "all"
 
 
@@ -51,6 +53,8 @@ _STATES = {
     State.OPEN: "resolution IS NULL",
     State.REPLAYED: "resolution = 'replayed'",
     State.DISCARDED: "resolution = 'discarded'",
+    State.LANDED: "resolution = 'landed'",
+    State.ERASED: "resolution = 'erased'",
     State.ALL: "true",
 }
 
@@ -106,7 +110,7 @@ class DeadLetter:
     batch_id: str
     published_at: datetime | None
     resolution: str | None
-    """`replayed`, `discarded`, or None while it is open."""
+    """`replayed`, `discarded`, `landed` by a backfill, `erased`, or None while it is open."""
     resolved_at: datetime | None
 
     @property

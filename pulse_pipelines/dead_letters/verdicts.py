@@ -21,6 +21,9 @@ class Outcome(StrEnum):
     DISCARDED = "discarded"
     ALREADY_REPLAYED = "already_replayed"
     ALREADY_DISCARDED = "already_discarded"
+    ALREADY_LANDED = "already_landed"
+    """A backfill made it a row."""
+    ALREADY_ERASED = "already_erased"
     NOT_FOUND = "not_found"
 
 
@@ -37,7 +40,7 @@ class Verdict:
 
 
 UNRESOLVED = frozenset(
-    (Outcome.REJECTED, Outcome.ALREADY_REPLAYED, Outcome.ALREADY_DISCARDED, Outcome.NOT_FOUND)
+    {outcome for outcome in Outcome if outcome.startswith("already_")} | {Outcome.REJECTED, Outcome.NOT_FOUND}
 )
 
 

@@ -27,7 +27,11 @@ SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_le
 FROM ingest_ranges WHERE settled_at IS NOT NULL ORDER BY partition, start_offset
 """
 POSITIONS = "SELECT partition, settled_offset FROM ingest_positions ORDER BY partition"
-DEAD_LETTERS = "SELECT partition, array_agg(event_offset) FROM dead_letters GROUP BY partition"
+# Those that a backfill landed are rows.
+DEAD_LETTERS = """
+SELECT partition, array_agg(event_offset) FROM dead_letters
+WHERE resolution IS DISTINCT FROM 'landed' GROUP BY partition
+"""
 TABLES = """
 SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE table_namespace = %s ORDER BY table_name

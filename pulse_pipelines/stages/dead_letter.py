@@ -4,7 +4,6 @@ Publishing comes after settle and is repeated until the broker acknowledged: a d
 twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell.
 """
 
-import gzip
 import random
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -16,9 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import raw
 from pulse_pipelines.stages.handles import Failure, Landed, LandingFailed, Settled
 from pulse_pipelines.stages.staging import copy_dead_letters, named
-from pulse_resources import kafka, object_store, postgres
+from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 
@@ -164,11 +164,11 @@ def _refused_rows(
     copies = landed.gated.duplicates.get(refused.dataset_id, {})
     accepted -= {(partition, offset) for partition, found in copies.items() for offset in found}
     paths = [
-        raw.path
+        written.path
         for topic in drained.topics
         if topic.tenant_id == refused.tenant_id
-        for raw in topic.raw
-        if raw.slug == dataset.slug
+        for written in topic.raw
+        if written.slug == dataset.slug
     ]
     return [
         (
@@ -191,12 +191,7 @@ def _refused_rows(
 
 def _raw_events(paths: Iterable[str]) -> Iterator[tuple[int, int, datetime, str, bytes]]:
     for path in paths:
-        with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
-            lines = gzip.decompress(source.read()).splitlines()
-        for line in lines:
-            origin = orjson.loads(line)
-            if "event" in origin:
-                payload = line[line.index(b'"event":') + len(b'"event":') : -1]
-                received = datetime.fromtimestamp(origin["received_ms"] / 1000, UTC)
-                event_id = origin["event"].get("event_id")
-                yield origin["partition"], origin["offset"], received, event_id, payload
+        for message in raw.messages(raw.content(path)):
+            event_id = orjson.loads(message.payload).get("event_id")
+            received = datetime.fromtimestamp(message.received_ms / 1000, UTC)
+            yield message.partition, message.offset, received, event_id, message.payload

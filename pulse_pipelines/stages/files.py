@@ -87,7 +87,7 @@ class LakeWriter:
             self._uploads.shutdown(wait=True, cancel_futures=kind is not None)
 
     def add(self, dataset: Dataset, table: pa.Table) -> None:
-        """Buffer conformed rows that carry their raw line."""
+        """Buffer conformed rows. Those that carry their raw line go to the raw zone, too."""
         self._rows.setdefault(dataset.slug, (dataset, []))[1].append(table)
         self.buffered_bytes += table.nbytes
 
@@ -117,9 +117,11 @@ class LakeWriter:
             found = self.copies.setdefault(dataset.dataset_id, [])
             found.extend(positions(rows.filter(copies)).to_pylist())
         for day, part in _by_day(rows):
-            lines = (_joined(chunk) for chunk in part.column(RAW).chunks)
-            self._put_raw(dataset.slug, day, len(part), lines)
-            fresh = part.drop_columns([RAW])
+            fresh = part
+            if RAW in part.column_names:
+                lines = (_joined(chunk) for chunk in part.column(RAW).chunks)
+                self._put_raw(dataset.slug, day, len(part), lines)
+                fresh = part.drop_columns([RAW])
             if copies is not None:
                 fresh = fresh.filter(pc.invert(part.column(COPY))).drop_columns([COPY])
             if len(fresh):

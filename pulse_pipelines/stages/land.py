@@ -15,6 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyspark.sql.connect.session import SparkSession
 
@@ -168,12 +169,8 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
-    fitting = tuple(_fitting(file, current.schema()) for file in table.files)
-    staged = iceberg.stage_append(
-        current,
-        [metrics.data_file(f.path, f.day, f.rows, f.bytes, f.metrics) for f in fitting],
-        {BATCH_PROPERTY: batch_id},
-    )
+    fitting = fitted(table.files, current.schema())
+    staged = iceberg.stage_append(current, data_files(fitting), {BATCH_PROPERTY: batch_id})
     return replace(
         table,
         old_location=staged.old,
@@ -187,11 +184,25 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     )
 
 
-def _fitting(file: CandidateFile, schema: Schema) -> CandidateFile:
+def fitted(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:
+    """The candidates as a table of this schema can take them: written again where a column was replaced.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    return tuple(_fitted(candidate, schema) for candidate in candidates)
+
+
+def _fitted(file: CandidateFile, schema: Schema) -> CandidateFile:
     if not recast.stale(file.metrics.value_counts, schema):
         return file
     again = recast.recast(file.path, schema.model_dump_json())
     return replace(file, path=again.path, bytes=again.bytes, metrics=again.metrics)
+
+
+def data_files(candidates: Sequence[CandidateFile]) -> list[DataFile]:
+    """The manifest entries of candidates."""
+    return [metrics.data_file(c.path, c.day, c.rows, c.bytes, c.metrics) for c in candidates]
 
 
 def _without_duplicates(

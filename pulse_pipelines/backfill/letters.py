@@ -1,0 +1,101 @@
+"""Dead letters in a backfill: those that it lands, and those that an earlier one landed, which land again."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pulse_pipelines.backfill.rows import DayRows
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.stages.conform import Message
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+PAGE = 1_000
+
+OPEN = """
+SELECT NULL, partition, event_offset, received_at, payload FROM dead_letters
+WHERE tenant_id = %(tenant)s AND dataset = %(slug)s AND resolution IS NULL
+  AND octet_length(payload) <= %(max_bytes)s
+ORDER BY partition, event_offset
+"""
+LANDED = """
+SELECT l.landed_by, l.partition, l.event_offset, l.received_at, l.payload
+FROM dead_letters l JOIN backfills b ON b.tenant_id = l.tenant_id AND b.backfill_id = l.landed_by
+WHERE l.tenant_id = %(tenant)s AND b.dataset_id = %(dataset)s AND b.day = %(day)s
+ORDER BY l.landed_by, l.partition, l.event_offset
+"""
+CLAIMS = """
+SELECT event_id, partition, event_offset FROM processed_event_ids
+WHERE dataset_id = %s AND event_id = ANY(%s)
+"""
+
+
+class Landing(NamedTuple):
+    """A dead letter that becomes a row, at the position that it has."""
+
+    partition: int
+    offset: int
+    event_id: str
+
+
+def landed(dataset: Dataset, day: date) -> Iterator[tuple[str, list[Message]]]:
+    """Letters that are rows of the day already, in pages, each with the backfill that landed them."""
+    values = {"tenant": dataset.tenant_id, "dataset": dataset.dataset_id, "day": day}
+    for page in _pages(dataset, LANDED, values):
+        for backfill_id, rows in groupby(page, key=lambda row: str(row[0])):
+            yield backfill_id, [_message(row) for row in rows]
+
+
+def passing(
+    conformer: DayRows, dataset: Dataset, backfill_id: str
+) -> Iterator[tuple[pa.Table, list[Landing]]]:
+    """Rows of open letters that pass by now and whose id no other event has, with what they are of.
+
+    Of several with one id the first, by its position, is the event; the others stay dead letters.
+    """
+    limits = load_settings().ingest
+    values = {"tenant": dataset.tenant_id, "slug": dataset.slug, "max_bytes": limits.max_event_bytes}
+    seen: set[str] = set()
+    for page in _pages(dataset, OPEN, values):
+        table, _ = conformer.judged(backfill_id, [_message(row) for row in page])
+        found = [
+            Landing(*place)
+            for place in zip(
+                *(table.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id")),
+                strict=True,
+            )
+        ]
+        taken = _claimed_by_others(dataset, found)
+        keep = []
+        for letter in found:
+            keep.append(letter.event_id not in taken and letter.event_id not in seen)
+            seen.add(letter.event_id)
+        yield (
+            table.filter(pa.array(keep, pa.bool_())),
+            [letter for letter, kept in zip(found, keep, strict=True) if kept],
+        )
+
+
+def _claimed_by_others(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:
+    places = {letter.event_id: (letter.partition, letter.offset) for letter in letters}
+    with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id) as connection:
+        rows = connection.execute(CLAIMS, [dataset.dataset_id, list(places)])
+        return {event_id for event_id, *place in rows if tuple(place) != places[event_id]}
+
+
+def _pages(dataset: Dataset, query: str, values: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
+    with (
+        postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id) as connection,
+        connection.cursor(name="letters") as cursor,
+    ):
+        cursor.execute(query, values)
+        while page := cursor.fetchmany(PAGE):
+            yield page
+
+
+def _message(row: tuple[Any, ...]) -> Message:
+    _, partition, offset, received_at, payload = row
+    return Message(partition, offset, round(received_at.timestamp() * 1000), bytes(payload))

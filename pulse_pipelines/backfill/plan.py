@@ -1,0 +1,118 @@
+"""Plan a backfill: what the ledger says of the day, and what the table holds of it, at one moment.
+
+Raw objects, landings and the table's pointer are written by one transaction, and are read here in one
+snapshot: the table's files of the day hold exactly the rows that these raw objects give.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from psycopg.types.multirange import Multirange
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import datasets, files
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import NotFound, Terminal
+
+# A slug may have had another dataset before: only what landed in this one is its own.
+SOURCES = """
+SELECT r.path, r.batch_id, r.bytes FROM raw_objects r
+WHERE r.tenant_id = %(tenant)s AND r.slug = %(slug)s AND r.day = %(day)s AND r.removed_at IS NULL
+  AND EXISTS (
+    SELECT 1 FROM landings l
+    WHERE l.batch_id = r.batch_id AND l.dataset_id = %(dataset)s AND l.day = %(day)s)
+ORDER BY r.path
+"""
+ROWS = """
+SELECT coalesce(sum(rows), 0)::bigint FROM landings
+WHERE tenant_id = %(tenant)s AND dataset_id = %(dataset)s AND day = %(day)s
+"""
+COPIES = """
+SELECT batch_id, partition, duplicate_offsets FROM ingest_ranges
+WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) AND NOT isempty(duplicate_offsets)
+"""
+DEAD_LETTERS = """
+SELECT batch_id, partition, array_agg(event_offset) FROM dead_letters
+WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) GROUP BY batch_id, partition
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A raw object with events of the day."""
+
+    path: str
+    batch_id: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DayPlan:
+    """A day of a dataset, as it is and as it is to be read again."""
+
+    tenant: Tenant
+    dataset: Dataset
+    day: date
+    rows: int
+    """Those that the ledger says landed: as many must come out."""
+    sources: tuple[Source, ...]
+    unlanded: Mapping[str, frozenset[int]]
+    """By batch: positions (see `files.position`) of its events that are no rows: copies, dead letters."""
+    files: Mapping[str, DataFile]
+    """What the table holds of the day, by path."""
+
+
+def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
+    """Everything that a backfill of the day needs to know.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Terminal: its table is gone, or another dataset's.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        found = list(datasets.read(connection, "d.tenant_id = %s AND d.slug = %s", [tenant.tenant_id, slug]))
+        if not found:
+            raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
+        (dataset,) = found
+        location = iceberg.current_location(connection, (tenant.namespace, slug))
+        where = {
+            "tenant": tenant.tenant_id,
+            "dataset": dataset.dataset_id,
+            "slug": slug,
+            "day": day,
+        }
+        sources = tuple(Source(*row) for row in connection.execute(SOURCES, where))
+        ((rows,),) = connection.execute(ROWS, where).fetchall()
+        batches = list({source.batch_id for source in sources})
+        unlanded = _unlanded(connection, where | {"batches": batches})
+    table = iceberg.load_table((tenant.namespace, slug), location)
+    if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+        raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=slug)
+    return DayPlan(tenant, dataset, day, rows, sources, unlanded, day_files(table, day))
+
+
+def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    copies: Multirange[int]
+    for batch, partition, copies in connection.execute(COPIES, where):
+        for span in copies:
+            offsets = range(span.lower or 0, span.upper or 0)
+            found[batch].update(files.position(partition, offset) for offset in offsets)
+    for batch, partition, offsets in connection.execute(DEAD_LETTERS, where):
+        found[batch].update(files.position(partition, offset) for offset in offsets)
+    return {batch: frozenset(positions) for batch, positions in found.items()}
+
+
+def day_files(table: Table, day: date) -> dict[str, DataFile]:
+    """The data files of the day in the table's current snapshot, by path."""
+    begin = datetime.combine(day, time.min, UTC)
+    of_day = f"timestamp >= '{begin.isoformat()}'"
+    if day < date.max:
+        of_day += f" and timestamp < '{(begin + timedelta(days=1)).isoformat()}'"
+    return {task.file.file_path: task.file for task in table.scan(row_filter=of_day).plan_files()}

@@ -1,0 +1,178 @@
+"""Rebuild: Spark tasks read the raw objects of a day again and write its rows as new data files.
+
+One more task goes through the dead letters of the dataset: those that an earlier backfill landed in this day
+land again, and open ones that pass by now land for the first time. Nothing becomes visible here.
+"""
+
+import gc
+import pickle
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+
+import pyarrow as pa
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.backfill import letters
+from pulse_pipelines.backfill.letters import Landing
+from pulse_pipelines.backfill.plan import DayPlan, Source
+from pulse_pipelines.backfill.rows import DayRows
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import raw
+from pulse_pipelines.stages.conform import DeadLetter, Message
+from pulse_pipelines.stages.drain import CHUNK_BYTES
+from pulse_pipelines.stages.files import LakeWriter, position, token
+from pulse_pipelines.stages.handles import CandidateFile
+from pulse_resources.settings import load_settings
+from pulse_resources.spark import run_tasks
+
+AHEAD = 4
+"""Raw objects that a task fetches before it needs them."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class RebuildTask:
+    """A share of a day's raw objects; None: the dead letters of the dataset."""
+
+    backfill_id: str
+    tenant: Tenant
+    dataset: Dataset
+    day: date
+    version: int
+    sources: tuple[Source, ...] | None
+    unlanded: dict[str, frozenset[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What one task, or all of them, made of the day."""
+
+    files: tuple[CandidateFile, ...] = ()
+    rows: int = 0
+    """Of events that had landed before."""
+    other_versions: int = 0
+    """Rows among them that the version asked for refuses; they follow another one."""
+    refused: tuple[str, ...] = ()
+    """Events that had landed and that no version takes any more, the first few."""
+    landing: tuple[Landing, ...] = ()
+    """Dead letters that land for the first time."""
+
+
+def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, parallelism: int) -> Rebuilt:
+    """Write the rows of a day anew, spread over `parallelism` Spark tasks.
+
+    Raises:
+        PySparkException: a task failed: the object store, Postgres or Spark.
+    """
+    common = (backfill_id, plan.tenant, plan.dataset, plan.day, version)
+    tasks = [RebuildTask(*common, sources=None)]
+    for share in _shares(plan.sources, parallelism):
+        batches = {source.batch_id for source in share} & plan.unlanded.keys()
+        unlanded = {batch: plan.unlanded[batch] for batch in batches}
+        tasks.append(RebuildTask(*common, tuple(share), unlanded))
+    parts: list[Rebuilt] = [
+        pickle.loads(handle)  # noqa: S301 - written by our own task
+        for handle in run_tasks(spark, tasks, rebuild_task)
+    ]
+    return Rebuilt(
+        tuple(file for part in parts for file in part.files),
+        sum(part.rows for part in parts),
+        sum(part.other_versions for part in parts),
+        tuple(reason for part in parts for reason in part.refused),
+        tuple(landing for part in parts for landing in part.landing),
+    )
+
+
+def _shares(sources: Iterable[Source], count: int) -> list[list[Source]]:
+    """Groups of about equal size, the largest objects dealt out first."""
+    shares: list[list[Source]] = [[] for _ in range(count)]
+    for source in sorted(sources, key=lambda source: source.bytes, reverse=True):
+        min(shares, key=lambda share: sum(other.bytes for other in share)).append(source)
+    return [share for share in shares if share]
+
+
+def rebuild_task(task: RebuildTask) -> Iterator[bytes]:
+    """One Spark task: one handle."""
+    collecting = gc.isenabled()
+    gc.disable()  # as in the drain: nothing here makes cycles
+    try:
+        yield pickle.dumps(_rebuild(task))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _rebuild(task: RebuildTask) -> Rebuilt:
+    settings = load_settings()
+    conformer = DayRows(task.tenant, task.dataset, task.day, task.version, settings.ingest)
+    stem = f"{task.backfill_id}-{token()}"
+    lake = LakeWriter(task.tenant, settings.object_store.bucket, stem, drop_copies=False)
+    rows = others = 0
+    refused: list[DeadLetter] = []
+    landing: list[Landing] = []
+
+    def keep(table: pa.Table) -> None:
+        if table.num_rows:
+            lake.add(task.dataset, table)
+        if lake.buffered_bytes >= settings.ingest.buffer_bytes:
+            lake.flush()
+
+    with lake:
+        for batch_id, messages in _landed(task, settings.ingest.chunk_rows):
+            table, by_others, left = conformer.landed(batch_id, messages)
+            rows, others = rows + table.num_rows, others + by_others
+            refused.extend(left[: SHOWN - len(refused)])
+            keep(table)
+        if task.sources is None:
+            for table, found in letters.passing(conformer, task.dataset, task.backfill_id):
+                landing.extend(found)
+                keep(table)
+    why = tuple(
+        f"partition {m.partition}, offset {m.offset}: {r.detail}" + (f" at {r.pointer}" if r.pointer else "")
+        for m, _, _, r in refused
+    )
+    return Rebuilt(tuple(lake.candidates), rows, others, why, tuple(landing))
+
+
+def _landed(task: RebuildTask, chunk_rows: int) -> Iterator[tuple[str, list[Message]]]:
+    """What landed before, in chunks, each with the batch (or the backfill) that landed it."""
+    if task.sources is None:
+        yield from letters.landed(task.dataset, task.day)
+        return
+    for source, packed in _fetched(task.sources):
+        unlanded = task.unlanded.get(source.batch_id, frozenset())
+        messages = raw.messages(packed)
+        if unlanded:
+            messages = (m for m in messages if position(m.partition, m.offset) not in unlanded)
+        for chunk in _chunks(messages, chunk_rows):
+            yield source.batch_id, chunk
+
+
+def _fetched(sources: Sequence[Source]) -> Iterator[tuple[Source, bytes]]:
+    """The sources with their content; the next few are on their way meanwhile."""
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="fetch") as pool:
+        fetching: deque[tuple[Source, Future[bytes]]] = deque()
+        for source in sources:
+            fetching.append((source, pool.submit(raw.content, source.path)))
+            if len(fetching) > AHEAD:
+                first, content = fetching.popleft()
+                yield first, content.result()
+        for first, content in fetching:
+            yield first, content.result()
+
+
+def _chunks(messages: Iterable[Message], rows: int) -> Iterator[list[Message]]:
+    chunk: list[Message] = []
+    size = 0
+    for message in messages:
+        chunk.append(message)
+        size += len(message.payload)
+        if len(chunk) >= rows or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

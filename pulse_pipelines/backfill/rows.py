@@ -1,0 +1,98 @@
+"""Rows of a day from what was received: by the version that is asked for, by an earlier one where need be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import columns
+from pulse_pipelines.stages.conform import RAW, DeadLetter, Message, TopicConformer, days
+from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.recast import fitted
+from pulse_pipelines.stages.table import table_schema
+from pulse_resources.settings import IngestSettings
+
+UNLIMITED = IngestSettings.model_construct(max_event_bytes=2**63, max_event_depth=200)
+"""What landed was within the limits of its time."""
+
+
+class DayRows:
+    """Conforms events of one dataset to rows of one day of its table.
+
+    Args:
+        version: of the dataset's schema; events that name none follow it.
+        limits: of what did not land before.
+    """
+
+    def __init__(
+        self, tenant: Tenant, dataset: Dataset, day: date, version: int, limits: IngestSettings
+    ) -> None:
+        self._tenant = tenant
+        self._dataset = dataset
+        self._day = day
+        self._limits = limits
+        self._version = version
+        self._schema = columns.arrow_schema(dataset.table_schema)
+        self._as_of = {number: as_of_version(dataset, number) for number in dataset.documents}
+
+    def judged(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, list[DeadLetter]]:
+        """The rows of the day among these events, and the events that the version refuses."""
+        return self._by(self._version, batch_id, messages, self._limits)
+
+    def landed(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, int, list[DeadLetter]]:
+        """The rows of events that landed before, which therefore land again.
+
+        What the version refuses is read by the latest other version that takes it, as it once was: a
+        property that was declared since may have had any value before.
+
+        Returns:
+            The rows, how many of them needed another version, and what no version takes.
+        """
+        rows, refused = self._by(self._version, batch_id, messages, UNLIMITED)
+        parts, others = [rows], 0
+        for version in sorted(self._as_of.keys() - {self._version}, reverse=True):
+            if not refused:
+                break
+            left = [letter.message for letter in refused]
+            more, refused = self._by(version, batch_id, left, UNLIMITED)
+            others += more.num_rows
+            parts.append(more)
+        return pa.concat_tables(parts), others, refused
+
+    def _by(
+        self, version: int, batch_id: str, messages: Sequence[Message], limits: IngestSettings
+    ) -> tuple[pa.Table, list[DeadLetter]]:
+        dataset = self._as_of[version]
+        conformed = TopicConformer(
+            Scope(self._tenant, (dataset,)),
+            batch_id,
+            max_bytes=limits.max_event_bytes,
+            max_depth=limits.max_event_depth,
+        ).chunk(messages)
+        table = conformed.tables.get(dataset.slug)
+        if table is None:
+            return self._schema.empty_table(), conformed.dead_letters
+        table = table.drop_columns([RAW])
+        if version != self._dataset.schema_version:
+            table = pa.concat_tables(fitted(batch, self._schema) for batch in table.to_batches())
+        of_day = pc.equal(days(table), pa.scalar(self._day))
+        return table if pc.all(of_day).as_py() else table.filter(of_day), conformed.dead_letters
+
+
+def as_of_version(dataset: Dataset, version: int) -> Dataset:
+    """The dataset as if it followed this version of its schema; events may still name any other."""
+    if version == dataset.schema_version:
+        return dataset
+    uri, documents = SchemaUri.parse(dataset.schema_uri), dataset.documents
+    former = replace(
+        dataset,
+        schema_uri=str(replace(uri, version=version)),
+        document=documents[version],
+        earlier=tuple((number, text) for number, text in documents.items() if number != version),
+    )
+    return replace(former, table_schema=table_schema(former.columns).model_dump_json())

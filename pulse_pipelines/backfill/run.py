@@ -1,0 +1,153 @@
+"""One backfill from end to end: plan, rebuild, compare with the ledger, replace."""
+
+import time
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines import registry
+from pulse_pipelines.backfill.plan import DayPlan, plan_day
+from pulse_pipelines.backfill.rebuild import Rebuilt, rebuild
+from pulse_pipelines.backfill.replace import Overtaken, replace
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import files, rewrite
+from pulse_resources.errors import NotFound, Terminal, Transient
+from pulse_resources.faults import fail_point
+
+LEASE_WAIT_S = 600.0
+"""How long a backfill waits for another rewrite of its table to end."""
+MAX_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """What a backfill made of a day."""
+
+    backfill_id: str
+    tenant: str
+    dataset: str
+    day: date
+    schema_version: int
+    rows: int
+    """Of the day, as far as they had been read from the raw zone; what landed meanwhile is beside them."""
+    dead_letters_landed: int
+    """Those among the rows that had been dead letters until now."""
+    other_versions: int
+    """Rows that the version refuses, which follow the version that they landed by."""
+    files_before: int
+    files_after: int
+    bytes: int
+    snapshot_id: int | None
+    """None: there was nothing to write, and no commit was made."""
+    metadata_location: str | None
+    seconds: float
+
+
+def choose_version(dataset: Dataset, version: int | None) -> int:
+    """The version asked for, or the current one.
+
+    Raises:
+        NotFound: the dataset never followed it.
+    """
+    if version is not None and version not in dataset.documents:
+        known = ", ".join(str(number) for number in sorted(dataset.documents))
+        raise NotFound(
+            f"the dataset never followed version {version} of its schema",
+            fix=f"It followed: {known}",
+            dataset=dataset.slug,
+        )
+    return version or dataset.schema_version
+
+
+def backfill(
+    spark: SparkSession,
+    tenant: Tenant,
+    slug: str,
+    day: date,
+    *,
+    version: int | None = None,
+    parallelism: int,
+    run_id: str | None = None,
+) -> Backfilled:
+    """Rebuild a tenant's day from the raw zone and replace it in one commit.
+
+    Every event that landed in the day lands again, as the same row; dead letters of the day that pass by now
+    land for the first time. What is ingested meanwhile stays. Running it again gives the same rows.
+
+    Args:
+        version: of the schema, for events that name none; the current one if not given.
+        parallelism: Spark tasks to spread it over.
+        run_id: of the Dagster run, if it is one.
+
+    Raises:
+        NotFound: the tenant has no such dataset, or it never followed the version.
+        Terminal: the raw zone does not give what landed, or the table is gone; nothing was changed.
+        Transient: other writers kept coming first; nothing was changed.
+        OSError, psycopg.Error, PySparkException: a service failed; nothing was changed.
+    """
+    began = time.monotonic()
+    dataset = registry.find_dataset(tenant, slug)
+    choose_version(dataset, version)
+    with rewrite.lease(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
+        for _ in range(MAX_TRIES):
+            plan = plan_day(tenant, slug, day)
+            chosen = choose_version(plan.dataset, version)
+            backfill_id = f"backfill-{files.token()}"
+            rebuilt = rebuild(spark, plan, backfill_id, chosen, parallelism)
+            _compare(plan, rebuilt)
+            fail_point("backfill.rebuilt")
+            try:
+                return _replace(plan, rebuilt, backfill_id, chosen, run_id, began)
+            except Overtaken:
+                continue
+    raise Transient(
+        "other writers keep changing the day",
+        fix="Nothing was changed: try again",
+        tenant=tenant.slug,
+        dataset=slug,
+        day=day,
+    )
+
+
+def _replace(
+    plan: DayPlan, rebuilt: Rebuilt, backfill_id: str, version: int, run_id: str | None, began: float
+) -> Backfilled:
+    done, added = None, rebuilt.files
+    if plan.files or rebuilt.files:
+        done, added = replace(plan, rebuilt, backfill_id, version, run_id)
+    return Backfilled(
+        backfill_id=backfill_id,
+        tenant=plan.tenant.slug,
+        dataset=plan.dataset.slug,
+        day=plan.day,
+        schema_version=version,
+        rows=rebuilt.rows + len(rebuilt.landing),
+        dead_letters_landed=len(rebuilt.landing),
+        other_versions=rebuilt.other_versions,
+        files_before=len(plan.files),
+        files_after=len(added),
+        bytes=sum(file.bytes for file in added),
+        snapshot_id=done.snapshot_id if done else None,
+        metadata_location=done.new if done else None,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
+    """The rows that landed are those that came out, or the day stays as it is."""
+    where = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
+    if rebuilt.refused:
+        raise Terminal(
+            f"events that landed pass no version of the schema any more: {'; '.join(rebuilt.refused)}",
+            fix="The day was left as it is; compare these events in the raw zone with the table's rows",
+            **where,
+        )
+    if rebuilt.rows != plan.rows:
+        raise Terminal(
+            f"the raw zone gives {rebuilt.rows:,} rows, and {plan.rows:,} landed",
+            fix="The day was left as it is. Retention may have removed raw objects of the day, or an erasure "
+            "has not ended; `pulse reconcile` tells what the table holds",
+            **where,
+        )
