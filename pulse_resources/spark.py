@@ -1,14 +1,47 @@
 """Spark, reached through Spark Connect: the same address form serves one machine and a cluster."""
 
 import atexit
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_resources.errors import Transient
+from pulse_resources.settings import Settings, load_settings
+
+CONNECT_S = 10.0
 HANDLES = "handle binary"
 Task = TypeVar("Task")
+
+
+def address(settings: Settings) -> tuple[str, int]:
+    """Host and port of a remote that may carry parameters: `sc://host:port/;token=...`."""
+    place = settings.spark.remote.removeprefix("sc://").split("/")[0]
+    host, _, port = place.partition(":")
+    return host, int(port or 15002)
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """A session of a process that is no Dagster run, closed when the block ends.
+
+    Raises:
+        Transient: the server does not answer. (Left to itself, the client tries for many minutes.)
+    """
+    settings = load_settings()
+    try:
+        socket.create_connection(address(settings), CONNECT_S).close()
+    except OSError as error:
+        raise Transient(f"Spark does not answer: {error}", remote=settings.spark.remote) from error
+    opened = SparkSession.builder.remote(settings.spark.remote).create()
+    atexit.unregister(opened.client._cleanup_ml_cache)
+    try:
+        yield opened
+    finally:
+        opened.stop()
 
 
 def run_tasks(

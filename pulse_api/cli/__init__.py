@@ -8,7 +8,20 @@ import os
 
 import typer
 
-from pulse_api.cli import batch, collect, dataset, demo, dlq, key, lake, schema, stack, tenant
+from pulse_api.cli import (
+    alerts,
+    backfill,
+    batch,
+    collect,
+    dataset,
+    demo,
+    dlq,
+    key,
+    lake,
+    schema,
+    stack,
+    tenant,
+)
 from pulse_api.cli.guard import Guarded
 from pulse_resources.postgres import close_pools
 
@@ -22,7 +35,7 @@ app = typer.Typer(
     "`pulse dataset create`; see it all run with `pulse demo`.",
     epilog="Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.",
 )
-for part in (stack.app, collect.app, lake.app, tenant.usages, demo.app):
+for part in (stack.app, collect.app, lake.app, backfill.app, tenant.usages, demo.app):
     app.registered_commands.extend(part.registered_commands)
 app.add_typer(tenant.app, name="tenant")
 app.add_typer(key.app, name="key")
@@ -30,6 +43,7 @@ app.add_typer(schema.app, name="schema")
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(batch.app, name="batch")
+app.add_typer(alerts.app, name="alerts")
 
 
 def main() -> None:

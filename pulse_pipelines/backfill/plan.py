@@ -41,6 +41,11 @@ DEAD_LETTERS = """
 SELECT batch_id, partition, array_agg(event_offset) FROM dead_letters
 WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) GROUP BY batch_id, partition
 """
+LETTERS = """
+SELECT EXISTS (
+    SELECT 1 FROM dead_letters
+    WHERE tenant_id = %(tenant)s AND dataset = %(slug)s AND (resolution IS NULL OR resolution = 'landed'))
+"""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class DayPlan:
     sources: tuple[Source, ...]
     unlanded: Mapping[str, frozenset[int]]
     """By batch: positions (see `files.position`) of its events that are no rows: copies, dead letters."""
+    letters: bool
+    """Whether the dataset has dead letters, of whatever day, that may be rows of it."""
     files: Mapping[str, DataFile]
     """What the table holds of the day, by path."""
 
@@ -89,12 +96,13 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
         }
         sources = tuple(Source(*row) for row in connection.execute(SOURCES, where))
         ((rows,),) = connection.execute(ROWS, where).fetchall()
+        ((letters,),) = connection.execute(LETTERS, where).fetchall()
         batches = list({source.batch_id for source in sources})
         unlanded = _unlanded(connection, where | {"batches": batches})
     table = iceberg.load_table((tenant.namespace, slug), location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=slug)
-    return DayPlan(tenant, dataset, day, rows, sources, unlanded, day_files(table, day))
+    return DayPlan(tenant, dataset, day, rows, sources, unlanded, letters, day_files(table, day))
 
 
 def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict[str, frozenset[int]]:

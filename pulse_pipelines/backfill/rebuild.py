@@ -69,7 +69,7 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
         PySparkException: a task failed: the object store, Postgres or Spark.
     """
     common = (backfill_id, plan.tenant, plan.dataset, plan.day, version)
-    tasks = [RebuildTask(*common, sources=None)]
+    tasks = [RebuildTask(*common, sources=None)] if plan.letters else []
     for share in _shares(plan.sources, parallelism):
         batches = {source.batch_id for source in share} & plan.unlanded.keys()
         unlanded = {batch: plan.unlanded[batch] for batch in batches}

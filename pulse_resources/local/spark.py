@@ -12,6 +12,7 @@ from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.spark import address
 
 ICEBERG = "1.12.0"
 POSTGRES_DRIVER = "42.7.8"
@@ -48,13 +49,13 @@ logger.conf.level = error
 
 
 def service(layout: Layout, settings: Settings) -> Service:
-    address = _address(settings)
+    place = _address(settings)
     folder = layout.folder("spark")
     home = spark_home()
     properties = folder / "spark.properties"
     return Service(
         name="spark",
-        address=f"sc://{address}",
+        address=f"sc://{place}",
         command=(
             *(str(home / "bin" / "spark-submit"), "--properties-file", str(properties)),
             *("--class", _SERVER, "spark-internal"),
@@ -67,20 +68,19 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MALLOC_ARENA_MAX": "2",
         },
         setup=lambda: _setup(folder, properties, settings),
-        ready=listens(address),
+        ready=listens(place),
         stop_timeout=20,
     )
 
 
 def external(settings: Settings) -> Service:
-    address = _address(settings)
-    return Service("spark", f"sc://{address}", listens(address), external=True)
+    place = _address(settings)
+    return Service("spark", f"sc://{place}", listens(place), external=True)
 
 
 def _address(settings: Settings) -> str:
-    """`host:port` of a remote that may carry parameters: `sc://host:port/;token=...`."""
-    address = settings.spark.remote.removeprefix("sc://").split("/")[0]
-    return address if ":" in address else f"{address}:15002"
+    host, port = address(settings)
+    return f"{host}:{port}"
 
 
 def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
@@ -94,7 +94,7 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
 
 
 def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
-    port = _address(settings).rpartition(":")[2]
+    port = str(address(settings)[1])
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
         f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
@@ -141,6 +141,8 @@ def catalog(settings: Settings) -> dict[str, str]:
         # Migrations make the catalog's tables; the role could not.
         f"{prefix}.init-catalog-tables": "false",
         f"{prefix}.warehouse": f"s3://{store.bucket}/iceberg",
+        # Others commit to these tables: what is pinned just now must be found.
+        f"{prefix}.cache-enabled": "false",
         f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         f"{prefix}.s3.endpoint": store.endpoint,
         f"{prefix}.s3.path-style-access": "true",

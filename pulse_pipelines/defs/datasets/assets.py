@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from pulse_pipelines.defs.datasets.backfill import rebuilt_from_raw_zone
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions, tenant_partitions
 from pulse_pipelines.defs.datasets.presentation import present
 from pulse_pipelines.registry import Family
@@ -11,6 +12,6 @@ from pulse_pipelines.registry import Family
 __all__ = ["asset_key", "dataset_assets", "partitions", "tenant_partitions"]
 
 
-def dataset_assets(families: Sequence[Family]) -> list[dg.AssetSpec]:
-    """An asset per slug. Rows arrive by the job `ingest`, which reports each day that it touched."""
-    return [dg.AssetSpec(**presentation) for presentation in present(families).values()]
+def dataset_assets(families: Sequence[Family]) -> list[dg.AssetsDefinition]:
+    """An asset per slug: `ingest` reports each day that it touched, a materialization rebuilds one."""
+    return [rebuilt_from_raw_zone(slug, how) for slug, how in present(families).items()]

@@ -1,0 +1,104 @@
+"""`pulse backfill`: rebuild days of a dataset from the raw zone."""
+
+from datetime import date, timedelta
+from typing import Annotated
+
+import psycopg
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.session import SparkSession
+from rich.console import Console
+
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import AsJson, emit, remark, show_table
+from pulse_api.demo import run
+from pulse_pipelines import registry
+from pulse_pipelines.backfill import Backfilled, backfill, choose_version
+from pulse_pipelines.domain.event import parse_date
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import spark
+from pulse_resources.errors import PulseError, UserError
+from pulse_resources.settings import load_settings
+
+app = typer.Typer()
+
+MAX_DAYS = 3_660
+
+
+def day(text: str) -> date:
+    """Raises typer.BadParameter: it is no date."""
+    try:
+        return parse_date(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no date: write 2026-11-19") from error
+
+
+@app.command("backfill")
+def backfill_days(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    first: Annotated[date, typer.Option("--from", parser=day, metavar="DATE", help="First day, in UTC.")],
+    last: Annotated[
+        date | None,
+        typer.Option("--to", parser=day, metavar="DATE", help="Last day, included; the first if not given."),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Schema version of events that name none; the current one if not given."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild days of a dataset from the raw zone, each replaced in one commit.
+
+    The rows that were there come out again; dead letters of the day that pass by now land, too. It is safe
+    beside ingestion and compaction, and safe to stop and to run again. A day that fails stays as it was;
+    the others go on, and the exit code is 1.
+
+    Example: pulse backfill acme orders --from 2026-11-01 --to 2026-11-19
+    """
+    days = _days(first, last or first)
+    owner = registry.find_tenant(tenant)
+    choose_version(registry.find_dataset(owner, slug), version)
+    done: list[Backfilled] = []
+    failed: dict[date, str] = {}
+    with spark.session() as session, run.progress(Console(stderr=True)) as bar:
+        task = bar.add_task(f"{slug} of {tenant}", total=len(days))
+        for each in days:
+            bar.update(task, description=f"{slug} of {tenant}, {each}")
+            try:
+                done.append(_rebuild(session, owner, slug, each, version))
+            except (PulseError, OSError, psycopg.Error, PySparkException) as error:
+                failed[each] = str(error).strip().partition("\n")[0]
+            bar.advance(task)
+    if as_json:
+        emit({"days": done, "failed": {str(each): why for each, why in failed.items()}})
+    else:
+        _show(done)
+        for each, why in failed.items():
+            remark(f"{each} stays as it was: {why}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _days(first: date, last: date) -> list[date]:
+    count = (last - first).days + 1
+    if not 0 < count <= MAX_DAYS:
+        raise UserError(
+            f"{first} to {last} are {count:,} days",
+            fix=f"Give a range of 1 to {MAX_DAYS:,} days, the first with --from and the last with --to",
+        )
+    return [first + timedelta(days=number) for number in range(count)]
+
+
+def _rebuild(session: SparkSession, owner: Tenant, slug: str, each: date, version: int | None) -> Backfilled:
+    parallelism = load_settings().spark.parallelism
+    return backfill(session, owner, slug, each, version=version, parallelism=parallelism)
+
+
+def _show(done: list[Backfilled]) -> None:
+    rows = (
+        (one.day, one.rows, one.dead_letters_landed, one.files_before, one.files_after, f"{one.seconds:.1f}")
+        for one in done
+        if one.snapshot_id is not None
+    )
+    columns = ("day", "rows", "dead letters that landed", "files before", "files", "seconds")
+    show_table(columns, rows, empty="There was nothing to rebuild")

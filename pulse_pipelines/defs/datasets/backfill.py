@@ -1,0 +1,62 @@
+"""Materializing a partition of a dataset asset: that tenant's day is rebuilt from the raw zone."""
+
+from datetime import date
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pulse_pipelines import registry
+from pulse_pipelines.backfill import Backfilled, backfill
+from pulse_pipelines.defs.datasets.presentation import Presentation
+from pulse_resources.settings import load_settings
+
+
+class BackfillConfig(dg.Config):
+    schema_version: int | None = Field(
+        default=None,
+        description="Version of the dataset's schema by which events are read that name none; the current "
+        "one if not given. An event that landed and that this version refuses keeps the one it landed by.",
+    )
+
+
+def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDefinition:
+    """The asset of a slug, whose partitions a backfill materializes, a run for each."""
+
+    @dg.asset(**presentation, backfill_policy=dg.BackfillPolicy.multi_run(1))
+    def dataset(
+        context: dg.AssetExecutionContext, config: BackfillConfig, pyspark: LazyPySparkResource
+    ) -> dg.MaterializeResult[None]:
+        partition = context.partition_key
+        assert isinstance(partition, dg.MultiPartitionKey)  # noqa: S101 - of `partitions`
+        names = partition.keys_by_dimension
+        done = backfill(
+            pyspark.spark_session,
+            registry.find_tenant(names["tenant"]),
+            slug,
+            date.fromisoformat(names["day"]),
+            version=config.schema_version,
+            parallelism=load_settings().spark.parallelism,
+            run_id=context.run_id,
+        )
+        context.log.info("%s rows, %s of them dead letters until now", done.rows, done.dead_letters_landed)
+        return dg.MaterializeResult(metadata=described(done))
+
+    return dataset
+
+
+def described(done: Backfilled) -> dict[str, dg.MetadataValue]:
+    """What the partition's page says of a backfill."""
+    return {
+        "dagster/partition_row_count": dg.MetadataValue.int(done.rows),
+        "backfill": dg.MetadataValue.text(done.backfill_id),
+        "schema_version": dg.MetadataValue.int(done.schema_version),
+        "dead_letters_landed": dg.MetadataValue.int(done.dead_letters_landed),
+        "rows_of_other_versions": dg.MetadataValue.int(done.other_versions),
+        "files_before": dg.MetadataValue.int(done.files_before),
+        "files": dg.MetadataValue.int(done.files_after),
+        "bytes": dg.MetadataValue.int(done.bytes),
+        "snapshot_id": dg.MetadataValue.text(str(done.snapshot_id)),
+        "metadata_location": dg.MetadataValue.path(done.metadata_location or ""),
+        "rows_per_second": dg.MetadataValue.float(round(done.rows / max(done.seconds, 0.001), 1)),
+    }
