@@ -132,6 +132,66 @@ class ApiSettings(BaseModel):
     """Previews that run at a time."""
 
 
+class CheckSettings(BaseModel):
+    """When the asset checks fail, and how much the check of the whole lake does at a time."""
+
+    late_seconds: float = Field(default=300.0, gt=0)
+    """`freshness` warns when a tenant's oldest event that is not settled waits longer ..."""
+    very_late_seconds: float = Field(default=3600.0, gt=0)
+    """... and fails at this."""
+    small_file_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    max_small_files_per_day: int = Field(default=300, ge=1)
+    max_snapshots: int = Field(default=5_000, ge=1)
+    max_manifests: int = Field(default=500, ge=1)
+    max_files: int = Field(default=200, ge=2)
+    """Files of a table whose rows the scheduled check reads: half of them the newest, half any others."""
+    budget_seconds: float = Field(default=600.0, gt=0)
+    """Of one scheduled run; what it does not get to is first in the next."""
+
+
+class UpkeepSettings(BaseModel):
+    """When tables are compacted, how long history, raw objects and claims are kept, and how much a run does.
+
+    Time travel promises: a snapshot stays readable for `history_hours`, unless more than
+    `history_snapshots` commits came after it; the last `history_minimum` always do.
+    """
+
+    merge_files: int = Field(default=16, ge=2)
+    """Files of a day that landed since its last compaction, when they are merged (L1) ..."""
+    merge_minutes: float = Field(default=60.0, ge=0)
+    """... if that was this long ago, or ..."""
+    merge_hurry: int = Field(default=10, ge=1)
+    """... at once where there are so many times as many."""
+    merge_target_mb: int = Field(default=128, ge=1)
+    merged_mb: int = Field(default=16, ge=1)
+    """Merging takes files below this only, so that it does not write the same rows again and again."""
+    quiet_hours: float = Field(default=6.0, ge=0)
+    """A day in which nothing landed for this long is sorted (L2)."""
+    target_mb: int = Field(default=512, ge=1)
+    """Size of the files of a sorted day."""
+    sort_single_mb: int = Field(default=32, ge=1)
+    """A day that is one file is sorted from this size on."""
+    group_mb: int = Field(default=1024, ge=1)
+    """What one rewrite sorts at a time; of a larger day each part is a commit of its own."""
+    manifests: int = Field(default=100, ge=2)
+    """A table with more manifests has them rewritten."""
+    history_hours: float = Field(default=24.0, ge=0)
+    history_snapshots: int = Field(default=1_000, ge=1)
+    history_minimum: int = Field(default=10, ge=1)
+    expire_batch: int = Field(default=100, ge=1)
+    """Snapshots beyond `history_snapshots` that pile up before they are expired."""
+    sweep_hours: float = Field(default=24.0, ge=0)
+    """How often a table's folder, and the raw zone, are searched for orphans."""
+    orphan_hours: float = Field(default=24.0, ge=0)
+    """An orphan younger than this stays, by the object store's clock: a second safety, never the first."""
+    raw_days: int = Field(default=-1, ge=-1)
+    """Raw objects are kept this long after their batch settled; -1: for ever. Backfills need them."""
+    claim_days: int = Field(default=-1, ge=-1)
+    """Event ids are remembered this long; -1: for ever. An event sent again later lands again."""
+    run_seconds: float = Field(default=600.0, gt=0)
+    """A run begins nothing new after this."""
+
+
 class LimitSettings(BaseModel):
     """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited.
 
@@ -142,6 +202,42 @@ class LimitSettings(BaseModel):
     max_records_per_month: int = -1
     requests_per_second: float = -1
     events_per_second: float = -1
+
+
+class CuratedSettings(BaseModel):
+    rollups_dir: Path = Path(__file__).parent.parent / "rollups"
+    """Folder of the teams' own rollups: SQL files with a declared grain."""
+    session_gap_minutes: float = Field(default=30.0, gt=0)
+    """An actor's next event begins a new session when it comes later than this."""
+    quiet_seconds: float = Field(default=60.0, ge=0)
+    """A day is computed when it has not changed for this long ..."""
+    max_wait_seconds: float = Field(default=600.0, ge=0)
+    """... or when a change has waited this long."""
+    retry_seconds: float = Field(default=60.0, ge=0)
+    """Wait after a run that failed."""
+    days_per_run: int = Field(default=500, ge=1)
+    """Most (tenant, dataset, day) that one run takes, those that changed last first."""
+    max_rows: int = Field(default=1_000, ge=1)
+    """Rows that a team's rollup may have per day: they are served as one small row."""
+
+
+class AlertSettings(BaseModel):
+    notifiers: list[str] = Field(default_factory=lambda: ["log"])
+    """Who is told: `log`, `webhook`, or a class of your own as `package.module:Class`."""
+    webhook_url: SecretStr | None = None
+    webhook_timeout_seconds: float = Field(default=5.0, gt=0)
+    webhook_attempts: int = Field(default=3, ge=1, le=10)
+    """In a row; what is not delivered then is tried again at the next look, half a minute later."""
+    repeat_seconds: float = Field(default=3_600.0, gt=0)
+    """What goes on is told again after this long."""
+    stale_seconds: float = Field(default=300.0, gt=0)
+    """A tenant whose oldest event that is not settled has waited this long is stale."""
+    outbox_seconds: float = Field(default=300.0, gt=0)
+    """Dead letters that are not on their topic this long after they settled are overdue."""
+    failed_run_hours: float = Field(default=24.0, gt=0)
+    """A failed run that nobody repeated is an alert for this long."""
+    keep_days: float = Field(default=90.0, gt=0)
+    """Resolved alerts are kept this long."""
 
 
 class Settings(BaseSettings):
@@ -158,7 +254,11 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     ingest: IngestSettings = IngestSettings()
     api: ApiSettings = ApiSettings()
+    checks: CheckSettings = CheckSettings()
     limits: LimitSettings = LimitSettings()
+    upkeep: UpkeepSettings = UpkeepSettings()
+    alerts: AlertSettings = AlertSettings()
+    curated: CuratedSettings = CuratedSettings()
 
     @property
     def home(self) -> Path:

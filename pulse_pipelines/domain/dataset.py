@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 
+from pulse_pipelines.domain.roles import played_by
 from pulse_pipelines.domain.schema import Column, SchemaUri, columns
 
 
@@ -43,6 +44,11 @@ class Dataset:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         return columns(self.schema)
+
+    def column_of(self, role: str) -> str | None:
+        """The column of the property that plays a role (see `domain.roles`); None when there is none."""
+        field = played_by(self.schema, role)
+        return next((column.name for column in self.columns if column.field == field), None)
 
     @property
     def schema_version(self) -> int:

@@ -11,6 +11,7 @@ import jsonschema_rs
 import orjson
 
 from pulse_pipelines.domain.event import json_pointer, nesting
+from pulse_pipelines.domain.roles import check_roles
 from pulse_pipelines.domain.safety import branches, check_bounds, resolve
 from pulse_resources.errors import UserError
 
@@ -175,8 +176,8 @@ def check_document(text: str | bytes) -> dict[str, Any]:
 
     Raises:
         UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, could
-            take too long to check events by (`safety.check_bounds`), does not describe an object, or
-            declares columns that cannot live side by side.
+            take too long to check events by (`safety.check_bounds`), does not describe an object,
+            declares columns that cannot live side by side, or gives a role to what cannot play it.
     """
     # What is no Unicode becomes bytes that are no JSON.
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -202,7 +203,7 @@ def check_document(text: str | bytes) -> dict[str, Any]:
         validator(document)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         raise UserError(f"not a valid JSON Schema: {getattr(error, 'message', error)}"[:2000]) from error
-    columns(document)
+    check_roles(document, {column.field: column.type.kind for column in columns(document)})
     return document
 
 

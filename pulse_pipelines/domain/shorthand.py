@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schema import DEFAULT_DRAFT
 from pulse_resources.errors import UserError
 
@@ -14,7 +15,8 @@ TYPES: dict[str, dict[str, Any]] = {
     "timestamp": {"type": "string", "format": "date-time"},
     "date": {"type": "string", "format": "date"},
 }
-_KEYS = {"fields", "required", "title", "description"}
+_KEPT = ("title", "description", ACTOR, EVENT_TYPE)
+_KEYS = {"fields", "required", *_KEPT}
 
 
 def is_shorthand(document: object) -> bool:
@@ -41,7 +43,7 @@ def expand(short: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "$schema": DEFAULT_DRAFT,
         "type": "object",
-        **{key: short[key] for key in ("title", "description") if key in short},
+        **{key: short[key] for key in _KEPT if key in short},
         "properties": {name: dict(TYPES[kind]) for name, kind in fields.items()},
         **({"required": required} if required else {}),
     }

@@ -7,6 +7,8 @@ from uuid import UUID
 from pulse_resources.errors import UserError
 
 SLUG = re.compile(r"[a-z][a-z0-9_]{0,62}")
+CURATED = "__"
+"""In the name of a table: what follows is a rollup of the dataset before it. No dataset's slug has it."""
 
 
 def check_slug(kind: str, slug: str) -> str:
@@ -19,6 +21,10 @@ def check_slug(kind: str, slug: str) -> str:
         raise UserError(
             f"{slug!r} is no valid {kind} slug",
             fix="Use 1 to 63 characters of a-z, 0-9 and _, starting with a letter",
+        )
+    if kind == "dataset" and CURATED in slug:
+        raise UserError(
+            f"{slug!r} is no valid dataset slug", fix=f"Names with {CURATED} belong to curated tables"
         )
     return slug
 
@@ -40,6 +46,10 @@ class Tenant:
     def namespace(self) -> str:
         """Iceberg namespace; the catalog's row-level security derives the same name."""
         return f"pulse_{self.tenant_id.hex}"
+
+    def curated_table(self, slug: str, rollup: str) -> tuple[str, str]:
+        """Iceberg name of the table that a rollup of a dataset is written to."""
+        return self.namespace, f"{slug}{CURATED}{rollup}"
 
     def table_location(self, bucket: str, slug: str, dataset_id: UUID) -> str:
         """One of its own for each dataset: files of a deleted one stay when its slug is used again."""

@@ -32,9 +32,12 @@ DEAD_LETTERS = """
 SELECT partition, array_agg(event_offset) FROM dead_letters
 WHERE resolution IS DISTINCT FROM 'landed' GROUP BY partition
 """
+# The rows of a rollup's table, <slug>__<rollup>, are no events.
 TABLES = """
-SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
-WHERE table_namespace = %s ORDER BY table_name
+SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables t
+WHERE table_namespace = %s AND (strpos(table_name, '__') = 0
+    OR EXISTS (SELECT FROM pdm_datasets d WHERE d.slug = t.table_name))
+ORDER BY table_name
 """
 # What landed in a dataset stays in its files when it is deleted.
 DELETED = """

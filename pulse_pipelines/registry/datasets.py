@@ -39,6 +39,12 @@ DELETE_TABLE = """
 DELETE FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s RETURNING metadata_location
 """
+# Curated tables are called <slug>__<rollup>; a dataset of such a name is older than that rule.
+DELETE_CURATED = """
+DELETE FROM iceberg_catalog.iceberg_tables t
+WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
+    AND NOT EXISTS (SELECT FROM pdm_datasets d WHERE d.slug = t.table_name)
+"""
 REMEMBER_DELETED = """
 INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location) VALUES (%s, %s, %s, %s)
 """
@@ -151,8 +157,8 @@ class DeletedDataset:
 def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
     """Delete a dataset's row and its table's catalog row; every file stays where it is.
 
-    Events on their way to it become dead letters. The slug is free again: a new dataset under it has a
-    table, a folder and claims of its own.
+    Its curated tables leave the catalog, too, and their summaries are gone. Events on their way to it become
+    dead letters. The slug is free again: a new dataset under it has a table, a folder and claims of its own.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -162,6 +168,7 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
         if row is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
         table = connection.execute(DELETE_TABLE, [iceberg.CATALOG, tenant.namespace, slug]).fetchone()
+        connection.execute(DELETE_CURATED, [iceberg.CATALOG, *tenant.curated_table(slug, "")])
         deleted = DeletedDataset(row[0], slug, table[0] if table else None)
         connection.execute(
             REMEMBER_DELETED, [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location]
