@@ -1,4 +1,4 @@
-"""`python -m benchmarks throughput|pairs|memory|collect|preview`: measure, and print what was measured."""
+"""`python -m benchmarks <what>`: measure, and print what was measured."""
 
 import json
 import os
@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import backfill as backfilling
 from benchmarks import baseline, load
 from benchmarks import collect as collecting
 from benchmarks import preview as previews
@@ -134,6 +135,26 @@ def preview(
         table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
         for what, *spent in previews.measure(tenant, times):
             table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+    console.print(table)
+
+
+@app.command("backfill")
+def backfills(
+    events: Annotated[int, typer.Option(help="Events of the day.")] = 1_000_000,
+    times: Annotated[int, typer.Option(help="How often it is rebuilt.")] = 3,
+) -> None:
+    """One tenant's day, rebuilt from the raw zone and replaced."""
+    with stack("--without-dagster"):
+        owners = load.make_tenants(1)
+        before = ledger(owners)
+        load.send(console, owners, events)
+        pulse("up")
+        wait_until_settled(console, owners, before, events)
+        table = Table("rows", "files before", "files", "seconds", "rows/s", title="backfill of one day")
+        for done, rate in backfilling.measure(owners[0], datetime.now(UTC).date(), times):
+            numbers = (done.rows, done.files_before, done.files_after)
+            table.add_row(*(f"{n:,}" for n in numbers), f"{done.seconds:.1f}", f"{rate:,.0f}")
+        _assert_balanced(owners)
     console.print(table)
 
 

@@ -4,8 +4,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import registry
+from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.datasets.assets import dataset_assets
+from pulse_pipelines.defs.datasets.by_hand import backfills_by_hand
 from pulse_pipelines.defs.datasets.checks import dataset_checks
+from pulse_pipelines.defs.datasets.lake_check import check_lake, check_lake_hourly
 from pulse_pipelines.defs.datasets.sensor import LOADED, registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
@@ -22,8 +25,9 @@ def defs() -> dg.Definitions:
         metadata={LOADED: loaded},
         assets=dataset_assets(families),
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters],
-        sensors=[ingest_lag, dead_letter_sweep, registry_changes],
+        jobs=[ingest, publish_dead_letters, check_lake],
+        sensors=[ingest_lag, dead_letter_sweep, registry_changes, backfills_by_hand, alert_watch],
+        schedules=[check_lake_hourly],
         resources={
             "attempt": BatchAttempt.configure_at_launch(),
             "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),

@@ -53,15 +53,18 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.intake":               (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
-    "public.backfills":            (OWN_FOR_OWNER, "own S",     "own SI",       NOTHING),
+    "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
+    "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
     "iceberg_catalog.iceberg_tables":
-                                   ("none SIUD",   "own SIUD",  "own SU",       "all! SIUD"),
+                                   ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":
                                    ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD"),
 }  # fmt: skip
 # These name no tenant: row-level security has nothing to say about them, privileges have.
 WITHOUT_TENANT: dict[str, tuple[str, str, str, str]] = {
     "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-"),
+    "public.alerts":               ("SIUD",        "-",         "SIUD",         "-"),
+    "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-"),
     "public.operator_keys":        ("SIUD",        "S",         "-",            "-"),
     "public._yoyo_log":            ("SIUD",        "-",         "-",            "-"),
     "public._yoyo_migration":      ("SIUD",        "-",         "-",            "-"),

@@ -21,6 +21,8 @@ CREATE INDEX backfills_day ON backfills (tenant_id, dataset_id, day);
 ALTER TABLE backfills ENABLE ROW LEVEL SECURITY;
 ALTER TABLE backfills FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON backfills USING (tenant_id = app_tenant()) WITH CHECK (tenant_id = app_tenant());
+-- A sensor reports those of all tenants to Dagster.
+CREATE POLICY plan_all ON backfills FOR SELECT TO pulse_pipeline USING (true);
 GRANT SELECT, INSERT ON backfills TO pulse_pipeline;
 GRANT SELECT ON backfills TO pulse_api;
 

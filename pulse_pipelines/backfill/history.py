@@ -1,0 +1,44 @@
+"""Backfills that were made, of all tenants: what a commit wrote down of each."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from pulse_resources import postgres
+
+OVERLAP = timedelta(minutes=15)
+"""A row has the time at which its transaction began: one may appear this long behind another."""
+
+BY_HAND = """
+SELECT b.backfill_id, t.slug, b.slug, b.day, b.schema_version, b.rows, b.dead_letters, b.files_after, b.bytes,
+    b.snapshot_id, b.settled_at
+FROM backfills b JOIN pdm_tenants t USING (tenant_id)
+WHERE b.run_id IS NULL AND b.settled_at > %s AND b.backfill_id <> ALL(%s) ORDER BY b.settled_at LIMIT %s
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A backfill that was settled."""
+
+    backfill_id: str
+    tenant: str
+    dataset: str
+    day: date
+    schema_version: int
+    rows: int
+    dead_letters_landed: int
+    files: int
+    bytes: int
+    snapshot_id: int
+    settled_at: datetime
+
+
+def by_hand(since: datetime, seen: Collection[str], limit: int) -> list[Made]:
+    """Backfills that no Dagster run made, settled after `since`, the oldest first.
+
+    Args:
+        seen: ids of those that are not wanted again.
+    """
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [Made(*row) for row in connection.execute(BY_HAND, [since - OVERLAP, list(seen), limit])]
