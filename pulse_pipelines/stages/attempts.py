@@ -46,6 +46,10 @@ UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
 """
+TENANTS_OF = """
+SELECT DISTINCT slug FROM ingest_ranges JOIN pdm_tenants USING (tenant_id)
+WHERE batch_id = %s AND settled_at IS NULL ORDER BY slug
+"""
 TENANTS = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = ANY(%s)"
 
 
@@ -64,6 +68,12 @@ def open_batches() -> list[OpenBatch]:
     """Batches that are not settled, oldest first."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
+
+
+def tenants_of(batch: str) -> list[str]:
+    """Slugs of the tenants with a part of the batch that is not settled."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [slug for (slug,) in connection.execute(TENANTS_OF, [batch])]
 
 
 def lease_held(batch: str) -> bool:

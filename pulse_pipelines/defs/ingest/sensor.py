@@ -12,6 +12,7 @@ from uuid import UUID
 import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, plan, share_out
 from pulse_pipelines.stages import attempts
 from pulse_pipelines.stages import plan as planning
@@ -84,7 +85,8 @@ def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
             yield dg.RunRequest(
                 run_key=run_key(batch),
                 run_config=run_config(batch.batch_id, batch.attempt),
-                tags={"pulse/batch": batch.batch_id, "pulse/attempt": str(batch.attempt)},
+                tags={"pulse/batch": batch.batch_id, "pulse/attempt": str(batch.attempt)}
+                | tenant_tags(attempts.tenants_of(batch.batch_id)),
             )
 
 

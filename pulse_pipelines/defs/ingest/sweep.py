@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from pulse_pipelines import registry
+from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.stages import dead_letter
 from pulse_pipelines.stages.attempts import lease_held
 from pulse_resources import kafka
@@ -64,4 +65,5 @@ def dead_letter_sweep(context: dg.SensorEvaluationContext) -> Iterator[dg.RunReq
         return
     yield dg.RunRequest(
         run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(left)}}}},
+        tags=tenant_tags(left),
     )

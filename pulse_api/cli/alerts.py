@@ -1,0 +1,75 @@
+"""`pulse alerts`: what is wrong now, what was, and whether the notifiers reach anybody."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, cell, emit, show_table
+from pulse_pipelines.lake import alerts
+from pulse_pipelines.lake.alerts import Remembered
+from pulse_resources.notify import Alert, document
+from pulse_resources.settings import load_settings
+
+app = typer.Typer(help="What is wrong, and whether whoever has to know was told.")
+
+
+@app.callback(invoke_without_command=True)
+def list_alerts(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most alerts to show.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts that go on, the latest first. The sensor `alert_watch` looks every 30 s.
+
+    Example: pulse alerts --all
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = alerts.remembered(everything=everything, limit=limit)
+    if as_json:
+        emit([document(entry.alert) | {"told": entry.told} for entry in found])
+        return
+    rows = (_row(entry) for entry in found)
+    columns = ("since", "until", "severity", "kind", "what", "what to do", "told")
+    show_table(columns, rows, empty="Nothing is wrong" if not everything else "Nothing was wrong")
+
+
+@app.command("test")
+def send_test(as_json: AsJson = False) -> None:
+    """Send a test alert through every notifier, now. Exit code 1 if one fails.
+
+    Example: pulse alerts test
+    """
+    now = datetime.now(UTC)
+    alert = Alert(
+        *("test", "test", "warning", {}, "this is a test, sent by `pulse alerts test`", "Do nothing"),
+        first_seen=now,
+        last_seen=now,
+    )
+    outcomes = {name: alerts.tell(name, [alert]) for name in load_settings().alerts.notifiers}
+    if as_json:
+        emit([{"notifier": name, "error": error} for name, error in outcomes.items()])
+    else:
+        rows = ((name, error or "was told") for name, error in outcomes.items())
+        show_table(("notifier", "outcome"), rows, empty="No notifier is set: PULSE_ALERTS__NOTIFIERS")
+    if any(outcomes.values()) or not outcomes:
+        raise typer.Exit(FAILED)
+
+
+def _row(entry: Remembered) -> tuple[Any, ...]:
+    alert = entry.alert
+    told = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
+    return (
+        *(alert.first_seen, alert.resolved_at, alert.severity, alert.kind),
+        *(alert.summary, alert.fix, "; ".join(told)),
+    )
+
+
+def _when(outcome: Any) -> str:
+    if outcome["error"]:
+        return f"not told: {outcome['error']}"
+    at = outcome["notified_at"]
+    return cell(datetime.fromisoformat(at)) if at else "not yet"

@@ -1,0 +1,34 @@
+"""Asset checks whose latest evaluation failed, as findings."""
+
+from collections.abc import Iterable, Iterator
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+
+from pulse_pipelines.lake.findings import Finding, Kind, brief
+
+
+def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Finding]:
+    """A finding per check whose latest evaluation did not pass; none of one that is planned or never ran."""
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    for key, record in latest.items():
+        if record.status is AssetCheckExecutionRecordStatus.FAILED:
+            yield _failing(key, record)
+
+
+def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Finding:
+    asset = key.asset_key.to_user_string()
+    evaluation = record.evaluation
+    warns = evaluation is not None and evaluation.severity is dg.AssetCheckSeverity.WARN
+    problem = (evaluation and evaluation.description) or "it did not pass"
+    return Finding(
+        Kind.CHECK_FAILING,
+        f"{asset}/{key.name}",
+        "warning" if warns else "error",
+        brief(f"the check {key.name} of {asset} fails: {problem}"),
+        "Its description in Dagster says what to do",
+        {"dataset": key.asset_key.path[-1], "check": key.name, "run": record.run_id},
+    )

@@ -1,0 +1,41 @@
+"""The alert sensor: what is wrong becomes an alert, and whoever has to know is told."""
+
+import json
+import time
+
+import dagster as dg
+
+from pulse_pipelines.defs.alerts.checks import failing_checks
+from pulse_pipelines.defs.alerts.runs import failed_runs
+from pulse_pipelines.lake import alerts, findings
+from pulse_pipelines.lake.findings import Found, Kind
+from pulse_pipelines.stages import attempts
+
+
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Looks for failed runs, stuck batches, topics that cannot be ingested, stale tenants, "
+    "overdue dead letters and failing checks, and tells the notifiers (settings: alerts). What goes on is "
+    "told again hourly, what ended once. See all with `pulse alerts`, try it with `pulse alerts test`.",
+)
+def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    found, waiting = findings.look(json.loads(context.cursor or "{}"), time.time())
+    keys = context.repository_def.asset_graph.asset_check_keys if context.repository_def else ()
+    alerts.record(
+        Found(
+            (
+                *found.findings,
+                *failed_runs(context.instance, attempts.open_batches()),
+                *failing_checks(context.instance, keys),
+            ),
+            found.looked_at | {Kind.RUN_FAILED, Kind.CHECK_FAILING},
+        )
+    )
+    told = alerts.deliver()
+    for delivery in told:
+        if delivery.error is not None:
+            context.log.error("%s was not told, and will be: %s", delivery.notifier, delivery.error)
+    count = sum(len(delivery.alerts) for delivery in told if delivery.error is None)
+    skip = dg.SkipReason(f"{len(alerts.remembered())} alerts are open, {count} notices were delivered")
+    return dg.SensorResult(skip_reason=skip, cursor=json.dumps(waiting))

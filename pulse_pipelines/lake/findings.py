@@ -1,0 +1,167 @@
+"""Findings: what is wrong just now with batches, topics, tenants and dead letters. Nothing is remembered here
+but since when each tenant's events have waited, which the caller keeps.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pulse_pipelines.lake import measures
+from pulse_pipelines.lake.measures import Measures
+from pulse_pipelines.stages import attempts, dead_letter
+from pulse_pipelines.stages.attempts import OpenBatch
+from pulse_resources.notify import Severity
+from pulse_resources.settings import load_settings
+
+LONGEST = 500
+"""Characters of a summary: the cause of a failed run can be a page."""
+
+
+class Kind(StrEnum):
+    UNREACHABLE = "unreachable"
+    TOPIC = "topic"
+    BATCH_STUCK = "batch_stuck"
+    TENANT_STALE = "tenant_stale"
+    OUTBOX_OVERDUE = "outbox_overdue"
+    RUN_FAILED = "run_failed"
+    CHECK_FAILING = "check_failing"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong now."""
+
+    kind: Kind
+    of: str
+    """What it is about, unique in its kind."""
+    severity: Severity
+    summary: str
+    fix: str
+    about: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.of}"
+
+
+@dataclass(frozen=True)
+class Found:
+    findings: tuple[Finding, ...]
+    looked_at: frozenset[Kind]
+    """Kinds of which nothing else is wrong; of the others, nobody knows."""
+
+
+Waiting = Mapping[str, tuple[int, float]]
+"""By tenant slug, of those with events that are not settled: how many are, and since when it is as many, in
+seconds of the caller's clock."""
+
+
+def look(waiting: Waiting, now: float) -> tuple[Found, dict[str, tuple[int, float]]]:
+    """What is wrong now.
+
+    Args:
+        waiting: what the last look returned.
+        now: by the clock of all looks, in seconds.
+
+    Returns:
+        What was found, and the `waiting` of the next look.
+
+    Raises:
+        psycopg.OperationalError: Postgres does not answer.
+    """
+    settings = load_settings().alerts
+    measured = measures.gather()
+    following = _waiting(measured, waiting, now)
+    findings = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
+    looked_at = {Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE}
+    findings.extend(_unreachable(measured))
+    if not measured.unreachable:
+        findings.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
+        looked_at |= {Kind.TOPIC, Kind.TENANT_STALE}
+    return Found(tuple(findings), frozenset(looked_at)), following
+
+
+def _waiting(measured: Measures, before: Waiting, now: float) -> dict[str, tuple[int, float]]:
+    """Since when the count of a tenant's settled events stands still while others wait."""
+    following = {}
+    for tenant in measured.tenants:
+        slug = tenant.tenant.slug
+        settled = tenant.landed + tenant.duplicates + tenant.dead_letters
+        count, since = before.get(slug, (settled, now))
+        if tenant.lag_events is None:  # the broker does not say: it goes on as it was
+            if slug in before:
+                following[slug] = (count, since)
+        elif tenant.lag_events:
+            # A clock set back must not make events wait.
+            following[slug] = (settled, min(since, now) if settled == count else now)
+    return following
+
+
+def _stale(waiting: Waiting, now: float, patience: float) -> Iterable[Finding]:
+    for slug, (_, since) in waiting.items():
+        if now - since >= patience:
+            yield Finding(
+                Kind.TENANT_STALE,
+                slug,
+                "error",
+                f"the oldest event of tenant {slug} waits longer than {patience:,.0f} s to be settled",
+                "Look at its batches with `pulse batch list` and at the sensor `ingest_lag` in Dagster",
+                {"tenant": slug},
+            )
+
+
+def _stuck(batches: Iterable[OpenBatch]) -> Iterable[Finding]:
+    for batch in batches:
+        if batch.state == "stuck":
+            tenants = attempts.tenants_of(batch.batch_id)
+            yield Finding(
+                Kind.BATCH_STUCK,
+                batch.batch_id,
+                "error",
+                brief(f"batch {batch.batch_id} is stuck after {batch.attempt} attempts: {batch.last_error}"),
+                f"Remove the cause, then run: pulse batch retry {batch.batch_id}",
+                {"batch": batch.batch_id, "tenants": ", ".join(tenants)},
+            )
+
+
+def _topics(measured: Measures) -> Iterable[Finding]:
+    for alarm in measured.alarms:
+        yield Finding(
+            Kind.TOPIC,
+            f"{alarm.tenant.slug}/{alarm.partition}",
+            "error",
+            brief(f"partition {alarm.partition} of tenant {alarm.tenant.slug}'s topic: {alarm.problem}"),
+            "Nothing of this topic is ingested until an operator has decided what becomes of the gap",
+            {"tenant": alarm.tenant.slug, "topic": alarm.tenant.topic, "partition": str(alarm.partition)},
+        )
+
+
+def _overdue(patience: float) -> Iterable[Finding]:
+    for tenant, batches in dead_letter.overdue(patience).items():
+        yield Finding(
+            Kind.OUTBOX_OVERDUE,
+            tenant.slug,
+            "warning",
+            f"dead letters of tenant {tenant.slug} settled more than {patience:,.0f} s ago and are not all "
+            "on its topic",
+            "Look at the runs of the job `publish_dead_letters`; the dead letters themselves are safe",
+            {"tenant": tenant.slug, "batches": ", ".join(sorted(batches)[:10])},
+        )
+
+
+def _unreachable(measured: Measures) -> Iterable[Finding]:
+    for service, error in measured.unreachable.items():
+        yield Finding(
+            Kind.UNREACHABLE,
+            service,
+            "error",
+            brief(f"{service} does not answer: {error}"),
+            "Look with `pulse status`; nothing is lost, ingestion goes on when it is back",
+            {"service": service},
+        )
+
+
+def brief(text: str) -> str:
+    """A text of any length as one line that is not too long."""
+    line = " ".join(text.replace("\0", " ").split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
