@@ -23,7 +23,7 @@ class BackfillConfig(dg.Config):
 def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDefinition:
     """The asset of a slug, whose partitions a backfill materializes, a run for each."""
 
-    @dg.asset(**presentation, backfill_policy=dg.BackfillPolicy.multi_run(1))
+    @dg.asset(**presentation)
     def dataset(
         context: dg.AssetExecutionContext, config: BackfillConfig, pyspark: LazyPySparkResource
     ) -> dg.MaterializeResult[None]:
