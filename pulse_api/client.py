@@ -76,7 +76,7 @@ class Client:
             wait = retry_after(answer)
             if wait is None:
                 return _collected(answer, len(payloads))
-            self._wait(attempt, wait, _problem(answer))
+            self._wait(attempt, wait, _busy(answer))
         raise AssertionError("the last attempt returns or raises")
 
     def _wait(self, attempt: int, at_least: float, problem: PulseError) -> None:
@@ -124,10 +124,16 @@ def _problem(answer: httpx.Response) -> PulseError:
     document = _document(answer)
     detail = str(document.get("detail") or document.get("title") or "the API refused the request")
     more = {"status": answer.status_code, "request": document.get("request_id", "")}
-    if answer.status_code in (429, 503) and retry_after(answer) is not None:
-        return Transient(detail, fix=document.get("fix"), **more)
-    kind = UserError if answer.status_code < 500 else Transient
+    kind = UserError if answer.status_code < 500 and retry_after(answer) is None else Transient
     return kind(detail, fix=document.get("fix"), **more)
+
+
+def _busy(answer: httpx.Response) -> PulseError:
+    """The problem of an answer after which to try again: one without a document is of what is in between."""
+    try:
+        return _problem(answer)
+    except Terminal:
+        return Transient("the API is busy", status=answer.status_code)
 
 
 def requests(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -1,6 +1,7 @@
 """The command line: every command explains itself, prints JSON, and fails on one line with a right code."""
 
 import http.server
+import io
 import json
 import os
 import re
@@ -18,10 +19,13 @@ import typer.main
 from fix_ingest import SCHEMA, Owner, event
 from fix_stack import PULSE, forget_connections
 from psycopg_pool import ConnectionPool
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from pulse_api import cli, client
 from pulse_api.cli.arguments import duration
+from pulse_api.cli.ingestion import Ingestion
+from pulse_api.cli.lake import print_rows
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope, Presented
@@ -569,6 +573,12 @@ def test_a_broken_connection_is_tried_again(answers: Serve) -> None:
     assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
 
 
+def test_whatever_is_in_between_may_be_busy_in_its_own_words(answers: Serve) -> None:
+    url, asked = answers([(503, {}, b"Service Unavailable"), (202, {}, TAKEN)])
+    found, waits = collect(url)
+    assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
+
+
 def test_it_gives_up_in_the_end(answers: Serve) -> None:
     url, asked = answers([(503, {}, BUSY)])
     with pytest.raises(Transient, match="slow"):
@@ -603,3 +613,14 @@ def test_requests_are_bounded_by_events_and_bytes() -> None:
     large = [b"x" * (client.MAX_BYTES // 2 - 1)] * 3 + [b"y" * (client.MAX_BYTES * 2)]
     assert [len(group) for group in client.requests(large)] == [2, 1, 1]
     assert list(client.requests([])) == []
+
+
+def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J"}], "orders")
+    shown = console.file.getvalue()
+    assert "[/b] [red]DE" in shown
+    assert "\x1b" not in shown
+    where = "failed [tenant=acme, dataset=orders]"
+    console.print(Ingestion(problems=(where,)).lines()[-1])
+    assert where in console.file.getvalue()

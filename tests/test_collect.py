@@ -165,13 +165,17 @@ def with_data(text: str) -> bytes:
     return json.dumps(sample()).encode().replace(b'{"country": "DE"}', text.encode())
 
 
-DEEP = '{"country":"DE","x":' + "[" * 100 + "]" * 100 + "}"
+def nested(levels: int) -> str:
+    return '{"country":"DE","x":' + "[" * levels + "]" * levels + "}"
+
+
 EVENT_TRAPS = {
     "NUL": ('{"country":"D\\u0000E"}', "nul_character"),
     "NUL in a key": ('{"country":"DE","a\\u0000":1}', "nul_character"),
     "2^64": ('{"country":"DE","count":18446744073709551616}', "integer_out_of_range"),
     "huge integer": ('{"country":"DE","x":' + "9" * 300 + "}", "integer_out_of_range"),
-    "deep": (DEEP, "too_deep"),
+    "deep": (nested(100), "too_deep"),
+    "deeper than orjson writes": (nested(300), "too_deep"),
     "1 MB key": ('{"country":"DE","' + "k" * 1_000_000 + '":1}', "oversize"),
 }
 
@@ -200,6 +204,20 @@ def test_an_event_with_a_trap_is_refused_in_every_shape(caller: Caller, name: st
     assert waiting(caller.owner) == (1 if mixed else 0)
 
 
+@pytest.mark.parametrize("shape", ["array", "cloudevent", "base64"])
+def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
+    body, headers = b"[" + with_data(nested(1_010)) + b"]", {}
+    if shape != "array":
+        body = json.dumps(cloud()).encode().replace(b'{"country": "DE"}', nested(1_010).encode())
+        headers = {"content-type": "application/cloudevents+json"}
+    if shape == "base64":
+        suspicious = nested(1_010).replace("DE", "9" * 30)
+        body = json.dumps(cloud(data_base64=base64.b64encode(suspicious.encode()).decode())).encode()
+    answer = caller.collect(body, **headers)
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:pulse:problem:malformed")
+    assert waiting(caller.owner) == 0
+
+
 def test_of_a_key_that_comes_twice_the_last_one_counts(caller: Caller) -> None:
     """At the door as in the table: both decode with the same rule."""
     assert caller.collect(with_data('{"country":7,"country":"FR"}')).status_code == 202
@@ -217,6 +235,13 @@ def test_a_bomb_is_stopped_at_the_limit(caller: Caller, encoding: str) -> None:
     assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
 
 
+def wide() -> bytes:
+    """Compressed so that a decoder must be ready to keep 64 MiB."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=26)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return writer.compress(ARRAY) + writer.flush()
+
+
 @pytest.mark.parametrize(
     ("body", "encoding", "status"),
     [
@@ -225,6 +250,7 @@ def test_a_bomb_is_stopped_at_the_limit(caller: Caller, encoding: str) -> None:
         (gzip.compress(ARRAY) + b"more", "gzip", 400),
         (zstandard.compress(ARRAY)[:-9], "zstd", 400),
         (b"no zstd", "zstd", 400),
+        (wide(), "zstd", 400),
         (ARRAY, "br", 415),
         (ARRAY, "gzip, gzip", 415),
     ],
@@ -284,7 +310,10 @@ def test_cloudevents_land_in_every_mode(caller: Caller) -> None:
     assert json.loads(rows["/shop#h"]["context"])["subject"] == "café"
 
 
-@pytest.mark.parametrize("change", [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}])
+@pytest.mark.parametrize(
+    "change",
+    [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data_base64": "é"}],
+)
 def test_what_is_no_cloudevent_is_said(caller: Caller, change: dict[str, Any]) -> None:
     body = json.dumps(cloud(**change)).encode()
     assert caller.collect(body, content_type="application/cloudevents+json").status_code == 400

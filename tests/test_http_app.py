@@ -41,6 +41,17 @@ def test_every_error_is_a_problem_document(caller: Caller, method: str, path: st
         assert answer.headers["allow"] == ("POST" if path == "/v1/collect" else "DELETE, GET")
 
 
+def test_what_nobody_foresaw_has_its_id_too(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(quotas, "find_usage", broken)
+    answer = caller.http.get("/v1/usage", headers={"X-Request-Id": "mine"})
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == answer.json()["request_id"] == "mine"
+    assert "secret" not in answer.text
+
+
 @pytest.mark.parametrize("given", ["a b", "x" * 65, "né", ""])
 def test_a_request_id_that_could_harm_a_log_is_replaced(api: Api, given: str) -> None:
     with api.client() as client:

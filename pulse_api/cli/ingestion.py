@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaException
+from rich.markup import escape
 
 from pulse_pipelines.stages import attempts, plan
 
@@ -27,12 +28,12 @@ class Ingestion:
         }
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """For a person, with rich's markup."""
         batches = ", ".join(f"{count} {state}" for state, count in self.batches.items()) or "none"
         return [
             f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topics; "
             f"batches in flight: {batches}",
-            *(f"[red]problem[/red]: {problem}" for problem in self.problems),
+            *(f"[red]problem[/red]: {escape(problem)}" for problem in self.problems),
         ]
 
 

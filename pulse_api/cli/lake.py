@@ -1,15 +1,15 @@
 """`pulse preview`, `pulse snapshots` and `pulse reconcile`: what landed, and that it adds up."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, emit, show_table
+from pulse_api.cli.output import AsJson, emit, harmless, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.lake import snapshots as history
 from pulse_pipelines.lake.formats import to_csv, to_json
@@ -102,15 +102,19 @@ def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> N
         numbers = (f"row {first + index}" for index in range(1, len(shown) + 1))
         table = Table("column", *numbers, title=None if first else title)
         for name in used:
-            cells = ("" if row[name] is None else str(row[name]) for row in shown)
-            table.add_row(name, *cells)
+            table.add_row(name, *(_cell(row[name]) for row in shown))
         console.print(table)
+
+
+def _cell(value: object) -> str:
+    """What a tenant's events hold is text and nothing else: neither markup nor a terminal's commands."""
+    return "" if value is None else escape(str(harmless(str(value))))
 
 
 @app.command()
 def reconcile(
     tenant: Annotated[str | None, typer.Argument(help="One tenant; all if not given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that every drained event is a row, a duplicate or a dead letter, exactly once.
 
@@ -129,7 +133,7 @@ def reconcile(
     balanced = all(report.balanced for report in reports)
     if as_json:
         found = [asdict(report) | {"balanced": report.balanced} for report in reports]
-        typer.echo(json.dumps({"balanced": balanced, "tenants": found}, indent=2))
+        emit({"balanced": balanced, "tenants": found})
     else:
         _print_reports(Console(), reports)
     raise typer.Exit(0 if balanced else 1)
@@ -145,6 +149,7 @@ def _print_reports(console: Console, reports: list[TenantReport]) -> None:
         for problem in report.problems:
             shown = f", offsets {', '.join(map(str, problem.offsets))}" if problem.offsets else ""
             console.print(
-                f"[red]{problem.kind}[/red] tenant {report.tenant}, {problem.where}: {problem.count}{shown}",
+                f"[red]{problem.kind}[/red] tenant {report.tenant}, {escape(problem.where)}: "
+                f"{problem.count}{shown}",
                 highlight=False,
             )

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status as Spinner
 from rich.table import Table
 
@@ -240,9 +241,9 @@ def _interrupted(layout: Layout, started: bool) -> None:
 
 
 def _complain(layout: Layout, error: PulseError) -> None:
-    _errors.print(f"[red]Error:[/red] {error.message}", highlight=False)
+    _errors.print(f"[red]Error:[/red] {escape(error.message)}", highlight=False)
     if error.fix:
-        _errors.print(error.fix, highlight=False)
+        _errors.print(escape(error.fix), highlight=False)
     service = error.where.get("service")
     log = layout.log(service) if service else None
     if log and log.exists():

@@ -142,8 +142,15 @@ def install(app: FastAPI) -> None:
             problem.headers["Allow"] = ", ".join(_methods(request))
         return response(request, problem)
 
-    for kind in (*KNOWN, RequestValidationError, Exception):
+    async def answer_unforeseen(request: Request, error: Exception) -> Response:
+        answered = await answer(request, error)
+        # This answer passes by our middleware, which adds the id to all others.
+        answered.headers["X-Request-Id"] = request.state.request_id
+        return answered
+
+    for kind in (*KNOWN, RequestValidationError):
         app.add_exception_handler(kind, answer)
+    app.add_exception_handler(Exception, answer_unforeseen)
 
 
 def _methods(request: Request) -> list[str]:

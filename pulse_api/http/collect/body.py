@@ -9,6 +9,8 @@ from starlette.requests import Request
 from pulse_api.http.problems import ProblemError
 
 GZIP_WINDOW = 31
+ZSTD_WINDOW = 8 * 1024 * 1024
+"""Bytes that a decoder must be ready to keep, by RFC 9659; more are not taken."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -66,7 +68,8 @@ def _gunzip(body: bytes, limit: int) -> bytes:
 
 
 def _unzstd(body: bytes, limit: int) -> bytes:
-    reader = zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    reader = decompressor.stream_reader(body, read_across_frames=True)
     content = reader.read(limit + 1)
     if len(content) > limit:
         raise too_large(limit)

@@ -9,7 +9,6 @@ all other           context
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -71,5 +70,5 @@ def _data(cloud: Mapping[str, Any]) -> Any:
         content = base64.b64decode(cloud["data_base64"], validate=True)
         decoded = orjson.loads(content)
         return json.loads(content) if suspicious(content) else decoded
-    except (TypeError, binascii.Error, orjson.JSONDecodeError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ProblemError(400, "malformed", f"data_base64 holds no JSON: {error}") from error

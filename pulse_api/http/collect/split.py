@@ -39,11 +39,11 @@ def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth
     """
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers):
-        items = [_mapped(cloudevents.of_headers(headers, _exact(body, max_depth)))]
+        items = [_anew(cloudevents.of_headers(headers, _exact(body, max_depth)))]
     elif media_type == CLOUDEVENT:
-        items = [_mapped(cloudevents.to_event(_exact(body, max_depth)))]
+        items = [_anew(cloudevents.to_event(_exact(body, max_depth)))]
     elif media_type == CLOUDEVENTS:
-        items = [_mapped(cloudevents.to_event(entry)) for entry in _array(body, max_depth)]
+        items = [_anew(cloudevents.to_event(entry)) for entry in _array(body, max_depth)]
     elif media_type in LINES:
         items = [Item(line) for line in body.split(b"\n") if line.strip()]
     elif media_type == JSON:
@@ -68,8 +68,8 @@ def _json(body: bytes, max_depth: int) -> list[Item]:
     if not isinstance(decoded, list):
         return [Item(body, decoded)]
     if suspicious(body):
-        return [Item(json.dumps(element).encode()) for element in _exact(body, max_depth)]
-    return [Item(orjson.dumps(element), element, True) for element in decoded]
+        return [_anew(element) for element in _exact(body, max_depth)]
+    return [_anew(element, plain=True) for element in decoded]
 
 
 def _array(body: bytes, max_depth: int) -> list[Any]:
@@ -97,8 +97,13 @@ def _exact(body: bytes, max_depth: int) -> Any:
     return json.loads(body)
 
 
-def _mapped(event: dict[str, Any]) -> Item:
+def _anew(event: Any, *, plain: bool = False) -> Item:
+    """An event without bytes of its own, written."""
     try:
-        return Item(orjson.dumps(event), event)
-    except TypeError:  # an integer beyond 64 bits, for the judge to refuse
-        return Item(json.dumps(event).encode())
+        payload = orjson.dumps(event)
+    except TypeError:  # an integer beyond 64 bits or hundreds of levels: for the judge to refuse
+        try:
+            payload = json.dumps(event).encode()
+        except RecursionError as error:
+            raise ProblemError(400, "malformed", "an event is nested too deep to be read") from error
+    return Item(payload, event, plain)
