@@ -484,6 +484,25 @@ def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) 
     ingest(owner)
 
 
+def test_a_failing_check_goes_on_failing_while_it_runs_again(stack: Settings) -> None:
+    asset = dg.AssetSpec("orders")
+    seen: list[list[str]] = []
+
+    @dg.asset_check(asset=asset.key)
+    def healthy(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        keys = [dg.AssetCheckKey(asset.key, "healthy")]
+        seen.append([finding.of for finding in failing_checks(context.instance, keys)])
+        return dg.AssetCheckResult(passed=len(seen) == 3)
+
+    job = dg.define_asset_job("look", dg.AssetSelection.all_asset_checks())
+    definitions = dg.Definitions(assets=[asset], asset_checks=[healthy], jobs=[job])
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(4):
+            definitions.resolve_job_def("look").execute_in_process(instance=instance)
+    failing = ["orders/healthy"]
+    assert seen == [[], failing, failing, []]
+
+
 def test_the_sensor_s_description_and_state() -> None:
     assert alert_watch.default_status is dg.DefaultSensorStatus.RUNNING
     assert "pulse alerts" in (alert_watch.description or "")

@@ -4,18 +4,26 @@ from collections.abc import Iterable, Iterator
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+)
+from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
 
 from pulse_pipelines.lake.findings import Finding, Kind, brief
 
+FAILED = AssetCheckExecutionRecordStatus.FAILED
+
 
 def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Finding]:
-    """A finding per check whose latest evaluation did not pass; none of one that is planned or never ran."""
+    """A finding per check whose latest evaluation did not pass."""
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     for key, record in latest.items():
-        if record.status is AssetCheckExecutionRecordStatus.FAILED:
+        if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # it runs: what it said last still holds
+            history = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
+            yield from (_failing(key, before) for before in history if before.status is FAILED)
+        elif record.status is FAILED:
             yield _failing(key, record)
 
 
