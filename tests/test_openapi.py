@@ -1,5 +1,6 @@
 """The OpenAPI document is true: Schemathesis sends what it allows and what it forbids, to the real server."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,14 @@ def test_the_document_is_enough_for_a_client() -> None:
     assert len(set(names)) == len(names)
     problem = document["components"]["schemas"]["Problem"]
     assert {"type", "title", "status", "detail", "request_id"} <= problem["properties"].keys()
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+def test_the_document_in_a_browser_needs_nothing_from_elsewhere(api: Api, page: str) -> None:
+    with api.client() as client:
+        html = client.get(page).text
+        assert "/openapi.json" in html
+        assets = re.findall(r'(?:src|href)="([^"]+)"', html)
+        assert any(asset.endswith(".js") for asset in assets)
+        for asset in assets:
+            assert client.get(asset).status_code == 200, asset

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
+from fastapi_offline import FastAPIOffline
 
 from pulse_api.http import problems
 from pulse_api.http.door import Door
@@ -51,7 +52,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 def create_app() -> FastAPI:
     """The app, ready to be served; it connects to nothing before its lifespan begins."""
     settings = load_settings().api
-    app = FastAPI(
+    app = FastAPIOffline(  # /docs loads nothing from elsewhere
         title="Pulse",
         version="1",
         description=DESCRIPTION,
