@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal
 
@@ -117,10 +118,14 @@ def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
         time.sleep(0.02)
 
 
+Which = Literal["earliest", "latest"] | datetime
+"""Of a partition: its first offset, its end, or the first offset appended at a moment or later (-1: none)."""
+
+
 def offsets(
-    partitions: Iterable[tuple[str, int]], which: Literal["earliest", "latest"]
+    partitions: Iterable[tuple[str, int]], which: Which
 ) -> Mapping[tuple[str, int], int | KafkaException]:
-    """The earliest or end offset of many (topic, partition) pairs, in one request.
+    """One offset of each of many (topic, partition) pairs, in one request.
 
     A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide
     the others.
@@ -135,9 +140,12 @@ def offsets(
 
 
 def _offsets(
-    partitions: Iterable[tuple[str, int]], which: Literal["earliest", "latest"]
+    partitions: Iterable[tuple[str, int]], which: Which
 ) -> dict[tuple[str, int], int | KafkaException]:
-    spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
+    if isinstance(which, datetime):
+        spec = OffsetSpec.for_timestamp(round(which.timestamp() * 1000))
+    else:
+        spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
     asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
     answers: dict[tuple[str, int], int | KafkaException] = {}
     if not asked:

@@ -25,9 +25,11 @@ SELECT t.tenant_id, t.slug, coalesce(sum(p.landed), 0)::bigint, coalesce(sum(p.d
     coalesce(sum(p.dead_letters), 0)::bigint
 FROM pdm_tenants t LEFT JOIN ingest_positions p USING (tenant_id) GROUP BY 1, 2 ORDER BY 2
 """
-# The last range of each partition; those that settled together last are the tenant's latest batch.
+# The last range of each partition; those that settled together last are the tenant's latest batch: how long
+# it took, and how long ago it was.
 FRESHNESS = """
-SELECT tenant_id, extract(epoch FROM last - min(oldest_received))::float8
+SELECT tenant_id, extract(epoch FROM last - min(oldest_received))::float8,
+    extract(epoch FROM now() - last)::float8
 FROM (
     SELECT p.tenant_id, r.settled_at, r.oldest_received, max(r.settled_at) OVER (PARTITION BY tenant_id) last
     FROM ingest_positions p CROSS JOIN LATERAL (
@@ -113,7 +115,7 @@ def gather() -> Measures:
 def _known(connection: postgres.Connection) -> Measures:
     """What Postgres knows."""
     totals = connection.execute(TOTALS).fetchall()
-    freshness: dict[UUID, float] = dict(connection.execute(FRESHNESS).fetchall())
+    freshness = {tenant_id: seconds for tenant_id, seconds, _ in connection.execute(FRESHNESS)}
     waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
     batches = dict.fromkeys(("planned", "running", "stuck"), 0) | dict(connection.execute(BATCHES).fetchall())
     ((settle, commit),) = connection.execute(

@@ -1,54 +1,58 @@
-"""Asset checks of the datasets: evaluated for what each batch touched, and for all on demand."""
+"""Asset checks of the datasets: on demand over whole tables, and after each batch over what it touched."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.datasets.assets import asset_key
+from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
+from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import checks
+from pulse_pipelines.lake.checks import CHECKS, Inspection, Scope
 
 DESCRIPTIONS = {
-    "tenant_isolation": "Every table lies in its tenant's namespace, every data file under its prefix, "
-    "every row carries its tenant and dataset, and row-level security hides it from other tenants. "
-    "When it fails: stop sharing the table, find the writer by the batch in the metadata, and erase the "
-    "foreign rows.",
-    "schema_conformance": "Every table has exactly the columns that its published schema declares, and "
-    "a sample of rows validates again. When it fails: someone changed the table outside Pulse, or "
-    "wrote rows around it; compare the table's snapshots with the ledger.",
+    "tenant_isolation": "ERROR. Every table lies in its tenant's namespace, every data file under its "
+    "prefix, every row carries its tenant and dataset, and row-level security hides it from others.\n\n"
+    "When it fails: stop sharing the table, find the writer by the snapshots (`pulse snapshots`), and erase "
+    "the foreign rows. Where row-level security is not forced, run `pulse up` or the migrations again.",
+    "schema_conformance": "ERROR. Every table has exactly the columns that its published schema declares, "
+    "and a sample of rows is valid again by the version that each row names.\n\n"
+    "When it fails: someone changed the table outside Pulse, or wrote rows around it; compare the table's "
+    "snapshots with the ledger, then materialize the days at fault to rebuild them from the raw zone.",
+    "reconciled": "ERROR. Every table has as many rows as its ledger says, and the ledger ends where the "
+    "positions are. On demand, and for some tenants in each scheduled run, every offset is accounted for.\n\n"
+    "When it fails: run `pulse reconcile <tenant>`, which names the offsets that are missing or double; "
+    "materialize the days at fault to rebuild them from the raw zone.",
+    "file_health": "WARN. Small files per day, snapshots, manifests and delete files are few enough for "
+    "readers and commits to stay fast (settings `checks.max_...`).\n\n"
+    "When it fails: see whether the upkeep jobs run. Compaction does something about small files, expiry "
+    "about snapshots, the manifest rewrite about manifests; delete files come from a writer outside Pulse.",
+    "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "
+    "`checks.late_seconds`, or its latest batch took longer; ERROR beyond `checks.very_late_seconds`, and "
+    "while a batch is stuck or a topic cannot be ingested.\n\n"
+    "When it fails: look at the runs of the job `ingest` with the tenant's tag and at the ticks of the "
+    "sensor `ingest_lag`. Of a stuck batch remove the cause, then run `pulse batch retry <batch>`.",
 }
+"""What each check says, how severe it is, and what to do."""
 
 
-def evaluate(
-    slug: str, tenants: Sequence[Tenant], batch_id: str | None = None
+def after_batch(
+    instance: dg.DagsterInstance, batch_id: str, touched: Mapping[str, Sequence[Tenant]]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """One evaluation per check, over all given tenants."""
-    for name in checks.CHECKS:
-        yield _evaluation(name, slug, tenants, batch_id)
+    """One evaluation per check and slug that a batch touched, of what it added to the tenants' tables.
 
-
-def _evaluation(
-    name: str, slug: str, tenants: Sequence[Tenant], batch_id: str | None
-) -> dg.AssetCheckEvaluation:
-    numbers: dict[str, int] = {"tenants": len(tenants)}
-    problems: list[str] = []
-    for tenant in tenants:
-        finding = checks.run(name, tenant, slug, batch_id)
-        problems.extend(f"tenant {tenant.slug}: {problem}" for problem in finding.problems)
-        for key, value in finding.numbers.items():
-            numbers[key] = numbers.get(key, 0) + value
-    metadata: dict[str, object] = {**numbers, "scope": batch_id or "whole tables"}
-    if problems:
-        metadata["problems"] = dg.MetadataValue.md("\n".join(f"- {p}" for p in problems[:50]))
-    return dg.AssetCheckEvaluation(
-        check_name=name,
-        asset_key=asset_key(slug),
-        passed=not problems,
-        severity=dg.AssetCheckSeverity.ERROR,
-        metadata=metadata,  # type: ignore[arg-type]
-        description=problems[0] if problems else None,
-    )
+    What is known to be wrong with the same tables is looked at whole, and with others it remains.
+    """
+    before = standing(instance, list(touched))
+    added, whole = Inspection(Scope(batch_id)), Inspection(Scope())
+    for slug, tenants in touched.items():
+        faulty = {problem["tenant"] for name in CHECKS for problem in before[slug, name].problems}
+        outcomes = added.of(slug, [tenant for tenant in tenants if tenant.slug not in faulty])
+        again = whole.of(slug, [tenant for tenant in tenants if tenant.slug in faulty])
+        for name, outcome in outcomes.items():
+            outcome.findings |= again[name].findings
+            outcome.seconds += again[name].seconds
+            yield evaluation(slug, name, outcome, batch_id=batch_id, before=before[slug, name])
 
 
 def dataset_checks(slugs: Iterable[str]) -> list[dg.AssetChecksDefinition]:
@@ -60,13 +64,13 @@ def _on_demand(slug: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"check_{slug}",
         specs=[
-            dg.AssetCheckSpec(name, asset=asset_key(slug), description=DESCRIPTIONS[name])
-            for name in checks.CHECKS
+            dg.AssetCheckSpec(name, asset=asset_key(slug), description=DESCRIPTIONS[name]) for name in CHECKS
         ],
     )
     def run_checks() -> Iterator[dg.AssetCheckResult]:
-        owners = [t for t in registry.list_tenants() if _owns(t, slug)]
-        for found in evaluate(slug, owners):
+        outcomes = Inspection(Scope(), prove=None).of(slug, registry.family_owners(slug))
+        for name, outcome in outcomes.items():
+            found = evaluation(slug, name, outcome)
             yield dg.AssetCheckResult(
                 passed=found.passed,
                 check_name=found.check_name,
@@ -77,7 +81,3 @@ def _on_demand(slug: str) -> dg.AssetChecksDefinition:
             )
 
     return run_checks
-
-
-def _owns(tenant: Tenant, slug: str) -> bool:
-    return any(dataset.slug == slug for dataset in registry.list_datasets(tenant))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 
-from pulse_pipelines.defs.datasets.assets import asset_key, tenant_partitions
-from pulse_pipelines.defs.datasets.checks import evaluate
+from pulse_pipelines.defs.datasets.checks import after_batch
+from pulse_pipelines.defs.datasets.partitions import asset_key, tenant_partitions
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages.handles import Settled, StagedTable
 
@@ -16,17 +16,18 @@ from pulse_pipelines.stages.handles import Settled, StagedTable
 def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
     """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset."""
     touched: dict[str, list[StagedTable]] = defaultdict(list)
+    owners: dict[str, list[Tenant]] = {}
     for table in settled.tables:
         touched[table.slug].append(table)
     for slug, tables in touched.items():
-        tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
+        owners[slug] = tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
         _add_partitions(context.instance, slug, tenants)
         found = zip(tables, tenants, strict=True)
         _log_together(
             context, [m for table, tenant in found for m in _materializations(settled, table, tenant)]
         )
-        for result in evaluate(slug, tenants, batch_id=settled.plan.batch_id):
-            context.log_event(result)  # type: ignore[arg-type] # any user event is taken
+    for result in after_batch(context.instance, settled.plan.batch_id, owners):
+        context.log_event(result)  # type: ignore[arg-type] # any user event is taken
 
 
 def _add_partitions(instance: dg.DagsterInstance, slug: str, tenants: Sequence[Tenant]) -> None:

@@ -1,0 +1,80 @@
+"""The scheduled check of the whole lake: one run looks at every dataset, as far as its time goes."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from pulse_pipelines import registry
+from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
+from pulse_pipelines.lake.checks import CHECKS, Inspection, Scope
+from pulse_pipelines.registry import Family
+from pulse_resources.settings import load_settings
+
+PROVEN = 10
+"""Tenants of which a run accounts for every offset; any, so that each has its turn."""
+
+
+@dg.op(
+    description="Run every check on every dataset, those first that were not looked at for the longest time, "
+    "until the time is up (setting `checks.budget_seconds`). Evaluations appear on the assets.",
+    tags={"kind": "iceberg"},
+)
+def check_datasets(context: dg.OpExecutionContext) -> None:
+    until = time.monotonic() + load_settings().checks.budget_seconds
+    families = registry.list_families()
+    done = 0
+    for found in evaluations(context.instance, families, until):
+        context.log_event(found)  # type: ignore[arg-type] # any user event is taken
+        done += 1
+    checked = done // len(CHECKS)
+    context.add_output_metadata({"slugs_checked": checked, "slugs_left": len(families) - checked})
+
+
+def evaluations(
+    instance: dg.DagsterInstance, families: Sequence[Family], until: float
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """All checks of the families, one after the other, until time is up by `time.monotonic()`."""
+    before = standing(instance, [family.slug for family in families])
+    turn = sorted(families, key=lambda family: before[family.slug, CHECKS[0]].whole_at or 0.0)
+    tenants = list({member.tenant for family in families for member in family.members})
+    inspection = Inspection(
+        Scope(max_files=load_settings().checks.max_files),
+        prove=random.sample(tenants, min(PROVEN, len(tenants))),
+    )
+    for family in turn:
+        if time.monotonic() > until:
+            return
+        outcomes = inspection.of(family.slug, [member.tenant for member in family.members])
+        for name, outcome in outcomes.items():
+            yield evaluation(family.slug, name, outcome)
+
+
+@dg.job(
+    description="Checks of the whole lake. Launched by the schedule `check_lake_hourly`; launch it by hand "
+    "after a repair.",
+    executor_def=dg.in_process_executor,
+    tags={"pulse/job": "check_lake"},
+)
+def check_lake() -> None:
+    check_datasets()
+
+
+@dg.schedule(
+    job=check_lake,
+    cron_schedule="23 * * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every hour: all checks of all datasets. Skips while the run before it goes on.",
+)
+def check_lake_hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    unfinished = [
+        dg.DagsterRunStatus.QUEUED,
+        dg.DagsterRunStatus.NOT_STARTED,
+        dg.DagsterRunStatus.STARTING,
+        dg.DagsterRunStatus.STARTED,
+    ]
+    going_on = context.instance.get_runs(
+        dg.RunsFilter(job_name=check_lake.name, statuses=unfinished), limit=1
+    )
+    return dg.SkipReason("the run before it goes on") if going_on else dg.RunRequest()
