@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+)
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.lake.checks import CHECKS, Outcome
@@ -31,8 +35,12 @@ def standing(instance: dg.DagsterInstance, slugs: Sequence[str]) -> dict[tuple[s
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     found = dict.fromkeys(keys.values(), Standing())
     for key, record in latest.items():
-        if record.evaluation is not None:
-            found[keys[key]] = _standing(record.evaluation.metadata)
+        said = record.evaluation
+        if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # it runs: what it said last still holds
+            ended = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
+            said = ended[0].evaluation if ended else None
+        if said is not None:
+            found[keys[key]] = _standing(said.metadata)
     return found
 
 

@@ -10,6 +10,7 @@ from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from pulse_pipelines.defs.datasets.checks import after_batch
 from pulse_pipelines.defs.datasets.partitions import asset_key, tenant_partitions
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake.batches import Effect, effect
 from pulse_pipelines.stages.handles import Settled, StagedTable
 
 
@@ -17,14 +18,16 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
     """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset."""
     touched: dict[str, list[StagedTable]] = defaultdict(list)
     owners: dict[str, list[Tenant]] = {}
+    became = effect(settled.plan.batch_id)
     for table in settled.tables:
         touched[table.slug].append(table)
     for slug, tables in touched.items():
         owners[slug] = tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
         _add_partitions(context.instance, slug, tenants)
         found = zip(tables, tenants, strict=True)
+        batch = settled.plan.batch_id
         _log_together(
-            context, [m for table, tenant in found for m in _materializations(settled, table, tenant)]
+            context, [m for t, tenant in found for m in _materializations(batch, became, t, tenant)]
         )
     for result in after_batch(context.instance, settled.plan.batch_id, owners):
         context.log_event(result)  # type: ignore[arg-type] # any user event is taken
@@ -38,20 +41,22 @@ def _add_partitions(instance: dg.DagsterInstance, slug: str, tenants: Sequence[T
 
 
 def _materializations(
-    settled: Settled, table: StagedTable, tenant: Tenant
+    batch_id: str, became: Effect, table: StagedTable, tenant: Tenant
 ) -> Iterator[dg.AssetMaterialization]:
     for day in table.days:
         yield dg.AssetMaterialization(
             asset_key(table.slug),
             partition=dg.MultiPartitionKey({"day": str(day.day), "tenant": tenant.slug}),
             metadata={
+                "dagster/partition_row_count": became.rows.get((table.dataset_id, day.day), day.rows),
+                "freshness_seconds": round(became.freshness_seconds.get(tenant.tenant_id, 0.0), 1),
                 "rows": day.rows,
                 "duplicates": day.duplicates,
                 "files": day.files,
                 "bytes": day.bytes,
                 "snapshot_id": str(table.snapshot_id),
                 "metadata_location": dg.MetadataValue.path(table.new_location),
-                "batch": settled.plan.batch_id,
+                "batch": batch_id,
             },
             tags={"pulse/tenant": tenant.slug},
         )
