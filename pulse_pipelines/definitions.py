@@ -14,6 +14,8 @@ from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
+from pulse_pipelines.defs.upkeep.job import upkeep
+from pulse_pipelines.defs.upkeep.triggers import upkeep_daily, upkeep_needed
 from pulse_resources.settings import load_settings
 
 
@@ -25,9 +27,16 @@ def defs() -> dg.Definitions:
         metadata={LOADED: loaded},
         assets=dataset_assets(families),
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake],
-        sensors=[ingest_lag, dead_letter_sweep, registry_changes, backfills_by_hand, alert_watch],
-        schedules=[check_lake_hourly],
+        jobs=[ingest, publish_dead_letters, check_lake, upkeep],
+        sensors=[
+            ingest_lag,
+            dead_letter_sweep,
+            registry_changes,
+            backfills_by_hand,
+            alert_watch,
+            upkeep_needed,
+        ],
+        schedules=[check_lake_hourly, upkeep_daily],
         resources={
             "attempt": BatchAttempt.configure_at_launch(),
             "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),

@@ -55,6 +55,10 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
     "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
+    "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
+    "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
+    "public.upkeep_days":          (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
+    "public.upkeep_tenants":       (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
     "iceberg_catalog.iceberg_tables":
                                    ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":
@@ -114,6 +118,17 @@ def superuser(settings: Settings) -> "psycopg.Connection[Any]":
     return psycopg.connect(settings.postgres.superuser_url(settings.postgres.database))
 
 
+UPKEEP = (
+    "INSERT INTO upkeep_log (tenant_id, upkeep_id, task, reason) VALUES (%(tenant)s, 'any', 'sweep', 'any')",
+    "INSERT INTO upkeep_tables (tenant_id, dataset_id, seen_at, snapshots, manifests)"
+    " SELECT tenant_id, dataset_id, now(), 1, 1 FROM pdm_datasets WHERE tenant_id = %(tenant)s",
+    "INSERT INTO upkeep_days (tenant_id, dataset_id, day, level, landed_files, landed_bytes, files, bytes)"
+    " SELECT tenant_id, dataset_id, '2026-11-19', 1, 1, 1, 1, 1 FROM pdm_datasets"
+    " WHERE tenant_id = %(tenant)s",
+    "INSERT INTO upkeep_tenants (tenant_id) VALUES (%(tenant)s)",
+)
+
+
 @pytest.fixture(scope="module")
 def pair(stack: Settings) -> Pair:
     """Two tenants after one batch each with a row, a duplicate and a dead letter."""
@@ -127,6 +142,9 @@ def pair(stack: Settings) -> Pair:
             "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
+        for owner in owners:
+            for statement in UPKEEP:
+                connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     for owner in owners:
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])
         quotas.set_limits(owner.tenant, Limits(max_records_per_month=100))

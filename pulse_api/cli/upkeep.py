@@ -1,0 +1,100 @@
+"""`pulse upkeep`: compaction, expiry, orphans and retention, now; what would be done; what was done."""
+
+from contextlib import ExitStack
+from functools import cache
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli import complete
+from pulse_api.cli.output import AsJson, emit, remark, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.lake.upkeep import history
+from pulse_pipelines.lake.upkeep.history import Done
+from pulse_pipelines.lake.upkeep.needs import Task, needs
+from pulse_pipelines.lake.upkeep.run import run
+from pulse_resources import spark
+from pulse_resources.settings import load_settings
+
+app = typer.Typer(help="Keep tables in shape: compaction, history, orphans, retention.")
+
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Of this tenant only.", autocompletion=complete.tenants)
+]
+Slug = Annotated[str | None, typer.Option("--dataset", help="Of datasets with this slug only.")]
+
+
+@app.callback(invoke_without_command=True)
+def upkeep(
+    context: typer.Context,
+    tenant: Tenant = None,
+    slug: Slug = None,
+    task: Annotated[list[Task] | None, typer.Option(help="These tasks only; may be repeated.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be done, and why.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="Begin nothing new after this; setting upkeep.run_seconds."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do what tables need now, without waiting for Dagster to come round to it.
+
+    Exit code 1 when a task failed, or a table was found to be rolled back.
+
+    Example: pulse upkeep --tenant acme --plan
+    """
+    if context.invoked_subcommand:
+        return
+    if tenant is not None:
+        registry.find_tenant(tenant)
+    wanted = [need for need in needs(tenant, slug) if not task or need.task in task]
+    if plan:
+        if as_json:
+            emit(wanted)
+            return
+        rows = ((n.tenant.slug, n.slug, n.day, n.task.value, n.reason) for n in wanted)
+        show_table(("tenant", "dataset", "day", "task", "why"), rows, empty="Nothing needs upkeep")
+        return
+    limit = seconds or load_settings().upkeep.run_seconds
+    done = []
+    with ExitStack() as opened:
+        session = cache(lambda: opened.enter_context(spark.session()))  # only where Spark has something to do
+        for each in run(session, wanted, run_id=None, seconds=limit):
+            done.append(each)
+            remark(f"{each.tenant} {each.dataset} {each.day or ''} {each.task}: {each.outcome}")
+    _show(done, as_json, "Nothing needed upkeep")
+    if any(each.outcome in ("failed", "rolled_back") for each in done):
+        raise typer.Exit(1)
+
+
+@app.command("history")
+def show_history(
+    tenant: Tenant = None,
+    slug: Slug = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most tasks to show.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show what upkeep did, newest first: by hand and by Dagster.
+
+    Example: pulse upkeep history --tenant acme --limit 20
+    """
+    _show(history.read(tenant, slug, limit), as_json, "Upkeep has done nothing yet")
+
+
+def _show(found: list[Done], as_json: bool, empty: str) -> None:
+    if as_json:
+        emit(found)
+        return
+    columns = ("began", "tenant", "dataset", "day", "task", "outcome", "before", "after", "seconds", "detail")
+    rows = (
+        (
+            *(d.started_at, d.tenant, d.dataset, d.day, d.task, d.outcome),
+            *(_numbers(d.before), _numbers(d.after), d.seconds, d.detail),
+        )
+        for d in found
+    )
+    show_table(columns, rows, empty=empty)
+
+
+def _numbers(values: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in values.items())

@@ -1,0 +1,1 @@
+"""Upkeep in Dagster: one job, launched when tables need it and once a day for all of them."""

@@ -1,0 +1,1 @@
+"""Upkeep of the lake: compaction, manifests, history, orphans and retention, where they are needed."""

@@ -1,0 +1,86 @@
+"""Expiry: a table forgets snapshots that time travel no longer promises.
+
+It changes metadata only. The files that nothing reaches then are removed by the sweep of the table's folder,
+by the same exact rules as any other orphan.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake.newest import EPOCH
+from pulse_pipelines.lake.snapshots import history
+from pulse_pipelines.lake.upkeep.history import Done
+from pulse_pipelines.stages import rewrite
+from pulse_resources import postgres, table_metadata
+from pulse_resources.errors import Transient
+from pulse_resources.iceberg import Staged
+from pulse_resources.settings import UpkeepSettings, load_settings
+
+
+def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
+    """Forget what is beyond the promise: `upkeep.history_hours`, `.history_snapshots`, `.history_minimum`.
+
+    Raises:
+        Transient: other writers kept committing first, or the object store failed.
+    """
+    settings = load_settings().upkeep
+    with postgres.transaction("pulse_pipeline") as connection:
+        (now,) = connection.execute("SELECT now()").fetchone() or (None,)
+    _forget(tenant, dataset, lambda metadata: beyond(metadata, now, settings), done)
+
+
+def forget_all_but_current(tenant: Tenant, dataset: Dataset, done: Done) -> None:
+    """Forget every snapshot but the current one.
+
+    Raises:
+        Transient: other writers kept committing first, or the object store failed.
+    """
+
+    def older(metadata: TableMetadata) -> set[int]:
+        return {s.snapshot_id for s in metadata.snapshots} - {metadata.current_snapshot_id or 0}
+
+    _forget(tenant, dataset, older, done)
+
+
+def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> set[int]:
+    """Snapshots that need not be kept: too old, or too many came after them; and all without descendants.
+
+    Branches and tags, which other engines may have made, keep what they point at.
+    """
+    oldest = now - timedelta(hours=settings.history_hours)
+    kept: set[int] = {ref.snapshot_id for ref in metadata.refs.values()}
+    for number, snapshot in enumerate(history(metadata)):
+        young = EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) >= oldest
+        if number >= settings.history_minimum and not (young and number < settings.history_snapshots):
+            break
+        kept.add(snapshot.snapshot_id)
+    return {snapshot.snapshot_id for snapshot in metadata.snapshots} - kept
+
+
+def _forget(
+    tenant: Tenant, dataset: Dataset, choose: Callable[[TableMetadata], set[int]], done: Done
+) -> None:
+    gone: set[int] = set()
+
+    def stage(table: Table) -> Staged | None:
+        nonlocal gone
+        current, gone = table.metadata.current_snapshot_id, choose(table.metadata)
+        done.before = {"snapshots": len(table.metadata.snapshots)}
+        done.after = {"snapshots": len(table.metadata.snapshots) - len(gone)}
+        done.snapshot_id = current
+        if not gone or current is None:
+            return None
+        document = table_metadata.read(table.metadata_location)
+        following = table_metadata.without_snapshots(document, gone)
+        new = table_metadata.write_next(following, table.metadata_location)
+        return Staged(table.metadata_location, new, current)
+
+    rewrite.commit(tenant, dataset, stage, lambda connection, staged: None)
+    left = {snapshot.snapshot_id for snapshot in rewrite.current(tenant, dataset).metadata.snapshots}
+    if left & gone:  # the answer to the commit got lost, and it was no
+        raise Transient("the snapshots were not expired", fix="Run it again", dataset=dataset.slug)

@@ -1,0 +1,74 @@
+"""An Iceberg table's metadata file as the JSON that it is: changed, and written as the next one.
+
+For changes that pyiceberg does not make as they must be (it lets the children of an expired snapshot forget
+their parent, so that history seems to begin there), or makes at a cost that grows with history.
+"""
+
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+
+from pulse_resources import object_store
+from pulse_resources.errors import Terminal
+
+Document = dict[str, Any]
+_LOG = "metadata-log"
+
+
+def read(location: str) -> Document:
+    """A metadata file.
+
+    Raises:
+        Terminal: it does not exist.
+        OSError: the object store failed.
+    """
+    try:
+        with object_store.file_system().open_input_file(object_store.key(location)) as source:
+            document: Document = orjson.loads(source.read())
+    except FileNotFoundError as error:
+        raise Terminal("the table's metadata file is gone", location=location) from error
+    return document
+
+
+def version(location: str) -> int | None:
+    """The number that a metadata file's name begins with; every commit's is one higher than the last."""
+    name = location.rpartition("/")[2]
+    number = name.partition("-")[0]
+    return int(number) if name.endswith(".metadata.json") and number.isdigit() else None
+
+
+def log(document: Document) -> list[str]:
+    """Locations of the metadata files before this one, as far as it names them."""
+    return [entry["metadata-file"] for entry in document.get(_LOG, ())]
+
+
+def write_next(document: Document, location: str) -> str:
+    """Write a changed document as the metadata after the one at `location`; nothing points at it yet.
+
+    Returns:
+        Its location, beside the other.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    keep = int(document.get("properties", {}).get("write.metadata.previous-versions-max", 100))
+    entry = {"metadata-file": location, "timestamp-ms": document["last-updated-ms"]}
+    following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:]}
+    folder, number = location.rpartition("/")[0], (version(location) or 0) + 1
+    path = f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json"
+    # Bytes as they are: left to itself, Arrow may compress what it writes.
+    with object_store.file_system().open_output_stream(object_store.key(path), compression=None) as sink:
+        sink.write(orjson.dumps(following))
+    return path
+
+
+def without_snapshots(document: Document, gone: Collection[int]) -> Document:
+    """The document without some snapshots; who came after them keeps the name of its parent."""
+    kept = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in gone]}
+    kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in gone]
+    for part in ("statistics", "partition-statistics"):
+        if part in document:
+            kept[part] = [s for s in document[part] if s["snapshot-id"] not in gone]
+    return document | kept
