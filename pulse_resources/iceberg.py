@@ -40,6 +40,11 @@ CURRENT = """
 SELECT metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s
 """
+BEGIN = """
+INSERT INTO iceberg_catalog.iceberg_tables
+    (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+VALUES (%s, %s, %s, %s, 'TABLE') ON CONFLICT DO NOTHING
+"""
 SWAP = """
 UPDATE iceberg_catalog.iceberg_tables
 SET metadata_location = %(new)s, previous_metadata_location = %(old)s
@@ -62,10 +67,21 @@ def current_location(connection: postgres.Connection, table: TableName) -> str:
     Raises:
         Terminal: the catalog has no such table for this tenant.
     """
-    row = connection.execute(CURRENT, [CATALOG, *table]).fetchone()
-    if row is None:
+    location = find_location(connection, table)
+    if location is None:
         raise Terminal("the table is not in the catalog", table=".".join(table))
-    return str(row[0])
+    return location
+
+
+def find_location(connection: postgres.Connection, table: TableName) -> str | None:
+    """Like `current_location`; None when the catalog has no such table."""
+    row = connection.execute(CURRENT, [CATALOG, *table]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def begin(connection: postgres.Connection, table: TableName, location: str) -> bool:
+    """Enter a table into the catalog; False when there is one of this name."""
+    return connection.execute(BEGIN, [CATALOG, *table, location]).rowcount == 1
 
 
 def swap(connection: postgres.Connection, table: TableName, old: str, new: str) -> bool:
@@ -116,26 +132,31 @@ def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
 
 
 def stage_replace(
-    table: Table, removed: Iterable[DataFile], added: Iterable[DataFile], summary: Mapping[str, str]
+    table: Table,
+    removed: Iterable[DataFile],
+    added: Iterable[DataFile],
+    summary: Mapping[str, str],
+    schema: Schema | None = None,
 ) -> Staged:
     """Write an overwrite snapshot that has other data files in place of some, without committing.
 
     Args:
         removed: data files of the current snapshot; that they are in it is for the caller to know.
-        added: those that take their place, by the table's current schema.
+        added: those that take their place, by the table's current schema, or by `schema`.
+        schema: what the table's schema becomes with this snapshot; None: it stays.
 
     Raises:
         OSError: the object store failed.
     """
     old = table.metadata_location
-    with (
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite,
-    ):
-        for file in removed:
-            overwrite.delete_data_file(file)
-        for file in added:
-            overwrite.append_data_file(file)
+    with table.transaction() as transaction:
+        if schema is not None:
+            transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
+        with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+            for file in removed:
+                overwrite.delete_data_file(file)
+            for file in added:
+                overwrite.append_data_file(file)
     snapshot = table.metadata.current_snapshot_id
     if snapshot is None or table.metadata_location == old:
         raise ValueError(f"nothing was staged for {'.'.join(table.name())}")

@@ -30,10 +30,12 @@ MAY_IMPORT = {
     P + "registry": {P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "dead_letters": {P + "dead_letters", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "backfill": {P + "backfill", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "curated": {P + "curated", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "defs": {
         P + "defs",
         P + "backfill",
+        P + "curated",
         P + "lake",
         P + "registry",
         P + "domain",
@@ -44,7 +46,10 @@ MAY_IMPORT = {
     "pulse_pipelines": set(),
     "pulse_api": {
         *("pulse_api", "pulse_resources"),
-        *(P + part for part in ("registry", "stages", "domain", "lake", "dead_letters", "backfill")),
+        *(
+            P + part
+            for part in ("registry", "stages", "domain", "lake", "dead_letters", "backfill", "curated")
+        ),
     },
 }
 VALIDATORS = {"jsonschema_rs", "orjson"}

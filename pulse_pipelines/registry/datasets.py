@@ -34,6 +34,9 @@ INSERT INTO iceberg_catalog.iceberg_tables
     (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
 VALUES (%s, %s, %s, %s, 'TABLE')
 """
+# Those who write a dataset's summaries, or delete them, take turns.
+LOCK_SUMMARIES = "SELECT pg_advisory_xact_lock(hashtextextended('summaries/' || %s, 0))"
+DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s"
 DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id"
 DELETE_TABLE = """
 DELETE FROM iceberg_catalog.iceberg_tables
@@ -164,6 +167,8 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
         NotFound: the tenant has no such dataset.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        if found := connection.execute(DATASET_ID, [slug]).fetchone():
+            lock_summaries(connection, found[0])
         row = connection.execute(DELETE_DATASET, [slug]).fetchone()
         if row is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
@@ -174,3 +179,8 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
             REMEMBER_DELETED, [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location]
         )
     return deleted
+
+
+def lock_summaries(connection: postgres.Connection, dataset_id: uuid.UUID) -> None:
+    """Wait until nobody else writes the dataset's summaries, and keep it so until the transaction ends."""
+    connection.execute(LOCK_SUMMARIES, [str(dataset_id)])

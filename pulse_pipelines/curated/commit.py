@@ -1,0 +1,181 @@
+"""Commit: the curated tables of a dataset and the rows that are served, together or not at all."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+import orjson
+import psycopg
+
+from pulse_pipelines.curated import table
+from pulse_pipelines.curated.compute import Pinned, Result
+from pulse_pipelines.curated.table import Next
+from pulse_pipelines.registry.datasets import lock_summaries
+from pulse_resources import postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+
+MAX_TRIES = 20
+
+# Later input was computed already, or events were erased since these were read: then they must not be served.
+OUTDATED = """
+SELECT w.rollup, w.day
+FROM unnest(%(rollups)s::text[], %(days)s::date[], %(landed)s::timestamptz[]) AS w (rollup, day, landed_at)
+WHERE EXISTS (
+    SELECT FROM summaries s
+    WHERE (s.dataset_id, s.rollup, s.day) = (%(dataset)s, w.rollup, w.day) AND s.landed_at > w.landed_at)
+OR EXISTS (
+    SELECT FROM landings l
+    WHERE (l.tenant_id, l.dataset_id, l.day) = (%(tenant)s, %(dataset)s, w.day)
+        AND l.landed_at > w.landed_at AND l.rows < 0)
+"""
+SERVE = """
+INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows, snapshot_id,
+    computed_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, now())
+ON CONFLICT (dataset_id, rollup, day) DO UPDATE SET (definition, landed_at, grain, rows, snapshot_id,
+    computed_at, error) = (EXCLUDED.definition, EXCLUDED.landed_at, EXCLUDED.grain, EXCLUDED.rows,
+    EXCLUDED.snapshot_id, EXCLUDED.computed_at, NULL)
+"""
+# What was served before stays, with the reason why it is not newer.
+FAIL = """
+INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows, error)
+VALUES (%s, %s, %s, %s, %s, %s, %s, '[]', %s)
+ON CONFLICT (dataset_id, rollup, day) DO UPDATE SET (definition, landed_at, error)
+    = (EXCLUDED.definition, EXCLUDED.landed_at, EXCLUDED.error)
+"""
+FORGET = "DELETE FROM summaries WHERE dataset_id = %s AND day = ANY(%s)"
+
+
+@dataclass(frozen=True)
+class Curated:
+    """A day of a rollup, as it was committed."""
+
+    tenant: str
+    slug: str
+    rollup: str
+    day: date
+    rows: int
+    snapshot_id: int | None
+    """Of the dataset's table that it was computed from."""
+    metadata_location: str | None
+    """Of the curated table; None: it did not change."""
+    error: str | None = None
+
+
+def commit(results: Sequence[Result]) -> list[Curated]:
+    """Make the results of one dataset real; those that are outdated are left out.
+
+    Killed anywhere, it leaves every day as it was or as it is to be.
+
+    Raises:
+        Terminal: another table has the name of a curated one.
+        Transient: other writers kept committing first; nothing was changed.
+        OSError: the object store failed; nothing was changed.
+    """
+    for _ in range(MAX_TRIES):
+        if not results:
+            return []
+        pinned = results[0].pinned
+        staged = [
+            table.stage(pinned.tenant, pinned.dataset, result.rollup, result.rows) for result in results
+        ]
+        fail_point("curate.staged")
+        try:
+            with postgres.tenant_transaction("pulse_pipeline", pinned.tenant.tenant_id) as connection:
+                _write(connection, pinned, results, staged)
+            fail_point("curate.after_commit")
+            return list(_committed(results, staged))
+        except _OutdatedError as found:
+            results = [left for result in results if (left := _without(result, found.days))]
+        except _SwapLostError:
+            continue
+        except psycopg.errors.ForeignKeyViolation:  # the dataset was deleted
+            return []
+    raise Transient(
+        "other writers keep committing first", tenant=pinned.tenant.slug, dataset=pinned.dataset.slug
+    )
+
+
+class _SwapLostError(Exception):
+    """Another writer committed to a curated table first."""
+
+
+class _OutdatedError(Exception):
+    def __init__(self, days: set[tuple[str, date]]) -> None:
+        self.days = days
+
+
+def _write(
+    connection: postgres.Connection, pinned: Pinned, results: Sequence[Result], staged: Sequence[Next]
+) -> None:
+    dataset = pinned.dataset
+    lock_summaries(connection, dataset.dataset_id)
+    days = [(result.rollup.name, day) for result in results for day in (*result.rows, *result.errors)]
+    values = {"tenant": dataset.tenant_id, "dataset": dataset.dataset_id}
+    landed = [pinned.landed[day] for _, day in days]
+    named = {"rollups": [name for name, _ in days], "days": [day for _, day in days], "landed": landed}
+    if found := set(connection.execute(OUTDATED, values | named).fetchall()):
+        raise _OutdatedError(found)
+    with connection.cursor() as cursor:
+        for result in results:
+            about = (result.rollup.definition(dataset),)
+            common = (dataset.tenant_id, dataset.dataset_id, result.rollup.name)
+            grain = list(result.rollup.grain)
+            cursor.executemany(
+                SERVE,
+                [
+                    (*common, day, *about, pinned.landed[day], grain, _json(rows), pinned.snapshot_id)
+                    for day, rows in result.rows.items()
+                ],
+            )
+            cursor.executemany(
+                FAIL,
+                [
+                    (*common, day, *about, pinned.landed[day], grain, error)
+                    for day, error in result.errors.items()
+                ],
+            )
+    fail_point("curate.before_swap")
+    for following in sorted(staged, key=lambda item: item.name):
+        if not following.enter(connection):
+            raise _SwapLostError
+    fail_point("curate.before_commit")
+
+
+def _json(rows: Any) -> str:
+    return orjson.dumps(rows.to_pylist()).decode()
+
+
+def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:
+    def left(days: Any) -> Any:
+        return {day: value for day, value in days.items() if (result.rollup.name, day) not in outdated}
+
+    kept = replace(result, rows=left(result.rows), errors=left(result.errors))
+    return kept if kept.rows or kept.errors else None
+
+
+def _committed(results: Sequence[Result], staged: Sequence[Next]) -> Iterable[Curated]:
+    for result, following in zip(results, staged, strict=True):
+        pinned = result.pinned
+        common = (pinned.tenant.slug, pinned.dataset.slug, result.rollup.name)
+        location = following.staged.new if following.staged else None
+        for day, rows in result.rows.items():
+            yield Curated(*common, day, len(rows), pinned.snapshot_id, location)
+        for day, error in result.errors.items():
+            yield Curated(*common, day, 0, None, None, error)
+
+
+def forget(connection: postgres.Connection, dataset_id: UUID, days: Sequence[date]) -> int:
+    """Stop serving days of a dataset at once, in the caller's transaction, which is the tenant's session.
+
+    For erasure: what the transaction changes in the table must be in `landings`, too, which makes the days
+    due again. What was computed from rows read before it is refused when it comes to be committed.
+
+    Returns:
+        How many summaries were deleted.
+    """
+    lock_summaries(connection, dataset_id)
+    return connection.execute(FORGET, [dataset_id, list(days)]).rowcount

@@ -1,0 +1,226 @@
+"""Compute: pin each dataset's table to a snapshot, and ask Spark, one statement for many tenants and days."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.curated.due import Due
+from pulse_pipelines.curated.rollup import Part, Rollup
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import datasets
+from pulse_pipelines.stages.handles import Failure
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Terminal, UserError
+
+DAYS_PER_STATEMENT = 64
+"""More would spend longer on the plan than on the rows."""
+NEVER = datetime.fromtimestamp(0, UTC)
+"""The last change of a day in which nothing ever landed."""
+
+LANDED = """
+SELECT day, max(landed_at) FROM landings
+WHERE tenant_id = %s AND dataset_id = %s AND day = ANY(%s) GROUP BY day
+"""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A dataset as it was at one moment: its row, the snapshot of its table, and when its days changed."""
+
+    tenant: Tenant
+    dataset: Dataset
+    snapshot_id: int | None
+    columns: Mapping[str, str]
+    landed: Mapping[date, datetime]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a rollup came to for days of a dataset."""
+
+    pinned: Pinned
+    rollup: Rollup
+    rows: Mapping[date, pa.Table] = field(default_factory=dict)
+    """By day, without the column `day`; a day without rows has an empty table."""
+    errors: Mapping[date, str] = field(default_factory=dict)
+    """Days that it cannot be computed for, however often."""
+
+
+def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]], list[Failure]]:
+    """The rollups of all that is due: the results of each dataset together, and what may succeed later."""
+    failures: list[Failure] = []
+    wanted: dict[Rollup, list[_Input]] = defaultdict(list)
+    for mine in _by_dataset(due):
+        tenant, dataset = mine[0].tenant, mine[0].dataset
+        try:
+            pinned = pin(tenant, dataset.dataset_id, [d.day for d in mine])
+        except (Terminal, OSError) as error:
+            failures.append(Failure(tenant.tenant_id, "pin", f"{dataset.slug}: {error}"))
+            continue
+        for rollup in {rollup: None for d in mine for rollup in d.rollups} if pinned else ():
+            days = tuple(sorted(d.day for d in mine if rollup in d.rollups))
+            wanted[rollup].append((pinned, days))  # type: ignore[arg-type]
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
+    for rollup, inputs in wanted.items():
+        for outcome in _of_rollup(spark, rollup, inputs):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                continue
+            mine_so_far = results[outcome.pinned.dataset.dataset_id]
+            before = mine_so_far.get(rollup, Result(outcome.pinned, rollup))
+            rows, errors = {**before.rows, **outcome.rows}, {**before.errors, **outcome.errors}
+            mine_so_far[rollup] = replace(before, rows=rows, errors=errors)
+    return [list(found.values()) for found in results.values()], failures
+
+
+def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
+    found: dict[UUID, list[Due]] = defaultdict(list)
+    for d in due:
+        found[d.dataset.dataset_id].append(d)
+    return found.values()
+
+
+def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None:
+    """The dataset as it is now, in the tenant's session; None when it was deleted meanwhile."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        found = list(datasets.read(connection, "d.dataset_id = %s", [dataset_id]))
+        if not found:
+            return None
+        name = (tenant.namespace, found[0].slug)
+        location = iceberg.current_location(connection, name)
+        landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
+    table = iceberg.load_table(name, location)
+    snapshot = table.current_snapshot()
+    schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
+    return Pinned(
+        tenant,
+        found[0],
+        snapshot.snapshot_id if snapshot else None,
+        {column.name: str(column.field_type) for column in (schema or table.schema()).fields},
+        {day: landed.get(day, NEVER) for day in days},
+    )
+
+
+_Input = tuple[Pinned, tuple[date, ...]]
+
+
+def _of_rollup(spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input]) -> Iterator[Result | Failure]:
+    if rollup.problem:
+        for pinned, days in inputs:
+            problem = UserError(f"{rollup.source}: {rollup.problem}")
+            yield Result(pinned, rollup, errors=dict.fromkeys(days, str(problem)))
+        return
+    together: dict[object, list[_Input]] = defaultdict(list)
+    for pinned, days in inputs:
+        if pinned.snapshot_id is None:
+            yield Result(pinned, rollup, rows=dict.fromkeys(days, pa.table({})))
+            continue
+        # What has the same columns gives rows of the same types, whoever else is in the statement.
+        alike = None if rollup.schema else tuple(sorted(pinned.columns.items()))
+        for first in range(0, len(days), DAYS_PER_STATEMENT):
+            together[alike].append((pinned, days[first : first + DAYS_PER_STATEMENT]))
+    for group in together.values():
+        for chunk in _chunks(group):
+            yield from _of_chunk(spark, rollup, chunk)
+
+
+def _chunks(inputs: Sequence[_Input]) -> Iterator[list[_Input]]:
+    chunk: list[_Input] = []
+    for pinned, days in inputs:
+        if chunk and sum(len(d) for _, d in chunk) + len(days) > DAYS_PER_STATEMENT:
+            yield chunk
+            chunk = []
+        chunk.append((pinned, days))
+    yield chunk
+
+
+def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Input]) -> Iterator[Result | Failure]:
+    parts = [_part(number, pinned, days) for number, (pinned, days) in enumerate(chunk)]
+    try:
+        rows = _ask(spark, rollup, parts)
+    except (PySparkException, Terminal) as error:
+        # One of them is at fault, and the others must not suffer.
+        single = [(pinned, (day,)) for pinned, days in chunk for day in days]
+        if len(single) > 1:
+            for alone in [chunk[:1], chunk[1:]] if len(chunk) > 1 else [[one] for one in single]:
+                yield from _of_chunk(spark, rollup, alone)
+        else:
+            yield _at_fault(rollup, *single[0], error)
+        return
+    for part, (pinned, days) in zip(parts, chunk, strict=True):
+        mine = rows.filter(pc.equal(rows.column("part"), part.number))
+        good: dict[date, pa.Table] = {}
+        bad: dict[date, str] = {}
+        for day in days:
+            found = mine.filter(pc.equal(mine.column("day"), pa.scalar(day))).drop_columns(["part", "day"])
+            try:
+                good[day] = rollup.checked(found, pinned.dataset)
+            except UserError as error:
+                bad[day] = _sentence(rollup, pinned, day, error)
+        yield Result(pinned, rollup, good, bad)
+
+
+def _at_fault(rollup: Rollup, pinned: Pinned, days: tuple[date, ...], error: Exception) -> Result | Failure:
+    """What Spark itself says of a team's query it will say again; anything else may succeed later."""
+    sentence = _sentence(rollup, pinned, days[0], error)
+    condition = error.getCondition() if isinstance(error, PySparkException) else str(error)
+    if rollup.source and condition:
+        return Result(pinned, rollup, errors={days[0]: sentence})
+    return Failure(pinned.tenant.tenant_id, "compute", sentence)
+
+
+def _part(number: int, pinned: Pinned, days: tuple[date, ...]) -> Part:
+    assert pinned.snapshot_id is not None  # noqa: S101 - without one there is nothing to ask
+    return Part(number, pinned.tenant, pinned.dataset, pinned.snapshot_id, pinned.columns, days)
+
+
+def _ask(spark: SparkSession, rollup: Rollup, parts: Sequence[Part]) -> pa.Table:
+    frame: Any = spark.sql(rollup.statement(parts))
+    _check_reads(frame._explain_string(extended=True), [part.pinned for part in parts])
+    return frame.toArrow()
+
+
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
+_NODE = re.compile(r"^[\s:|+-]*'?(\w+)", re.MULTILINE)
+_HARMLESS = ("LocalRelation", "OneRowRelation", "CTERelationDef", "CTERelationRef")
+
+
+def _check_reads(plan: str, tables: Sequence[str]) -> None:
+    """The last line of defence: what Spark made of the statement reads these tables and nothing else.
+
+    Raises:
+        Terminal: it would read something else, or the plan cannot be told.
+    """
+    analyzed = _ANALYZED.search(plan)
+    if analyzed is None:
+        raise Terminal("Spark shows no plan that could be checked")
+    for line in analyzed[1].splitlines():
+        node = _NODE.match(line)
+        reads = node is not None and "Relation" in node[1] and node[1] not in _HARMLESS
+        if reads and not (
+            node and node[1] == "RelationV2" and line.endswith(tuple(f"] {t}" for t in tables))
+        ):
+            raise Terminal("the statement would read something else than its datasets", plan=line.strip())
+
+
+def _sentence(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> str:
+    message = str(error).partition("\n\nJVM")[0][:1000]
+    return str(
+        UserError(
+            f"{rollup.source or rollup.name}: {message}",
+            tenant=pinned.tenant.slug,
+            dataset=pinned.dataset.slug,
+            day=day,
+        )
+    )

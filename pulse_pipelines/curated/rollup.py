@@ -1,0 +1,91 @@
+"""A rollup: what is computed from each day of a dataset, as one Spark statement over many of them."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import iceberg
+
+
+@dataclass(frozen=True)
+class Part:
+    """Days of one tenant's dataset, as one snapshot of its table has them."""
+
+    number: int
+    """Marks its rows in the result of a statement over many parts."""
+    tenant: Tenant
+    dataset: Dataset
+    snapshot_id: int
+    columns: Mapping[str, str]
+    """Name and Iceberg type of what that snapshot has; the dataset may have moved on."""
+    days: tuple[date, ...]
+
+    @property
+    def table(self) -> str:
+        """Its table, as Spark names it."""
+        return f"{iceberg.CATALOG}.{self.tenant.namespace}.{self.dataset.slug}"
+
+    @property
+    def pinned(self) -> str:
+        """Its table at its snapshot, as Spark's plans name it."""
+        return f"{self.table} VERSION AS OF '{self.snapshot_id}'"
+
+    def select(self, what: str, days: Sequence[date] | None = None) -> str:
+        """A query of expressions over the events of some of its days, all if not given."""
+        spans = " OR ".join(
+            f"(`timestamp` >= TIMESTAMP '{day} 00:00:00Z'"
+            f" AND `timestamp` < TIMESTAMP '{day + timedelta(1)} 00:00:00Z')"
+            for day in (self.days if days is None else days)
+        )
+        return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {spans}"  # noqa: S608 - names and numbers
+
+    def column(self, name: str | None) -> str:
+        """An expression for a column as text; null where the snapshot has none of that name."""
+        return f"CAST(`{name}` AS STRING)" if name in self.columns else "CAST(NULL AS STRING)"
+
+
+@dataclass(frozen=True, eq=False)
+class Rollup:
+    """Known by identity: whoever computes many days of many datasets makes each rollup once."""
+
+    name: str
+    description: str
+    grain: tuple[str, ...]
+    """Columns that tell the rows of a day apart; empty: a day has one row."""
+    text: str
+    """What decides the values: days that were computed by another text are computed again."""
+    statement: Callable[[Sequence[Part]], str]
+    """Spark SQL over parts, with the columns `part`, `day`, the grain and the measures."""
+    schema: Schema | None = None
+    """Of its Iceberg table; None: by what Spark answers."""
+    source: str = ""
+    """The file that it comes from; empty: it is Pulse's own."""
+    problem: str | None = None
+    """Why it cannot be computed at all."""
+
+    def definition(self, dataset: Dataset) -> str:
+        """What changes when its values for this dataset would, with the same events."""
+        roles = dataset.column_of(ACTOR), dataset.column_of(EVENT_TYPE)
+        return hashlib.sha256(repr((self.text, self.grain, self.problem, roles)).encode()).hexdigest()[:16]
+
+    def checked(self, rows: pa.Table, dataset: Dataset) -> pa.Table:
+        """The rows of a day, once they are what the rollup promises.
+
+        Raises:
+            UserError: they are not.
+        """
+        return rows
+
+
+DAY = "CAST(`timestamp` AS DATE) AS day"
+
+
+def union(queries: Sequence[str]) -> str:
+    return "\nUNION ALL ".join(queries)

@@ -1,0 +1,35 @@
+"""Which rollups a dataset has: `daily`, `behaviour` where its schema names an actor, and its teams' own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pulse_pipelines.curated.behaviour import behaviour
+from pulse_pipelines.curated.daily import DAILY
+from pulse_pipelines.curated.rollup import Rollup
+from pulse_pipelines.curated.sqlfile import BUILT_IN, TeamRollup, read
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.roles import ACTOR
+from pulse_resources.settings import load_settings
+
+__all__ = ["BUILT_IN", "of_dataset", "team_rollups"]
+
+
+def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ...]:
+    """The rollups of a dataset, by name those that every team can rely on first."""
+    found: list[Rollup] = [DAILY]
+    if dataset.column_of(ACTOR):
+        found.append(behaviour(load_settings().curated.session_gap_minutes))
+    return (*found, *(rollup for rollup in team if rollup.dataset == dataset.slug))
+
+
+def team_rollups(folder: Path | None = None) -> list[TeamRollup]:
+    """The rollups of the SQL files in the folder of the settings (or another), by file name.
+
+    A file that is broken is there, too, with its `problem`, so that whoever runs it says so.
+    """
+    files = sorted((folder or load_settings().curated.rollups_dir).glob("*.sql"))
+    found: list[TeamRollup] = []
+    for file in files:
+        taken = {(other.dataset, other.name): other.source for other in found}
+        found.append(read(file, taken))
+    return found

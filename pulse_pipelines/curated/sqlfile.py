@@ -1,0 +1,209 @@
+"""A team's own rollup: a SQL file with a declared grain, and what such a file may say.
+
+    -- dataset: orders
+    -- grain: country
+    -- description: Orders and revenue by country.
+    SELECT country, count(*) AS orders, sum(amount) AS revenue FROM events GROUP BY country
+
+The body is one query over `events`: the rows of one tenant's dataset on one day. That it reads nothing else
+is enforced thrice: by what may be in the query (a list of what is allowed, not of what is forbidden), by
+running the query as written anew from its syntax tree, and by the plan that Spark makes of it (`compute`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.types as pt
+import sqlglot
+from sqlglot import exp
+from sqlglot.optimizer.scope import traverse_scope
+
+from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
+from pulse_pipelines.curated.rollup import Part, Rollup, union
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.roles import ACTOR
+from pulse_pipelines.domain.schema import COLUMN_NAME
+from pulse_resources.errors import UserError
+from pulse_resources.settings import load_settings
+
+EVENTS = "events"
+BUILT_IN = ("daily", "behaviour")
+OURS = ("day", "part")
+"""Columns that Pulse adds."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_HEADER = re.compile(r"--\s*(dataset|grain|description):\s*(.*?)\s*$")
+
+
+@dataclass(frozen=True, eq=False)
+class TeamRollup(Rollup):
+    dataset: str = ""
+    """Slug of the datasets that have it, whoever's they are; empty: the file does not say."""
+
+    def checked(self, rows: pa.Table, dataset: Dataset) -> pa.Table:
+        """The rows of a day in types that every engine has, once they keep the declared grain.
+
+        Raises:
+            UserError: the columns are wrong, a grain is there twice, or there are too many rows.
+        """
+        _check_columns(rows.schema, self.grain, dataset.column_of(ACTOR))
+        most = load_settings().curated.max_rows
+        if len(rows) > most:
+            raise UserError(
+                f"the day has {len(rows):,} rows, the limit is {most:,}", fix="Choose a coarser grain"
+            )
+        if self.grain:
+            distinct = rows.group_by(list(self.grain)).aggregate([([], "count_all")])
+            doubled = [row for row in distinct.to_pylist() if row["count_all"] > 1]
+            if doubled:
+                twice = {name: doubled[0][name] for name in self.grain}
+                raise UserError(
+                    f"the grain ({', '.join(self.grain)}) does not tell rows apart: {twice} is there twice",
+                    fix="Group by the grain, or declare a finer one",
+                )
+        elif len(rows) > 1:
+            raise UserError("without a grain a day has one row, not more", fix="Declare the grain")
+        return rows.cast(pa.schema([field.with_type(_plain(field)) for field in rows.schema]))
+
+
+def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
+    """The rollup of a file; a broken one has a `problem`.
+
+    Args:
+        file: its name gives the rollup's: `orders_by_country.sql` is the rollup `by_country` of `orders`.
+        taken: files of the rollups that there are, by dataset and name.
+    """
+    text = file.read_text(errors="replace")
+    said = {found[1]: found[2] for line in text.splitlines() if (found := _HEADER.match(line))}
+    slug = said.get("dataset", "")
+    name = file.stem.removeprefix(f"{slug}_")
+    grain = tuple(part.strip() for part in said.get("grain", "").split(",") if part.strip())
+    query: str = ""
+    problem: str | None = None
+    try:
+        _check_header(said, name, grain)
+        if other := taken.get((slug, name)):
+            raise UserError(f"{other} is the rollup {name!r} of {slug!r} already", fix="Rename one of them")
+        query = checked_query(text)
+    except UserError as error:
+        problem = f"{error.message}" + (f". {error.fix}" if error.fix else "")
+
+    def statement(parts: Sequence[Part]) -> str:
+        return union([_of_day(part, query) for part in parts])
+
+    return TeamRollup(
+        name=name,
+        description=said.get("description", f"The team's rollup in {file.name}."),
+        grain=grain,
+        text=text,
+        statement=statement,
+        source=file.name,
+        problem=problem,
+        dataset=slug,
+    )
+
+
+def _of_day(part: Part, query: str) -> str:
+    return union(
+        [
+            f"SELECT {part.number} AS part, DATE '{day}' AS day, result.* FROM "  # noqa: S608 - see below
+            f"(WITH {EVENTS} AS ({part.select('*', [day])}) ({query})) AS result"
+            for day in part.days
+        ]
+    )
+
+
+def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
+    for key in ("dataset", "grain"):
+        if key not in said:
+            raise UserError(
+                f"the header says no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
+            )
+    if not _NAME.fullmatch(name) or len(name) > 60 or name in BUILT_IN:
+        raise UserError(
+            f"{name!r} is no name for a rollup",
+            fix=f"Use a-z, 0-9 and single _, and none of {', '.join(BUILT_IN)}",
+        )
+    for column in grain:
+        if not COLUMN_NAME.fullmatch(column) or column.lower() in OURS:
+            raise UserError(f"{column!r} cannot be in the grain", fix="Name columns of the query")
+
+
+def checked_query(text: str) -> str:
+    """A query that reads nothing but `events`, written anew from its syntax tree.
+
+    Raises:
+        UserError: it is not one, or has something that no rollup may have.
+    """
+    try:
+        statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise UserError(f"the SQL cannot be parsed: {error}"[:500]) from error
+    if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
+        raise UserError("the file must have exactly one statement, a SELECT")
+    (query,) = statements
+    common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    if EVENTS in common:
+        raise UserError(f"{EVENTS!r} is the day's rows: no other query may be called so")
+    for node in query.walk():
+        _check_node(node, common)
+    for scope in traverse_scope(query):
+        for source in scope.sources.values():
+            if isinstance(source, exp.Table) and source.name.lower() != EVENTS:
+                raise _foreign(source)
+    return query.sql(dialect="spark", comments=False)
+
+
+def _check_node(node: exp.Expr, common: set[str]) -> None:
+    if isinstance(node, exp.Table):
+        plain = isinstance(node.this, exp.Identifier) and not node.db and not node.catalog
+        extra = {key for key, value in node.args.items() if value} - {"this", "alias", "joins", "laterals"}
+        if not plain or extra or node.name.lower() not in common | {EVENTS}:
+            raise _foreign(node)
+    elif isinstance(node, exp.Anonymous):
+        if node.name.lower() not in FUNCTIONS:
+            raise UserError(f"the function {node.name}() may not be used in a rollup")
+    elif isinstance(node, REFUSED) or not isinstance(node, NODES):
+        raise UserError(
+            f"{type(node).__name__} may not be used in a rollup: {node.sql(dialect='spark')[:100]}"
+        )
+
+
+def _foreign(table: exp.Expr) -> UserError:
+    return UserError(
+        f"the query reads {table.sql(dialect='spark')[:100]}", fix=f"A rollup may read {EVENTS!r} alone"
+    )
+
+
+def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -> None:
+    names = [field.name for field in schema]
+    lower = [name.lower() for name in names]
+    for name in names:
+        if not COLUMN_NAME.fullmatch(name) or name.lower() in OURS:
+            raise UserError(f"{name!r} is no name for a column of a rollup", fix="Give it one with AS")
+        if lower.count(name.lower()) > 1:
+            raise UserError(f"two columns are called {name!r}")
+    if missing := [name for name in grain if name not in names]:
+        raise UserError(f"the query has no column {missing[0]!r}, which is in the grain")
+    if len(grain) == len(names):
+        raise UserError("the query has no measure besides the grain")
+    if actor in grain:
+        raise UserError(f"{actor!r} is the dataset's actor: no summary keeps a row per person")
+    for field in schema:
+        _plain(field)
+
+
+def _plain(field: pa.Field) -> pa.DataType:
+    """The type that a column is kept in: integers are longs, other numbers doubles."""
+    kind = field.type
+    if pt.is_integer(kind):
+        return pa.int64()
+    if pt.is_floating(kind) or pt.is_decimal(kind):
+        return pa.float64()
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if pt.is_boolean(kind) or pt.is_string(kind) or pt.is_large_string(kind) or pt.is_date(kind):
+        return pa.string() if pt.is_large_string(kind) else kind
+    raise UserError(f"column {field.name!r} is of type {kind}", fix="Cast it to a number, text, date or time")

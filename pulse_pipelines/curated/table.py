@@ -1,0 +1,160 @@
+"""A curated table: rows of days, of which any can be replaced; its schema follows what the rollup gives."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from pulse_pipelines.curated.rollup import Rollup
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import columns, files, metrics, rewrite
+from pulse_pipelines.stages.table import PROPERTIES
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Terminal
+from pulse_resources.iceberg import Staged, TableName
+from pulse_resources.settings import load_settings
+
+SOURCE_PROPERTY = "pulse.curated-from"
+"""Table property: the id of the dataset that the rows are computed from."""
+DAY = NestedField(1, "day", DateType())
+PARTITIONED_BY_DAY = PartitionSpec(
+    PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name="day_day")
+)
+_TYPES: dict[pa.DataType, IcebergType] = {
+    pa.int64(): LongType(),
+    pa.float64(): DoubleType(),
+    pa.bool_(): BooleanType(),
+    pa.string(): StringType(),
+    pa.date32(): DateType(),
+    pa.timestamp("us", "UTC"): TimestamptzType(),
+}
+
+
+@dataclass(frozen=True)
+class Next:
+    """A curated table as it is to become."""
+
+    name: TableName
+    staged: Staged | None
+    """None: nothing of it changes."""
+    begins: bool
+
+    def enter(self, connection: postgres.Connection) -> bool:
+        """Point the catalog at it; False when somebody else came first."""
+        if self.staged is None:
+            return True
+        if self.begins:
+            return iceberg.begin(connection, self.name, self.staged.new)
+        return iceberg.swap(connection, self.name, self.staged.old, self.staged.new)
+
+
+def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, pa.Table]) -> Next:
+    """Write data files and metadata in which these days have these rows; nothing points at them yet.
+
+    Args:
+        rows: by day, without the column `day`.
+
+    Raises:
+        Terminal: another table has the name.
+        OSError: the object store failed.
+    """
+    name = tenant.curated_table(dataset.slug, rollup.name)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        location = iceberg.find_location(connection, name)
+    filled = {day: found for day, found in rows.items() if len(found)}
+    if location is None:
+        if not filled:
+            return Next(name, None, begins=True)
+        table = _new(tenant, dataset.dataset_id, name, _wanted(rollup, filled))
+    else:
+        table = iceberg.load_table(name, location)
+        if table.properties.get(SOURCE_PROPERTY) != str(dataset.dataset_id):
+            raise Terminal(
+                "another table has the name of the curated one", tenant=tenant.slug, table=".".join(name)
+            )
+    removed = [file for file in rewrite.live_files(table).values() if _day(file) in rows]
+    if not removed and not filled:
+        return Next(name, None, begins=location is None)
+    schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
+    added = [_write(table, schema, day, found) for day, found in filled.items()]
+    changed = schema if schema.schema_id != table.schema().schema_id else None
+    summary = {"pulse.rollup": rollup.name}
+    return Next(name, iceberg.stage_replace(table, removed, added, summary, changed), begins=location is None)
+
+
+def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[NestedField]) -> Table:
+    bucket = load_settings().object_store.bucket
+    location, _ = iceberg.write_new_table(
+        tenant.table_location(bucket, name[1], dataset_id),
+        Schema(*wanted),
+        PARTITIONED_BY_DAY,
+        PROPERTIES | {"pulse.tenant": tenant.slug, SOURCE_PROPERTY: str(dataset_id)},
+    )
+    return iceberg.load_table(name, location)
+
+
+def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
+    if rollup.schema is not None:
+        return rollup.schema.fields
+    found = {field.name: _TYPES[field.type] for table in rows.values() for field in table.schema}
+    return [DAY, *(NestedField(n, name, kind) for n, (name, kind) in enumerate(found.items(), 2))]
+
+
+def _following(table: Table, wanted: Sequence[NestedField]) -> Schema:
+    """The table's schema, or the next: a column of the same name and type stays the one that it is."""
+    current = table.schema()
+    known = {field.name: field for field in current.fields}
+    ids = itertools.count(table.metadata.last_column_id + 1)
+    fields = [
+        known[field.name]
+        if field.name in known and _shape(known[field.name]) == _shape(field)
+        else assign_fresh_schema_ids(Schema(field), lambda: next(ids)).fields[0]
+        for field in wanted
+    ]
+    if tuple(fields) == current.fields:
+        return current
+    number = max(schema.schema_id for schema in table.metadata.schemas) + 1
+    return Schema(*fields, schema_id=number)
+
+
+def _shape(field: NestedField) -> str:
+    """A type without the field ids that a table gave it."""
+    return str(assign_fresh_schema_ids(Schema(field)).fields[0].field_type)
+
+
+def _write(table: Table, schema: Schema, day: date, rows: pa.Table) -> DataFile:
+    text = schema.model_dump_json()
+    dated = rows.append_column("day", pa.array([day] * len(rows), pa.date32()))
+    wanted = columns.arrow_schema(text)
+    content = dated.select(wanted.names).cast(wanted)
+    collected: list[pq.FileMetaData] = []
+    sink = pa.BufferOutputStream()
+    with files.parquet_writer(sink, wanted, len(rows), collected) as writer:
+        writer.write_table(content)
+    path, encoded = f"{table.location()}/data/day={day}/{files.token()}.parquet", sink.getvalue()
+    files.put(path, encoded)
+    return metrics.data_file(path, day, len(rows), encoded.size, metrics.of_footer(text, collected[0]))
+
+
+def _day(file: DataFile) -> date:
+    return date.fromordinal(metrics.EPOCH.toordinal() + file.partition[0])
