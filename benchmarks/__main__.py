@@ -21,6 +21,7 @@ from benchmarks import backfill as backfilling
 from benchmarks import baseline, load
 from benchmarks import collect as collecting
 from benchmarks import preview as previews
+from benchmarks import tick as ticks
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
@@ -155,6 +156,22 @@ def backfills(
             numbers = (done.rows, done.files_before, done.files_after)
             table.add_row(*(f"{n:,}" for n in numbers), f"{done.seconds:.1f}", f"{rate:,.0f}")
         _assert_balanced(owners)
+    console.print(table)
+
+
+@app.command()
+def tick(
+    tenants: Annotated[int, typer.Option(help="Tenants, with two topics of two partitions each.")] = 1_000,
+    times: Annotated[int, typer.Option(help="Ticks of each kind.")] = 20,
+) -> None:
+    """The lag sensor's tick over many tenants, in this process; nothing is ever due."""
+    os.environ |= {"PULSE_INGEST__FLUSH_SECONDS": "1e6", "PULSE_INGEST__FLUSH_ROWS": "1000000"}
+    with stack("--without-dagster"):
+        with console.status("creating topics"):
+            owners = ticks.build(tenants)
+        table = Table("events", "first s", "p50 s", "p95 s", title=f"{tenants:,} tenants")
+        for what, *spent in ticks.measure(owners, times):
+            table.add_row(what, *(f"{seconds:.2f}" for seconds in spent))
     console.print(table)
 
 
