@@ -73,6 +73,12 @@ class SparkSettings(BaseModel):
     parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
     """Task slots that one ingest batch spreads over."""
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the remote, which may carry parameters: `sc://host:port/;token=...`."""
+        host, _, port = self.remote.removeprefix("sc://").split("/")[0].partition(":")
+        return host, int(port or 15002)
+
 
 class DagsterSettings(BaseModel):
     partition_days: int = Field(default=400, ge=1)

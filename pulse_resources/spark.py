@@ -10,18 +10,11 @@ import pyarrow as pa
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_resources.errors import Transient
-from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings import load_settings
 
 CONNECT_S = 10.0
 HANDLES = "handle binary"
 Task = TypeVar("Task")
-
-
-def address(settings: Settings) -> tuple[str, int]:
-    """Host and port of a remote that may carry parameters: `sc://host:port/;token=...`."""
-    place = settings.spark.remote.removeprefix("sc://").split("/")[0]
-    host, _, port = place.partition(":")
-    return host, int(port or 15002)
 
 
 @contextmanager
@@ -31,12 +24,12 @@ def session() -> Iterator[SparkSession]:
     Raises:
         Transient: the server does not answer. (Left to itself, the client tries for many minutes.)
     """
-    settings = load_settings()
+    spark = load_settings().spark
     try:
-        socket.create_connection(address(settings), CONNECT_S).close()
+        socket.create_connection(spark.address, CONNECT_S).close()
     except OSError as error:
-        raise Transient(f"Spark does not answer: {error}", remote=settings.spark.remote) from error
-    opened = SparkSession.builder.remote(settings.spark.remote).create()
+        raise Transient(f"Spark does not answer: {error}", remote=spark.remote) from error
+    opened = SparkSession.builder.remote(spark.remote).create()
     atexit.unregister(opened.client._cleanup_ml_cache)
     try:
         yield opened

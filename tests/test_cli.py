@@ -7,15 +7,17 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
+import typer
 from fix_ingest import SCHEMA, Owner, event
 from fix_stack import PULSE, forget_connections
 from psycopg_pool import ConnectionPool
@@ -26,6 +28,7 @@ from pulse_api import cli, client
 from pulse_api.cli.arguments import duration
 from pulse_api.cli.ingestion import Ingestion
 from pulse_api.cli.lake import print_rows
+from pulse_api.cli.parts import Part, imported
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope, Presented
@@ -66,7 +69,23 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
     return found
 
 
-COMMANDS = commands(typer.main.get_command(cli.app))
+COMMANDS = commands(imported(cli.app))
+
+
+@pytest.mark.parametrize("name", cli.PARTS)
+def test_the_list_of_commands_says_what_their_own_help_says(name: str) -> None:
+    module, line = cli.PARTS[name]
+    command = Part(name, module, line).imported()
+    own = command.help if (name,) in COMMANDS else import_module(f"pulse_api.cli.{module}").app.info.help
+    assert line == " ".join(own.partition("\n\n")[0].split())
+
+
+def test_help_and_status_import_nothing_that_takes_long() -> None:
+    """Whoever asks `pulse status` or presses Tab waits for it: parts are in `cli.PARTS`, not imported."""
+    heavy = ["dagster", "duckdb", "pandas", "pyarrow", "pyiceberg", "pyspark"]
+    code = f"import sys, pulse_api.cli, pulse_api.cli.stack; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -84,7 +103,7 @@ def test_a_wrong_option_is_a_wrong_request(path: tuple[str, ...]) -> None:
 
 
 # Where Postgres is down: what a command says then, on one line.
-ALONE = {"up", "down", "status", "demo"}
+ALONE = {"up", "down", "status", "demo", "alerts"}
 ARGUMENTS = {
     "TENANT": "acme",
     "SLUG": "orders",
@@ -96,7 +115,11 @@ ARGUMENTS = {
     "KEY_ID": "4bf92f3577b3",
     "BATCH_ID": "4bf92f35",
 }
-MORE = {("dlq", "replay"): ["--all"], ("dlq", "discard"): ["--all", "--yes"]}
+MORE = {
+    ("dlq", "replay"): ["--all"],
+    ("dlq", "discard"): ["--all", "--yes"],
+    ("backfill",): ["--from", "2026-11-01"],
+}
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path[0] not in ALONE], ids=" ".join)
@@ -192,9 +215,9 @@ def test_completion_does_not_wait_for_a_postgres_that_hangs(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
         env = subprocess_env(tmp_path, silent.getsockname()[1])
-        complete("pulse ", env)  # starting Python and importing takes this long anyway
+        complete("pulse dataset show acme orders --", env)
         began = time.monotonic()
-        complete("pulse up", env)
+        complete("pulse dataset show acme orders --", env)  # starting and importing takes this long anyway
         usual = time.monotonic() - began
         began = time.monotonic()
         assert complete("pulse dataset show acme ", env) == []
@@ -616,11 +639,12 @@ def test_requests_are_bounded_by_events_and_bytes() -> None:
 
 
 def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
-    console = Console(file=io.StringIO(), width=200)
+    written = io.StringIO()
+    console = Console(file=written, width=200)
     print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J"}], "orders")
-    shown = console.file.getvalue()
+    shown = written.getvalue()
     assert "[/b] [red]DE" in shown
     assert "\x1b" not in shown
     where = "failed [tenant=acme, dataset=orders]"
     console.print(Ingestion(problems=(where,)).lines()[-1])
-    assert where in console.file.getvalue()
+    assert where in written.getvalue()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from fix_ingest import Owner, ingest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from pulse_api import cli
+from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
 from pulse_pipelines.lake.preview import preview
 from pulse_resources.settings import Settings
@@ -76,7 +76,7 @@ def test_a_make_target_exists(target: str) -> None:
 
 @pytest.mark.parametrize("words", pulsed(PAGES), ids=" ".join)
 def test_a_pulse_command_exists_and_takes_these_arguments(words: tuple[str, ...]) -> None:
-    part: Any = typer.main.get_command(cli.app)
+    part: Any = imported(cli.app)
     path: list[str] = []
     rest = list(words)
     while rest and rest[0] in getattr(part, "commands", {}):

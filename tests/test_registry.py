@@ -9,13 +9,13 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
-import typer.main
 from fix_ingest import SCHEMA, event, ingest, make_owner
 from fix_stack import pulse
 from pyiceberg.table import Table
 from typer.testing import CliRunner
 
 from pulse_api import cli
+from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
@@ -464,7 +464,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
     return found
 
 
-COMMANDS = commands(typer.main.get_command(cli.app))
+COMMANDS = commands(imported(cli.app))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

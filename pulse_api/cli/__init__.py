@@ -8,26 +8,46 @@ import os
 
 import typer
 
-from pulse_api.cli import (
-    alerts,
-    backfill,
-    batch,
-    collect,
-    dataset,
-    demo,
-    dlq,
-    key,
-    lake,
-    schema,
-    stack,
-    tenant,
-)
-from pulse_api.cli.guard import Guarded
+from pulse_api.cli.parts import group_of
 from pulse_resources.postgres import close_pools
+
+PARTS = {
+    # The word behind `pulse`: its module, and its line in `pulse --help`.
+    "up": ("stack", "Start every service of Pulse on this machine; wait until all are ready."),
+    "down": ("stack", "Stop every service that `pulse up` started; wait until all are gone."),
+    "status": ("stack", "Show every service, what waits to be ingested, and what needs a person."),
+    "collect": ("collect", "Send events through the HTTP API: one JSON object a line, or one JSON array."),
+    "preview": ("lake", "Show the newest rows of a dataset, resolved as its tenant and read by DuckDB."),
+    "snapshots": (
+        "lake",
+        "Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.",
+    ),
+    "reconcile": (
+        "lake",
+        "Prove that every drained event is a row, a duplicate or a dead letter, exactly once.",
+    ),
+    "backfill": ("backfill", "Rebuild days of a dataset from the raw zone, each replaced in one commit."),
+    "usage": ("usage", "Show what a tenant used, per month, beside its limits."),
+    "demo": (
+        "demo",
+        "Send real flights and weather of 17 tenants through Pulse, and account for every event.",
+    ),
+    "tenant": ("tenant", "Tenants: who owns events, schemas and datasets."),
+    "key": ("key", "API keys: what callers of the HTTP API present."),
+    "schema": ("schema", "JSON Schemas that a tenant publishes; immutable."),
+    "dataset": ("dataset", "Datasets: an Iceberg table behind a slug."),
+    "dlq": (
+        "dlq",
+        "Dead letters: events that could not land. Look at them, remove the cause, replay them.",
+    ),
+    "batch": ("batch", "Batches in flight, and another try for stuck ones."),
+    "upkeep": ("upkeep", "Keep tables in shape: compaction, history, orphans, retention."),
+    "alerts": ("alerts", "What is wrong, and whether whoever has to know was told."),
+}
 
 app = typer.Typer(
     name="pulse",
-    cls=Guarded,
+    cls=group_of(PARTS),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Many tenants' events into governed Iceberg tables, exactly once.\n\n"
@@ -35,15 +55,11 @@ app = typer.Typer(
     "`pulse dataset create`; see it all run with `pulse demo`.",
     epilog="Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.",
 )
-for part in (stack.app, collect.app, lake.app, backfill.app, tenant.usages, demo.app):
-    app.registered_commands.extend(part.registered_commands)
-app.add_typer(tenant.app, name="tenant")
-app.add_typer(key.app, name="key")
-app.add_typer(schema.app, name="schema")
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(batch.app, name="batch")
-app.add_typer(alerts.app, name="alerts")
+
+
+@app.callback()
+def _nothing() -> None:
+    """Typer wants a command or a callback of its own; the commands are those of the parts."""
 
 
 def main() -> None:

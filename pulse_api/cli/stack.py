@@ -9,7 +9,6 @@ from rich.status import Status as Spinner
 from rich.table import Table
 
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.cli.key import first_operator_key
 from pulse_api.cli.output import AsJson, emit
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.local import dagster, stack
@@ -199,6 +198,8 @@ def _addressed(layout: Layout) -> list[Row]:
 
 
 def _first_key(rows: list[Row]) -> str | None:
+    from pulse_api.cli.key import first_operator_key  # the registry takes long to import: `up` needs it alone
+
     return first_operator_key() if any(row.service == "api" for row in rows) else None
 
 

@@ -1,4 +1,4 @@
-"""`pulse tenant` and `pulse usage`: who owns events, what they may have, what they used."""
+"""`pulse tenant`: who owns events, and what they may have."""
 
 import math
 from dataclasses import asdict, replace
@@ -14,7 +14,6 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import quotas
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
-usages = typer.Typer()
 
 _MEANING = "Positive: a maximum; -1: unlimited; 0: the installation's default."
 _LARGEST = 2**63 - 1
@@ -82,7 +81,7 @@ def show_tenant(tenant: TenantSlug, as_json: AsJson = False) -> None:
             ("dead letters", owner.dead_letter_topic),
             ("namespace", owner.namespace),
             ("datasets", ", ".join(slugs) or "none"),
-            *((name.replace("_", " "), _limit(value)) for name, value in asdict(limits).items()),
+            *((name.replace("_", " "), limit_text(value)) for name, value in asdict(limits).items()),
         ]
     )
 
@@ -116,42 +115,6 @@ def tenant_limits(
         _show_limits(own, in_force)
 
 
-@usages.command("usage")
-def show_usage(
-    tenant: TenantSlug,
-    months: Annotated[int, typer.Option(min=1, max=1_200, help="The latest N months.")] = 12,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a tenant used, per month, beside its limits.
-
-    Example: pulse usage acme --months 3
-    """
-    owner = registry.find_tenant(tenant)
-    found = quotas.find_usage(owner, months)
-    changes = _changes(found)
-    if as_json:
-        months_ = [
-            asdict(month) | {"landed_delta": change}
-            for month, change in zip(found.months, changes, strict=True)
-        ]
-        emit({"tenant": owner.slug} | asdict(found) | {"months": months_})
-        return
-    say(f"datasets: {found.datasets:,} of {_limit(found.limits.max_datasets)}")
-    say(f"events per month: {_limit(found.limits.max_records_per_month)}")
-    rows = [
-        (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{change:+,}")
-        for month, change in zip(found.months, changes, strict=True)
-    ]
-    columns = ("month", "accepted", "landed", "bytes", "change of landed")
-    show_table(columns, rows, empty="Nothing used yet")
-
-
-def _changes(found: quotas.Usage) -> list[int]:
-    """Rows that landed in each month beyond those of the month listed after it, which is earlier."""
-    landed = [month.landed for month in found.months]
-    return [now - before for now, before in zip(landed, [*landed[1:], 0], strict=True)] if landed else []
-
-
 def _document(tenant: Tenant) -> dict[str, Any]:
     return {
         "tenant_id": tenant.tenant_id,
@@ -165,12 +128,13 @@ def _document(tenant: Tenant) -> dict[str, Any]:
 def _show_limits(own: Limits, in_force: Limits) -> None:
     names = {name: name.replace("_", " ") for name in asdict(own)}
     rows = [
-        (shown, _limit(getattr(own, name)), _limit(getattr(in_force, name))) for name, shown in names.items()
+        (shown, limit_text(getattr(own, name)), limit_text(getattr(in_force, name)))
+        for name, shown in names.items()
     ]
     show_table(("limit", "own", "in force"), rows, empty="")
 
 
-def _limit(value: float) -> str:
+def limit_text(value: float) -> str:
     if value in (UNLIMITED, NOT_CONFIGURED):
         return "unlimited" if value == UNLIMITED else "default"
     return f"{value:,.10g}"

@@ -12,7 +12,6 @@ from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.settings import Settings, load_settings
-from pulse_resources.spark import address
 
 ICEBERG = "1.12.0"
 POSTGRES_DRIVER = "42.7.8"
@@ -79,7 +78,7 @@ def external(settings: Settings) -> Service:
 
 
 def _address(settings: Settings) -> str:
-    host, port = address(settings)
+    host, port = settings.spark.address
     return f"{host}:{port}"
 
 
@@ -94,7 +93,7 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
 
 
 def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
-    port = str(address(settings)[1])
+    port = str(settings.spark.address[1])
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
         f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"

@@ -1,0 +1,50 @@
+"""`pulse usage`: what a tenant used."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.tenant import limit_text
+from pulse_pipelines import registry
+from pulse_pipelines.registry import quotas
+
+app = typer.Typer()
+
+
+@app.command("usage")
+def show_usage(
+    tenant: TenantSlug,
+    months: Annotated[int, typer.Option(min=1, max=1_200, help="The latest N months.")] = 12,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a tenant used, per month, beside its limits.
+
+    Example: pulse usage acme --months 3
+    """
+    owner = registry.find_tenant(tenant)
+    found = quotas.find_usage(owner, months)
+    changes = _changes(found)
+    if as_json:
+        months_ = [
+            asdict(month) | {"landed_delta": change}
+            for month, change in zip(found.months, changes, strict=True)
+        ]
+        emit({"tenant": owner.slug} | asdict(found) | {"months": months_})
+        return
+    say(f"datasets: {found.datasets:,} of {limit_text(found.limits.max_datasets)}")
+    say(f"events per month: {limit_text(found.limits.max_records_per_month)}")
+    rows = [
+        (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{change:+,}")
+        for month, change in zip(found.months, changes, strict=True)
+    ]
+    columns = ("month", "accepted", "landed", "bytes", "change of landed")
+    show_table(columns, rows, empty="Nothing used yet")
+
+
+def _changes(found: quotas.Usage) -> list[int]:
+    """Rows that landed in each month beyond those of the month listed after it, which is earlier."""
+    landed = [month.landed for month in found.months]
+    return [now - before for now, before in zip(landed, [*landed[1:], 0], strict=True)] if landed else []
