@@ -4,7 +4,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import registry
+from pulse_pipelines.curated import rollups
 from pulse_pipelines.defs.alerts.sensor import alert_watch
+from pulse_pipelines.defs.curated.assets import curated_assets
+from pulse_pipelines.defs.curated.job import curate
+from pulse_pipelines.defs.curated.sensor import curated_due
 from pulse_pipelines.defs.datasets.assets import dataset_assets
 from pulse_pipelines.defs.datasets.by_hand import backfills_by_hand
 from pulse_pipelines.defs.datasets.checks import dataset_checks
@@ -25,9 +29,9 @@ def defs() -> dg.Definitions:
     families = registry.list_families()
     return dg.Definitions(
         metadata={LOADED: loaded},
-        assets=dataset_assets(families),
+        assets=[*dataset_assets(families), *curated_assets(families, rollups.team_rollups())],
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake, upkeep],
+        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate],
         sensors=[
             ingest_lag,
             dead_letter_sweep,
@@ -35,6 +39,7 @@ def defs() -> dg.Definitions:
             backfills_by_hand,
             alert_watch,
             upkeep_needed,
+            curated_due,
         ],
         schedules=[check_lake_hourly, upkeep_daily],
         resources={

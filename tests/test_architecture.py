@@ -42,7 +42,7 @@ MAY_IMPORT = {
         P + "stages",
         "pulse_resources",
     },
-    P + "definitions": {P + "defs", P + "registry", "pulse_resources"},
+    P + "definitions": {P + "defs", P + "curated", P + "registry", "pulse_resources"},
     "pulse_pipelines": set(),
     "pulse_api": {
         *("pulse_api", "pulse_resources"),

@@ -37,6 +37,7 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("POST", "/v1/datasets/{slug}/schema"): M,
     ("GET", "/v1/datasets/{slug}/preview"): R,
     ("GET", "/v1/datasets/{slug}/snapshots"): R,
+    ("GET", "/v1/datasets/{slug}/summary"): R,
     ("GET", "/v1/dead-letters"): R,
     ("GET", "/v1/dead-letters/summary"): R,
     ("GET", "/v1/dead-letters/{letter_id}"): R,

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +56,14 @@ def moment(text: str) -> datetime:
         raise typer.BadParameter(
             f"{text!r} is no time: write 2026-11-19T10:00:00Z, 2026-11-19, or 2h for two hours ago"
         ) from error
+
+
+def day(text: str) -> date:
+    """Raises typer.BadParameter: it is no date."""
+    try:
+        return parse_date(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no date: write 2026-11-19") from error
 
 
 def read(file: Path, what: str) -> bytes:

@@ -9,12 +9,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
-from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_api.demo import run
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Backfilled, backfill, choose_version
-from pulse_pipelines.domain.event import parse_date
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import spark
 from pulse_resources.errors import PulseError, UserError
@@ -23,14 +22,6 @@ from pulse_resources.settings import load_settings
 app = typer.Typer()
 
 MAX_DAYS = 3_660
-
-
-def day(text: str) -> date:
-    """Raises typer.BadParameter: it is no date."""
-    try:
-        return parse_date(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no date: write 2026-11-19") from error
 
 
 @app.command("backfill")

@@ -23,6 +23,7 @@ from pulse_api.http.routes import (
     metrics,
     preview,
     schemas,
+    summary,
     tenants,
     usage,
 )
@@ -40,6 +41,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     schemas.router,
     datasets.router,
     preview.router,
+    summary.router,
     dead_letters.router,
     usage.router,
     keys.router,

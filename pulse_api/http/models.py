@@ -1,6 +1,6 @@
 """Types that several endpoints share."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any
 
 from fastapi import Path
@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from pulse_pipelines.domain.event import parse_date
 from pulse_pipelines.lake.preview import moment
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -28,6 +29,8 @@ Moment = Annotated[
     datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
 """RFC 3339 and nothing else: pydantic alone takes numbers, too."""
+Day = Annotated[date, BeforeValidator(parse_date), WithJsonSchema({"type": "string", "format": "date"})]
+"""YYYY-MM-DD and nothing else."""
 DatasetSlug = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Slug of one of the tenant's datasets.")
 ]

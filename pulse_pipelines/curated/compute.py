@@ -1,5 +1,6 @@
 """Compute: pin each dataset's table to a snapshot, and ask Spark, one statement for many tenants and days."""
 
+import atexit
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,6 +71,8 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
         for rollup in {rollup: None for d in mine for rollup in d.rollups} if pinned else ():
             days = tuple(sorted(d.day for d in mine if rollup in d.rollups))
             wanted[rollup].append((pinned, days))  # type: ignore[arg-type]
+    # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
+    atexit.unregister(spark.client._cleanup_ml_cache)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
     for rollup, inputs in wanted.items():

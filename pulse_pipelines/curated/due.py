@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from pulse_pipelines.curated.rollup import Rollup
@@ -25,8 +25,7 @@ WITH suspects AS (
 SELECT c.tenant_id, t.slug, c.dataset_id, c.day, l.changed_at, s.states,
     (SELECT min(n.landed_at) FROM landings n
      WHERE (n.tenant_id, n.dataset_id, n.day) = (c.tenant_id, c.dataset_id, c.day)
-         AND n.landed_at > coalesce(s.landed_at, '-infinity')),
-    now()
+         AND n.landed_at > coalesce(s.landed_at, '-infinity'))
 FROM suspects c JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = c.tenant_id
 CROSS JOIN LATERAL (
     SELECT max(landed_at) AS changed_at FROM landings l
@@ -56,8 +55,16 @@ class Due:
     """It has been quiet, or has waited, for long enough."""
 
 
-def due(team: Sequence[TeamRollup], since: datetime) -> list[Due]:
-    """What is to be computed, those that changed last first; those that are not `ready` may wait.
+@dataclass(frozen=True)
+class Survey:
+    at: datetime
+    """When it was made, by Postgres' clock."""
+    days: tuple[Due, ...]
+    """Those that changed last first."""
+
+
+def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
+    """What is to be computed; days that are not `ready` may wait.
 
     Args:
         team: the rollups of the teams' files.
@@ -67,12 +74,13 @@ def due(team: Sequence[TeamRollup], since: datetime) -> list[Due]:
     settings = load_settings().curated
     names = [*BUILT_IN, *(rollup.name for rollup in team)]
     with postgres.transaction("pulse_pipeline") as connection:
+        (now,) = connection.execute("SELECT now()").fetchall()[0]
         rows = connection.execute(CHANGED, {"since": since, "rollups": names}).fetchall()
         ids = list({row[2] for row in rows})
         known = {d.dataset_id: d for d in datasets.read(connection, "d.dataset_id = ANY(%s)", [ids])}
     rollups = {dataset_id: of_dataset(dataset, team) for dataset_id, dataset in known.items()}
     found = []
-    for tenant_id, slug, dataset_id, day, changed_at, states, waiting, now in rows:
+    for tenant_id, slug, dataset_id, day, changed_at, states, waiting in rows:
         if dataset_id not in known:  # deleted just now
             continue
         left = _left(known[dataset_id], rollups[dataset_id], states or {})
@@ -84,13 +92,14 @@ def due(team: Sequence[TeamRollup], since: datetime) -> list[Due]:
             found.append(
                 Due(tenant, known[dataset_id], day, left, changed_at, since_then, ready=quiet or waited)
             )
-    return found
+    return Survey(now, tuple(found))
 
 
 def _left(dataset: Dataset, rollups: Sequence[Rollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:
     return tuple(r for r in rollups if states.get(r.name) != [r.definition(dataset), True])
 
 
-def of_day(tenant: Tenant, dataset: Dataset, day: date, rollups: Sequence[Rollup], now: datetime) -> Due:
-    """A day that somebody wants computed, whatever has changed."""
-    return Due(tenant, dataset, day, tuple(rollups), now, now, ready=True)
+def of_day(tenant: Tenant, dataset: Dataset, day: date, rollup: Rollup) -> Due:
+    """A day of a rollup that somebody wants to be computed, whatever has changed."""
+    now = datetime.now(UTC)
+    return Due(tenant, dataset, day, (rollup,), now, now, ready=True)

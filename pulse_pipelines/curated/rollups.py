@@ -9,9 +9,11 @@ from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.sqlfile import BUILT_IN, TeamRollup, read
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
+from pulse_pipelines.stages import datasets
+from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
-__all__ = ["BUILT_IN", "of_dataset", "team_rollups"]
+__all__ = ["BUILT_IN", "of_dataset", "slugs_with_actor", "team_rollups"]
 
 
 def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ...]:
@@ -20,6 +22,13 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
     if dataset.column_of(ACTOR):
         found.append(behaviour(load_settings().curated.session_gap_minutes))
     return (*found, *(rollup for rollup in team if rollup.dataset == dataset.slug))
+
+
+def slugs_with_actor() -> set[str]:
+    """Slugs of datasets, whoever's they are, whose schema names an actor."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        found = datasets.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
+        return {dataset.slug for dataset in found if dataset.column_of(ACTOR)}
 
 
 def team_rollups(folder: Path | None = None) -> list[TeamRollup]:

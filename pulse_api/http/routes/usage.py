@@ -9,7 +9,6 @@ from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.quota import EVENTS, Limits, limited
 from pulse_pipelines.registry import quotas
-from pulse_pipelines.registry.quotas import MonthUsage
 
 router = resource("usage", "/v1/usage")
 
@@ -28,7 +27,7 @@ class Month(BaseModel):
     accepted: int | None = Field(description="Records accepted at the door; null: no quota counted them.")
     landed: int = Field(description="Rows that landed.")
     bytes: int = Field(description="Bytes of the files that they landed in.")
-    landed_delta: int = Field(description="Rows more (or fewer) than in the month listed before it.")
+    landed_delta: int = Field(description="Rows more (or fewer) than in the tenant's month before it.")
 
 
 class UsageInfo(BaseModel):
@@ -49,20 +48,6 @@ def limit_info(limits: Limits) -> LimitInfo:
     )
 
 
-def _months(found: tuple[MonthUsage, ...]) -> list[Month]:
-    before = [*found, None][1:]
-    return [
-        Month(
-            month=month.month,
-            accepted=month.accepted,
-            landed=month.landed,
-            bytes=month.bytes,
-            landed_delta=month.landed - (earlier.landed if earlier else 0),
-        )
-        for month, earlier in zip(found, before, strict=True)
-    ]
-
-
 @router.get("", summary="Usage and limits", responses=documented(401, 403, 429, 503))
 def usage(principal: Reader) -> UsageInfo:
     """What the tenant has and used per month, what it may, and what is left of it."""
@@ -74,5 +59,5 @@ def usage(principal: Reader) -> UsageInfo:
         datasets=found.datasets,
         remaining_datasets=max(0, most - found.datasets) if limited(most) else None,
         remaining_records=max(0, records - found.accepted_this_month) if limited(records) else None,
-        months=_months(found.months),
+        months=[Month(**vars(month)) for month in found.months],
     )

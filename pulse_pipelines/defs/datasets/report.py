@@ -26,9 +26,7 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
         _add_partitions(context.instance, slug, tenants)
         found = zip(tables, tenants, strict=True)
         batch = settled.plan.batch_id
-        _log_together(
-            context, [m for t, tenant in found for m in _materializations(batch, became, t, tenant)]
-        )
+        log_together(context, [m for t, tenant in found for m in _materializations(batch, became, t, tenant)])
     for result in after_batch(context.instance, settled.plan.batch_id, owners):
         context.log_event(result)  # type: ignore[arg-type] # any user event is taken
 
@@ -62,9 +60,7 @@ def _materializations(
         )
 
 
-def _log_together(
-    context: dg.OpExecutionContext, materializations: Sequence[dg.AssetMaterialization]
-) -> None:
+def log_together(context: dg.OpExecutionContext, materializations: Sequence[dg.AssetMaterialization]) -> None:
     """Log materializations of one asset in few inserts: one by one, Dagster takes a few dozen a second.
 
     This is how Dagster itself logs the partitions of a backfill; it writes event by event where

@@ -1,0 +1,57 @@
+"""`pulse summary`: what was computed from each day of a dataset."""
+
+from datetime import date
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
+from pulse_api.cli.output import AsJson, emit, remark, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.curated.summary import summary as read_summary
+
+app = typer.Typer()
+
+
+@app.command()
+def summary(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    rollup: Annotated[str, typer.Option(help="daily, behaviour, or one of a team.")] = "daily",
+    first: Annotated[
+        date | None,
+        typer.Option(
+            "--from", parser=day, metavar="DATE", help="First day; a week before the last if not given."
+        ),
+    ] = None,
+    last: Annotated[
+        date | None,
+        typer.Option("--to", parser=day, metavar="DATE", help="Last day, included; today if not given."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the precomputed summaries of a dataset's days.
+
+    Example: pulse summary acme orders --from 2026-11-01 --to 2026-11-19
+    """
+    found = read_summary(registry.find_tenant(tenant), slug, rollup, first, last)
+    if as_json:
+        emit(found)
+        return
+    names = list({name: None for each in found.days for row in each.rows for name in row})
+    rows = [
+        (each.day, *(_short(row.get(name)) for name in names), "changed since" if each.changed_since else "")
+        for each in found.days
+        for row in each.rows or [{}]
+    ]
+    show_table(("day", *names, "state"), rows, empty="Nothing landed on these days")
+    for each in found.days:
+        if each.error:
+            remark(f"{each.day}: {each.error}")
+
+
+def _short(value: object) -> object:
+    """Nested values by how many there are: `--json` has them."""
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return f"{len(value)} of them" if isinstance(value, list) else value

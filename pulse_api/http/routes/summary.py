@@ -1,0 +1,70 @@
+"""/v1/datasets/{slug}/summary: what was computed from each day of a dataset, from precomputed rows."""
+
+from datetime import date, datetime
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Reader
+from pulse_api.http.models import DatasetSlug, Day
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines.curated.summary import MAX_DAYS, SHOWN_DAYS
+from pulse_pipelines.curated.summary import summary as read_summary
+
+router = resource("summary", "/v1/datasets/{slug}")
+
+
+class DayInfo(BaseModel):
+    day: date
+    computed_at: datetime | None = Field(description="null: not yet.")
+    snapshot_id: int | None = Field(description="Snapshot of the dataset's table that the rows are from.")
+    changed_since: bool = Field(
+        description="Events of the day landed, or were removed, since; it will be computed again by itself."
+    )
+    error: str | None = Field(description="Why a team's rollup could not be computed; else null.")
+    rows: list[dict[str, Any]] = Field(
+        description="Grain and measures. `daily` and `behaviour` have one row per day."
+    )
+
+
+class SummaryInfo(BaseModel):
+    dataset: str
+    rollup: str
+    first: date = Field(alias="from")
+    last: date = Field(alias="to", description="Included.")
+    grain: list[str] = Field(description="Columns that tell the rows of a day apart.")
+    days: list[DayInfo] = Field(description="Days that have events, the earliest first.")
+
+
+@router.get(
+    "/summary", summary="Get daily summaries of a dataset", responses=documented(401, 403, 404, 422, 429, 503)
+)
+def summary(
+    principal: Reader,
+    slug: DatasetSlug,
+    rollup: Annotated[
+        str,
+        Query(
+            pattern=r"^[a-z][a-z0-9_]{0,62}$",
+            description="`daily`: counts and numbers, of every dataset. `behaviour`: actors and sessions, "
+            "where the schema has `x-pulse-actor`. Or one of the rollups that your platform team added.",
+        ),
+    ] = "daily",
+    first: Annotated[
+        Day | None,
+        Query(alias="from", description=f"First day (UTC); {SHOWN_DAYS} days up to `to` if not given."),
+    ] = None,
+    last: Annotated[
+        Day | None, Query(alias="to", description=f"Last day; today if not given. {MAX_DAYS} days at most.")
+    ] = None,
+) -> SummaryInfo:
+    """Small precomputed rows per day; days that change, also by late events, are computed again unasked.
+
+    Each day says which snapshot of the dataset's table it was computed from, when, and whether it has changed
+    since. A slug that only another tenant has is not found.
+    """
+    found = read_summary(principal.tenant, slug, rollup, first, last)
+    said = {"from": found.first, "to": found.last, "dataset": slug, "rollup": rollup, "grain": found.grain}
+    return SummaryInfo(**said, days=[DayInfo(**vars(day)) for day in found.days])  # type: ignore[arg-type]
