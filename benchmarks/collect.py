@@ -108,6 +108,10 @@ class _Connection(asyncio.Protocol):
         else:
             self.done.set_result(None)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the server closed the connection"))
+
 
 async def _main(port: int, connections: int, seconds: float, bodies: list[bytes]) -> list[float]:
     loop = asyncio.get_running_loop()

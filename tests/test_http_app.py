@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from fix_ingest import Owner
 from pulse_api.http import door, logs
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.registry import keys, quotas
+from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
 
@@ -154,6 +156,15 @@ def test_usage_tells_of_months(caller: Caller) -> None:
     quotas.give_back(caller.owner.tenant, 5)
     (month,) = caller.http.get("/v1/usage").json()["months"]
     assert (month["accepted"], month["landed"], month["landed_delta"]) == (45, 0, 0)
+
+
+def test_a_month_is_compared_with_the_one_before_whether_or_not_that_is_listed(owner: Owner) -> None:
+    values = [(owner.tenant.tenant_id, date(2026, month, 1), rows) for month, rows in ((9, 50), (10, 80))]
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        insert = "INSERT INTO usage (tenant_id, month, records, bytes) VALUES (%s, %s, %s, 1)"
+        connection.cursor().executemany(insert, values)
+    assert [month.landed_delta for month in quotas.find_usage(owner.tenant).months] == [30, 50]
+    assert [month.landed_delta for month in quotas.find_usage(owner.tenant, months=1).months] == [30]
 
 
 def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(

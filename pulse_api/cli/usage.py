@@ -26,25 +26,14 @@ def show_usage(
     """
     owner = registry.find_tenant(tenant)
     found = quotas.find_usage(owner, months)
-    changes = _changes(found)
     if as_json:
-        months_ = [
-            asdict(month) | {"landed_delta": change}
-            for month, change in zip(found.months, changes, strict=True)
-        ]
-        emit({"tenant": owner.slug} | asdict(found) | {"months": months_})
+        emit({"tenant": owner.slug} | asdict(found))
         return
     say(f"datasets: {found.datasets:,} of {limit_text(found.limits.max_datasets)}")
     say(f"events per month: {limit_text(found.limits.max_records_per_month)}")
     rows = [
-        (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{change:+,}")
-        for month, change in zip(found.months, changes, strict=True)
+        (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{month.landed_delta:+,}")
+        for month in found.months
     ]
     columns = ("month", "accepted", "landed", "bytes", "change of landed")
     show_table(columns, rows, empty="Nothing used yet")
-
-
-def _changes(found: quotas.Usage) -> list[int]:
-    """Rows that landed in each month beyond those of the month listed after it, which is earlier."""
-    landed = [month.landed for month in found.months]
-    return [now - before for now, before in zip(landed, [*landed[1:], 0], strict=True)] if landed else []

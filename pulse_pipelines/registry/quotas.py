@@ -48,7 +48,8 @@ SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {T
     (SELECT records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}), 0)
 """  # noqa: S608
 MONTHS = """
-SELECT month, i.records, coalesce(u.records, 0), coalesce(u.bytes, 0)
+SELECT month, i.records, coalesce(u.records, 0), coalesce(u.bytes, 0),
+    coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month)
 FROM (SELECT month, records FROM intake WHERE kind = %(kind)s) i
 FULL JOIN (SELECT month, records, bytes FROM usage WHERE kind = %(kind)s) u USING (month)
 ORDER BY month DESC LIMIT %(months)s
@@ -139,6 +140,8 @@ class MonthUsage:
     """Records accepted at the door; None where no quota made it count."""
     landed: int
     bytes: int
+    landed_delta: int
+    """Rows more, or fewer, than in the tenant's month before it."""
 
 
 @dataclass(frozen=True)
