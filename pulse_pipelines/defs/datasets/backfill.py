@@ -37,7 +37,7 @@ def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDef
             date.fromisoformat(names["day"]),
             version=config.schema_version,
             parallelism=load_settings().spark.parallelism,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
         )
         context.log.info("%s rows, %s of them dead letters until now", done.rows, done.dead_letters_landed)
         return dg.MaterializeResult(metadata=described(done))
