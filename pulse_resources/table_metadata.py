@@ -44,8 +44,11 @@ def log(document: Document) -> list[str]:
     return [entry["metadata-file"] for entry in document.get(_LOG, ())]
 
 
-def write_next(document: Document, location: str) -> str:
+def write_next(document: Document, location: str, *, with_log: bool = True) -> str:
     """Write a changed document as the metadata after the one at `location`; nothing points at it yet.
+
+    Args:
+        with_log: name the metadata files before it; without, none of them is reached any more.
 
     Returns:
         Its location, beside the other.
@@ -55,7 +58,7 @@ def write_next(document: Document, location: str) -> str:
     """
     keep = int(document.get("properties", {}).get("write.metadata.previous-versions-max", 100))
     entry = {"metadata-file": location, "timestamp-ms": document["last-updated-ms"]}
-    following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:]}
+    following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:] if with_log else []}
     folder, number = location.rpartition("/")[0], (version(location) or 0) + 1
     path = f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json"
     # Bytes as they are: left to itself, Arrow may compress what it writes.

@@ -1,49 +1,144 @@
-"""Upkeep, beside everything else that goes on: what tables want, and that nothing is lost by giving it."""
+"""Compaction beside everything else that goes on: nothing is lost, nothing is there twice."""
 
-from datetime import date
+import json
+import signal
 
+import pyarrow.parquet as pq
 import pytest
-from fix_ingest import Owner, event, ingest
-from fix_lake import table
-from pyspark.sql.connect.session import SparkSession
+from fix_ingest import SCHEMA, Owner, event, ingest
+from fix_lake import DAY, location, pointing_at, table
+from fix_upkeep import do, done, live_files, log, orders, start
 
+from pulse_pipelines import registry
+from pulse_pipelines.lake import snapshots
+from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_pipelines.lake.upkeep.history import Done
-from pulse_pipelines.lake.upkeep.needs import Need, Task
-from pulse_pipelines.lake.upkeep.run import run
-from pulse_resources.settings import Settings, load_settings
-
-DAY = date(2026, 11, 19)
+from pulse_pipelines.lake.upkeep import compact, history, state
+from pulse_pipelines.lake.upkeep.needs import Task
+from pulse_pipelines.stages import recast, rewrite
+from pulse_resources import iceberg, object_store, postgres
 
 
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> SparkSession:
-    return SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
+def at(event_id: str, hour: int, **data: object) -> bytes:
+    document = json.loads(event(event_id, **data))
+    return json.dumps(document | {"timestamp": f"2026-11-19T{hour:02}:00:00Z"}).encode()
 
 
-def need(owner: Owner, task: Task, day: date | None = None) -> Need:
-    dataset = table(owner)
-    from uuid import UUID
-
-    dataset_id = UUID(dataset.properties["pulse.dataset-id"])
-    return Need(owner.tenant, dataset_id, "orders", task, "for the test", 1, day)
-
-
-def do(spark: SparkSession, *wanted: Need) -> list[Done]:
-    return list(run(lambda: spark, wanted, run_id="test", seconds=600))
-
-
-def files(owner: Owner) -> int:
-    return len(list(table(owner).scan().plan_files()))
-
-
-def test_a_day_of_many_small_files_becomes_one(owner: Owner, spark: SparkSession) -> None:
-    for number in range(3):
-        owner.send(event(f"a{number}"), event(f"b{number}"))
+def commits(owner: Owner, count: int, first: int = 0) -> None:
+    """Batches of two events each, the later the earlier in the day."""
+    for number in range(first, first + count):
+        owner.send(at(f"a{number}", 20 - number), at(f"b{number}", 10 - number))
         ingest(owner)
-    before = owner.rows()
-    assert files(owner) == 6
-    (done,) = do(spark, need(owner, Task.MERGE, DAY))
-    assert (done.outcome, done.before["files"], done.after["files"]) == ("done", 6, 1), done
-    assert owner.rows() == before
+
+
+def test_many_small_files_of_a_day_become_one_while_batches_land(owner: Owner) -> None:
+    commits(owner, 2)
+    before = len(live_files(owner))
+    assert before > 2
+    merging = start(owner, Task.MERGE)
+    commits(owner, 2, 2)
+    output, _ = merging.communicate(timeout=120)
+    assert log(owner) == [("merge", "done")], output
+    done(owner, Task.MERGE)
+    assert len(live_files(owner)) == 1
+    assert sorted(row["id"] for row in owner.rows()) == sorted(f"{x}{n}" for x in "ab" for n in range(4))
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_sorted_day_is_sorted_and_right_for_everyone_also_where_the_schema_grew(owner: Owner) -> None:
+    commits(owner, 1)
+    grown = SCHEMA | {"properties": SCHEMA["properties"] | {"colour": {"type": "string"}}}
+    uri = registry.publish_schema(owner.tenant, "orders", json.dumps(grown)).schema_uri
+    registry.move_dataset(owner.tenant, "orders", uri)
+    owner.send(at("c", 3, colour="red"), at("d", 1))
+    ingest(owner)
+    before = owner.rows()
+    schema = table(owner).schema()
+    (sorted_day,) = done(owner, Task.SORT)
+    assert sorted_day.after["files"] == 1 < sorted_day.before["files"]
+    assert owner.rows() == before
+    assert table(owner).schema() == schema
+    (path,) = live_files(owner)
+    assert recast.field_ids(path) == {field.field_id for field in schema.fields}
+    with object_store.file_system().open_input_file(object_store.key(path)) as content:
+        moments = pq.read_table(content, columns=["timestamp"]).column("timestamp").to_pylist()
+    assert moments == sorted(moments)
+    newest = preview(owner.tenant, "orders", 2).to_pylist()
+    assert [row["id"] for row in newest] == ["a0", "b0"]
+    (first, *_) = reversed(snapshots.snapshots(owner.tenant, "orders"))
+    assert preview(owner.tenant, "orders", 10, snapshot_id=first.snapshot_id).num_rows == 2
+    assert do(owner, Task.SORT)[0].after["files"] == 1
+    remembered = state.of_day(owner.tenant, orders(owner), DAY)
+    assert (remembered.rows, len(remembered.files)) == (4, 1)
+
+
+def test_manifests_are_rewritten(owner: Owner) -> None:
+    commits(owner, 2)
+    (rewritten,) = done(owner, Task.MANIFESTS)
+    assert (rewritten.before, rewritten.after) == ({"manifests": 2}, {"manifests": 1})
+    assert len(owner.rows()) == 4
+
+
+def test_a_table_that_another_rewrite_works_on_is_left_alone(owner: Owner) -> None:
+    commits(owner, 1)
+    with rewrite.lease(orders(owner).dataset_id):
+        (skipped,) = do(owner, Task.MERGE)
+    assert skipped.outcome == "skipped"
+    assert log(owner) == []
+
+
+def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> None:
+    commits(owner, 1)
+    dying = start(owner, Task.MERGE, PULSE_FAIL_POINT="upkeep.after_spark")
+    output, _ = dying.communicate(timeout=120)
+    assert dying.returncode == -signal.SIGKILL, output
+    assert log(owner) == [("merge", "running")]
+    assert len(owner.rows()) == 2
+    done(owner, Task.MERGE)
+    assert log(owner) == [("merge", "abandoned"), ("merge", "done")]
+    assert len(live_files(owner)) == 1
+    (swept,) = do(owner, Task.SWEEP)
+    assert "Spark may still be at work" in str(swept.detail)
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_rollback_past_a_batch_is_found_and_nothing_is_removed(owner: Owner) -> None:
+    commits(owner, 1)
+    earlier = location(owner)
+    commits(owner, 1, 1)
+    with pointing_at(owner, earlier):
+        for task in (Task.MANIFESTS, Task.SWEEP):
+            (found,) = do(owner, task)
+            assert found.outcome == "rolled_back", found
+            assert "2 rows of the ledger are not in it" in str(found.detail)
+            assert f"pulse backfill {owner.tenant.slug} orders --from {DAY}" in str(found.detail)
+    assert {outcome for _, outcome in log(owner)} == {"rolled_back"}
+    assert len(owner.rows()) == 4
+    done(owner, Task.SWEEP)
+
+
+def test_a_rollback_by_the_commit_itself_is_found(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's client puts the table back to where it was before a batch that settled meanwhile."""
+    commits(owner, 1)
+    earlier = location(owner)
+    name = (owner.tenant.namespace, "orders")
+
+    def lost_answer(point: str) -> None:
+        if point == "upkeep.after_spark":
+            commits(owner, 1, 1)
+            with postgres.transaction("pulse_catalog") as connection:
+                assert iceberg.swap(connection, name, location(owner), earlier)
+
+    monkeypatch.setattr(compact, "fail_point", lost_answer)
+    (found,) = do(owner, Task.MERGE)
+    assert found.outcome == "rolled_back", found
+    assert "2 rows of the ledger are not in it" in str(found.detail)
+    assert history.read(owner.tenant.slug)[0].outcome == "rolled_back"
+
+
+def test_a_sweep_waits_for_no_move_to_another_schema(owner: Owner) -> None:
+    commits(owner, 1)
+    with rewrite.moving(orders(owner).dataset_id):
+        (refused,) = do(owner, Task.SWEEP)
+    assert refused.outcome == "failed"
+    assert "moving to another schema" in str(refused.detail)

@@ -19,7 +19,7 @@ from pulse_pipelines.domain.schema import SchemaUri, check_document, columns
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
-from pulse_pipelines.stages import metrics, recast
+from pulse_pipelines.stages import metrics, recast, rewrite
 from pulse_pipelines.stages.table import Evolved, evolve
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Conflict, Incompatible, NotFound, Terminal, Transient
@@ -59,6 +59,11 @@ def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
         Terminal: the table, or a file of it, is gone.
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
+    with rewrite.moving(find_dataset(tenant, slug).dataset_id):
+        return _move(tenant, slug, schema_uri)
+
+
+def _move(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
     rewritten: _Rewritten = {}
     for _ in range(MAX_TRIES):
         current = current_table(tenant, slug)

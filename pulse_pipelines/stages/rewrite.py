@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from uuid import UUID
 
 import psycopg
+from psycopg.rows import TupleRow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -25,6 +26,7 @@ from pulse_resources.settings import load_settings
 MAX_TRIES = 20
 
 KEY = "hashtextextended('rewrite/' || %s, 0)"
+MOVE_KEY = "hashtextextended('move/' || %s, 0)"
 
 
 @contextmanager
@@ -34,8 +36,7 @@ def lease(dataset_id: UUID, *, wait_seconds: float = 0.0) -> Iterator[None]:
     Raises:
         Transient: another rewrite did not end within `wait_seconds`.
     """
-    url = load_settings().postgres.url("pulse_pipeline")
-    with psycopg.connect(url, autocommit=True, application_name=f"pulse-rewrite-{dataset_id}") as session:
+    with _session(f"pulse-rewrite-{dataset_id}") as session:
         held = session.execute(f"SELECT pg_try_advisory_lock({KEY})", [str(dataset_id)]).fetchone() == (True,)
         if not held and wait_seconds > 0:
             session.execute("SELECT set_config('lock_timeout', %s, false)", [f"{wait_seconds * 1000:.0f}ms"])
@@ -54,6 +55,36 @@ def leased(dataset_id: UUID) -> bool:
     with postgres.transaction("pulse_pipeline") as connection:
         free = connection.execute(f"SELECT pg_try_advisory_xact_lock({KEY})", [str(dataset_id)]).fetchone()
         return free != (True,)
+
+
+@contextmanager
+def moving(dataset_id: UUID) -> Iterator[None]:
+    """Write files for a table without its lease, beside others that do: no orphan is looked for meanwhile."""
+    with _session(f"pulse-move-{dataset_id}") as session:
+        session.execute(f"SELECT pg_advisory_lock_shared({MOVE_KEY})", [str(dataset_id)])
+        yield
+
+
+@contextmanager
+def nobody_moving(dataset_id: UUID) -> Iterator[None]:
+    """While the block runs nobody is `moving`; who begins to waits for its end.
+
+    Raises:
+        Transient: somebody is.
+    """
+    with _session(f"pulse-sweep-{dataset_id}") as session:
+        held = session.execute(f"SELECT pg_try_advisory_lock({MOVE_KEY})", [str(dataset_id)])
+        if held.fetchone() != (True,):
+            raise Transient(
+                "the dataset is just moving to another schema", fix="Try again later", dataset=dataset_id
+            )
+        yield
+
+
+def _session(name: str) -> "psycopg.Connection[TupleRow]":
+    """A connection of its own: a lock that it takes ends with the process."""
+    url = load_settings().postgres.url("pulse_pipeline")
+    return psycopg.connect(url, autocommit=True, application_name=name)
 
 
 def current(tenant: Tenant, dataset: Dataset) -> Table:

@@ -46,11 +46,11 @@ CREATE TABLE upkeep_days (
     compacted_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (dataset_id, day)
 );
--- When each tenant's raw zone was last searched for orphans, and its claims for expired ones.
+-- When each tenant's raw zone was last searched for orphans, and for what is older than its retention.
 CREATE TABLE upkeep_tenants (
-    tenant_id uuid PRIMARY KEY REFERENCES pdm_tenants,
-    swept_at  timestamptz,
-    claims_at timestamptz
+    tenant_id   uuid PRIMARY KEY REFERENCES pdm_tenants,
+    swept_at    timestamptz,
+    retained_at timestamptz
 );
 
 DO $$

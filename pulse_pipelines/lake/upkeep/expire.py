@@ -14,9 +14,10 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.newest import EPOCH
 from pulse_pipelines.lake.snapshots import history
-from pulse_pipelines.lake.upkeep.history import Done
+from pulse_pipelines.lake.upkeep import state, sweep
+from pulse_pipelines.lake.upkeep.history import Done, recorded
 from pulse_pipelines.stages import rewrite
-from pulse_resources import postgres, table_metadata
+from pulse_resources import table_metadata
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import Staged
 from pulse_resources.settings import UpkeepSettings, load_settings
@@ -29,22 +30,36 @@ def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
         Transient: other writers kept committing first, or the object store failed.
     """
     settings = load_settings().upkeep
-    with postgres.transaction("pulse_pipeline") as connection:
-        (now,) = connection.execute("SELECT now()").fetchone() or (None,)
+    now = state.database_time()
     _forget(tenant, dataset, lambda metadata: beyond(metadata, now, settings), done)
 
 
-def forget_all_but_current(tenant: Tenant, dataset: Dataset, done: Done) -> None:
-    """Forget every snapshot but the current one.
+def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) -> Done:
+    """Forget every snapshot but the current one, and remove at once what only they reached.
+
+    Data files, manifests and metadata files are gone from the store when it returns; files of batches in
+    flight, which hold newer events, are not touched. The caller holds the table's lease.
 
     Raises:
-        Transient: other writers kept committing first, or the object store failed.
+        RolledBack: the table misses commits of other writers; nothing was removed.
+        Transient: other writers kept committing first: run it again.
+        OSError: the object store failed: run it again.
     """
 
     def older(metadata: TableMetadata) -> set[int]:
-        return {s.snapshot_id for s in metadata.snapshots} - {metadata.current_snapshot_id or 0}
+        return {snapshot.snapshot_id for snapshot in metadata.snapshots} - {metadata.current_snapshot_id or 0}
 
-    _forget(tenant, dataset, older, done)
+    done = Done(
+        tenant.slug, dataset.slug, None, "forget", "only the current snapshot may stay", run_id=run_id
+    )
+    with recorded(tenant, dataset.dataset_id, done):
+        _forget(tenant, dataset, older, done, with_log=False)
+        snapshots = done.before["snapshots"]
+        sweep.sweep(tenant, dataset, done, min_age=timedelta(0), with_log=False)
+        done.before["snapshots"] = snapshots
+        left = state.save_table(tenant, dataset, swept=True)
+        done.after["snapshots"] = len(left.metadata.snapshots)
+    return done
 
 
 def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> set[int]:
@@ -63,7 +78,12 @@ def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> 
 
 
 def _forget(
-    tenant: Tenant, dataset: Dataset, choose: Callable[[TableMetadata], set[int]], done: Done
+    tenant: Tenant,
+    dataset: Dataset,
+    choose: Callable[[TableMetadata], set[int]],
+    done: Done,
+    *,
+    with_log: bool = True,
 ) -> None:
     gone: set[int] = set()
 
@@ -73,11 +93,11 @@ def _forget(
         done.before = {"snapshots": len(table.metadata.snapshots)}
         done.after = {"snapshots": len(table.metadata.snapshots) - len(gone)}
         done.snapshot_id = current
-        if not gone or current is None:
+        if current is None or (with_log and not gone):
             return None
         document = table_metadata.read(table.metadata_location)
         following = table_metadata.without_snapshots(document, gone)
-        new = table_metadata.write_next(following, table.metadata_location)
+        new = table_metadata.write_next(following, table.metadata_location, with_log=with_log)
         return Staged(table.metadata_location, new, current)
 
     rewrite.commit(tenant, dataset, stage, lambda connection, staged: None)

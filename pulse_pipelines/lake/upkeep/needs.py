@@ -45,6 +45,19 @@ LEFT JOIN (
 ) c USING (dataset_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
 """
+# Tenants, with the last batch that settled for each since a moment.
+TENANTS = """
+SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, now()
+FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
+LEFT JOIN (
+    SELECT r.tenant_id, max(b.settled_at) AS last_at
+    FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
+    WHERE b.state = 'settled'
+      AND (%(hours)s::float8 IS NULL OR b.settled_at > now() - make_interval(secs => 3600 * %(hours)s))
+    GROUP BY r.tenant_id
+) b USING (tenant_id)
+WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND %(slug)s::text IS NULL
+"""
 
 
 class Task(StrEnum):
@@ -58,20 +71,25 @@ class Task(StrEnum):
     EXPIRE = "expire"
     SWEEP = "sweep"
     """Remove what nothing reaches any more from the table's folder."""
+    RAW = "raw"
+    """Remove what no ledger knows from a tenant's raw zone."""
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True)
 class Need:
-    """A task that a table wants, and why."""
+    """A task that a table, or all of a tenant, wants, and why."""
 
     tenant: Tenant
-    dataset_id: UUID
-    slug: str
+    dataset_id: UUID | None
+    slug: str | None
     task: Task
     reason: str
     weight: int
     """How much has piled up: tables with more go first."""
     day: date | None = None
+    since: datetime | None = None
+    """When it was done last."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,19 @@ class TableState:
     now: datetime
 
 
+@dataclass(frozen=True)
+class TenantState:
+    """A tenant's raw zone and claims, as the ledger and the last look at them tell."""
+
+    tenant_id: UUID
+    tenant: str
+    swept_at: datetime | None
+    retained_at: datetime | None
+    last_at: datetime | None
+    """When a batch settled last."""
+    now: datetime
+
+
 def needs(tenant: str | None = None, slug: str | None = None, *, recent: bool = False) -> list[Need]:
     """What every table (of a tenant, of a dataset) wants, the most urgent first.
 
@@ -142,8 +173,10 @@ def needs(tenant: str | None = None, slug: str | None = None, *, recent: bool = 
     with postgres.transaction("pulse_pipeline") as connection:
         days = [DayState(*row) for row in connection.execute(DAYS, values)]
         tables = [TableState(*row) for row in connection.execute(TABLES, values)]
+        tenants = [TenantState(*row) for row in connection.execute(TENANTS, values)]
     found = [need for day in days if (need := of_day(day, settings))]
     found += [need for table in tables for need in of_table(table, settings)]
+    found += [need for each in tenants for need in of_tenant(each, settings)]
     order = list(Task)
     return sorted(found, key=lambda need: (order.index(need.task), -need.weight))
 
@@ -205,9 +238,22 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
         yield need(Task.SWEEP, f"not searched for orphans since {since}", table.commits)
 
 
+def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
+    """What a tenant's raw zone and claims want."""
+    owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
+    swept, retained = tenant.swept_at, tenant.retained_at
+    if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
+        since = f"{swept:%Y-%m-%d %H:%M}" if swept else "it was made"
+        yield Need(owner, None, None, Task.RAW, f"not searched for orphans since {since}", 0, since=swept)
+    limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
+    limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
+    if limited and (retained is None or tenant.now - retained >= pause):
+        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", 0)
+
+
 def by_table(found: Iterable[Need]) -> list[list[Need]]:
-    """Needs of one table together, tables in the order of their first need."""
-    tables: dict[UUID, list[Need]] = {}
+    """Needs of one table, or of one tenant, together; in the order of the first of each."""
+    tables: dict[tuple[UUID, UUID | None], list[Need]] = {}
     for need in found:
-        tables.setdefault(need.dataset_id, []).append(need)
+        tables.setdefault((need.tenant.tenant_id, need.dataset_id), []).append(need)
     return list(tables.values())

@@ -34,6 +34,13 @@ ON CONFLICT (dataset_id) DO UPDATE SET seen_at = EXCLUDED.seen_at, snapshots = E
 """
 SWEPT = "UPDATE upkeep_tables SET swept_at = clock_timestamp() WHERE tenant_id = %s AND dataset_id = %s"
 
+SAVE_TENANT = """
+INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at)
+VALUES (%(tenant)s, %(swept)s, %(retained)s)
+ON CONFLICT (tenant_id) DO UPDATE SET swept_at = coalesce(EXCLUDED.swept_at, u.swept_at),
+    retained_at = coalesce(EXCLUDED.retained_at, u.retained_at)
+"""
+
 
 @dataclass(frozen=True)
 class DayFiles:
@@ -113,3 +120,18 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
         if swept:
             connection.execute(SWEPT, [tenant.tenant_id, dataset.dataset_id])
     return table
+
+
+def save_tenant(tenant: Tenant, *, swept: datetime | None = None, retained: datetime | None = None) -> None:
+    """Remember when a tenant's raw zone was searched, and its retention carried out; None: as it was."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(SAVE_TENANT, {"tenant": tenant.tenant_id, "swept": swept, "retained": retained})
+
+
+def database_time() -> datetime:
+    """What Postgres' clock says, by which the ledger is dated."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute("SELECT now()").fetchone()
+    assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+    now: datetime = row[0]
+    return now

@@ -7,7 +7,8 @@ metadata that a paused writer staged on the old one can never become current, it
 then is it read what the table reaches. A listed file that is in none of these can never come back. Before
 each page of deletions all of it is looked at again. Ages count only in addition, by the store's own clock.
 
-Rewriters hold the table's lease, as the sweep does; so do moves to another schema while they write files.
+The sweep holds the table's lease, so no rewriter is at work; and it waits for no move to another schema, but
+leaves the table to the next time when one is under way.
 """
 
 from datetime import timedelta
@@ -33,8 +34,12 @@ WHERE b.state <> 'settled' AND r.tenant_id = %s AND r.settled_at IS NULL
 """
 
 
-def sweep(tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta) -> None:
+def sweep(tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta, with_log: bool = True) -> None:
     """Remove the orphans of a table. The caller holds the table's lease.
+
+    Args:
+        min_age: orphans that are younger stay, by the object store's clock.
+        with_log: what earlier metadata files reach stays, as far as the table's log names them.
 
     Raises:
         RolledBack: commits of other writers are missing; nothing is removed, so that they can be found.
@@ -42,19 +47,21 @@ def sweep(tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta) -
     """
     location = ancestry.verified(tenant, dataset).location()
     newest = objects.store_time() - min_age
-    found = [each for each in objects.listed(location) if each.modified <= newest]
+    with rewrite.nobody_moving(dataset.dataset_id):
+        found = [each for each in objects.listed(location) if each.modified <= newest]
     spared = in_flight(tenant)
-    fence(tenant, dataset)
+    fence(tenant, dataset, with_log=with_log)
     reach = Reach()
     table = ancestry.verified(tenant, dataset)
-    orphans = [each for each in found if _is_orphan(each, table, reach.of(table), spared)]
+    reached = reach.of(table)
+    orphans = [each for each in found if _is_orphan(each, reached, spared)]
     done.before = {"objects": len(found), "bytes": sum(each.bytes for each in found)}
     fail_point("upkeep.before_delete")
     removed = size = 0
     for start in range(0, len(orphans), PAGE):
         table = ancestry.verified(tenant, dataset)
         spared, reached = spared | in_flight(tenant), reach.of(table)
-        victims = [each for each in orphans[start : start + PAGE] if _is_orphan(each, table, reached, spared)]
+        victims = [each for each in orphans[start : start + PAGE] if _is_orphan(each, reached, spared)]
         objects.delete(each.path for each in victims)
         removed += len(victims)
         size += sum(each.bytes for each in victims)
@@ -68,20 +75,16 @@ def in_flight(tenant: Tenant) -> frozenset[str]:
         return frozenset(batch for (batch,) in connection.execute(IN_FLIGHT, [tenant.tenant_id]))
 
 
-def _is_orphan(each: objects.Object, table: Table, reached: frozenset[str], spared: frozenset[str]) -> bool:
-    if each.path in reached or each.name.partition("-")[0] in spared:
-        return False
-    number = table_metadata.version(each.path)
-    # Metadata that is ahead of the table's is being staged just now, on top of it.
-    return number is None or number <= (table_metadata.version(table.metadata_location) or 0)
+def _is_orphan(each: objects.Object, reached: frozenset[str], spared: frozenset[str]) -> bool:
+    return each.path not in reached and each.name.partition("-")[0] not in spared
 
 
-def fence(tenant: Tenant, dataset: Dataset) -> None:
+def fence(tenant: Tenant, dataset: Dataset, *, with_log: bool) -> None:
     """Move the table to metadata that says the same: what was staged before can never be committed."""
 
     def stage(table: Table) -> Staged:
         document = table_metadata.read(table.metadata_location)
-        new = table_metadata.write_next(document, table.metadata_location)
+        new = table_metadata.write_next(document, table.metadata_location, with_log=with_log)
         return Staged(table.metadata_location, new, table.metadata.current_snapshot_id or 0)
 
     rewrite.commit(tenant, dataset, stage, lambda connection, staged: None)
