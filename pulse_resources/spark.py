@@ -1,6 +1,7 @@
 """Spark, reached through Spark Connect: the same address form serves one machine and a cluster."""
 
 import atexit
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ Task = TypeVar("Task")
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """A session of a process that is no Dagster run, closed when the block ends.
+    """A session of its own, closed when the block ends.
+
+    Dagster's runs share one, since another takes two seconds to begin; whoever closed that one would close it
+    for all of them.
 
     Raises:
         Transient: the server does not answer. (Left to itself, the client tries for many minutes.)
@@ -29,7 +33,8 @@ def session() -> Iterator[SparkSession]:
         socket.create_connection(spark.address, CONNECT_S).close()
     except OSError as error:
         raise Transient(f"Spark does not answer: {error}", remote=spark.remote) from error
-    opened = SparkSession.builder.remote(spark.remote).create()
+    own = re.sub(r"session_id=[^;]*;?", "", spark.remote)
+    opened = SparkSession.builder.remote(own).create()
     atexit.unregister(opened.client._cleanup_ml_cache)
     try:
         yield opened
