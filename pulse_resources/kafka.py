@@ -16,7 +16,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
 
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -165,6 +172,20 @@ def partition_counts() -> Mapping[str, int]:
     """How many partitions each topic has, in one request."""
     topics = admin().list_topics(timeout=TIMEOUT_S).topics
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+
+def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+    """The broker's settings of each topic, such as `retention.ms`.
+
+    Raises:
+        KafkaException: the broker does not answer, or there is no such topic.
+    """
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    described = admin().describe_configs(resources, request_timeout=TIMEOUT_S)
+    return {
+        resource.name: {name: str(entry.value) for name, entry in future.result().items()}
+        for resource, future in described.items()
+    }
 
 
 def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:

@@ -61,16 +61,49 @@ def write_next(document: Document, location: str, *, with_log: bool = True) -> s
     following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:] if with_log else []}
     folder, number = location.rpartition("/")[0], (version(location) or 0) + 1
     path = f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json"
-    # Bytes as they are: left to itself, Arrow may compress what it writes.
-    with object_store.file_system().open_output_stream(object_store.key(path), compression=None) as sink:
-        sink.write(orjson.dumps(following))
+    write(following, path)
     return path
 
 
+def write(document: Document, location: str) -> None:
+    """Write a metadata file. Raises OSError: the object store failed."""
+    # Bytes as they are: left to itself, Arrow may compress what it writes.
+    with object_store.file_system().open_output_stream(object_store.key(location), compression=None) as sink:
+        sink.write(orjson.dumps(document))
+
+
+def current_only(document: Document) -> Document:
+    """The document without its history: the snapshots that its branches and tags point at, and no log."""
+    wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
+    wanted.add(document.get("current-snapshot-id"))
+    kept = [snapshot for snapshot in document.get("snapshots", ()) if snapshot["snapshot-id"] in wanted]
+    return document | {"snapshots": kept, "snapshot-log": document.get("snapshot-log", [])[-1:]}
+
+
+def followed(document: Document, before: Document, after: Document) -> Document:
+    """What becomes of a document when a part of it, without some of the history, becomes another.
+
+    Args:
+        before, after: the part, before a change and after it.
+    """
+    changed = {snapshot["snapshot-id"]: snapshot for snapshot in after.get("snapshots", ())}
+    gone = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())} - changed.keys()
+    snapshots = {
+        snapshot["snapshot-id"]: snapshot
+        for snapshot in document.get("snapshots", ())
+        if snapshot["snapshot-id"] not in gone
+    }
+    known = before.get("snapshot-log", [])
+    log = [entry for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] not in gone]
+    log += [entry for entry in after.get("snapshot-log", ()) if entry not in known]
+    return after | {"snapshots": list((snapshots | changed).values()), "snapshot-log": log}
+
+
 def without_snapshots(document: Document, gone: Collection[int]) -> Document:
-    """The document without some snapshots; who came after them keeps the name of its parent."""
-    kept = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in gone]}
+    """The document without some snapshots, and what points at them; the next keep their parent's name."""
+    kept: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in gone]}
     kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in gone]
+    kept["refs"] = {n: ref for n, ref in document.get("refs", {}).items() if ref["snapshot-id"] not in gone}
     for part in ("statistics", "partition-statistics"):
         if part in document:
             kept[part] = [s for s in document[part] if s["snapshot-id"] not in gone]

@@ -31,6 +31,10 @@ MAY_IMPORT = {
     P + "dead_letters": {P + "dead_letters", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "backfill": {P + "backfill", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "curated": {P + "curated", P + "registry", P + "domain", P + "stages", "pulse_resources"},
+    P + "erasure": {
+        *(P + part for part in ("erasure", "curated", "lake", "registry", "domain", "stages")),
+        "pulse_resources",
+    },
     P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
     P + "defs": {
         P + "defs",
@@ -48,7 +52,16 @@ MAY_IMPORT = {
         *("pulse_api", "pulse_resources"),
         *(
             P + part
-            for part in ("registry", "stages", "domain", "lake", "dead_letters", "backfill", "curated")
+            for part in (
+                "registry",
+                "stages",
+                "domain",
+                "lake",
+                "dead_letters",
+                "backfill",
+                "curated",
+                "erasure",
+            )
         ),
     },
 }

@@ -54,6 +54,8 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
+    "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING),
+    "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SI",       NOTHING),
     "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
     "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
     "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
@@ -128,6 +130,13 @@ UPKEEP = (
     "INSERT INTO upkeep_tenants (tenant_id) VALUES (%(tenant)s)",
 )
 
+ERASURES = (
+    "INSERT INTO erasures (tenant_id, erasure_id, dataset_id, slug, field, salt, value_hash, covers)"
+    " SELECT tenant_id, 'any', dataset_id, slug, 'any', '', '', '{}' FROM pdm_datasets"
+    " WHERE tenant_id = %(tenant)s",
+    "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
+)
+
 
 @pytest.fixture(scope="module")
 def pair(stack: Settings) -> Pair:
@@ -143,7 +152,7 @@ def pair(stack: Settings) -> Pair:
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
         for owner in owners:
-            for statement in UPKEEP:
+            for statement in (*UPKEEP, *ERASURES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     for owner in owners:
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])

@@ -1,8 +1,8 @@
 """Reconcile: prove, from the tables, the dead letters and the ledger, that every event is there once.
 
 Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the
-settled position is exactly one of a row, a dead letter, a recorded duplicate, or an offset that holds no
-message. What is missing or double is named.
+settled position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset
+that holds no message. What is missing or double is named.
 """
 
 from collections import defaultdict
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import duck
@@ -32,6 +33,7 @@ DEAD_LETTERS = """
 SELECT partition, array_agg(event_offset) FROM dead_letters
 WHERE resolution IS DISTINCT FROM 'landed' GROUP BY partition
 """
+ERASED = "SELECT partition, offsets FROM erased_offsets"
 # The rows of a rollup's table, <slug>__<rollup>, are no events.
 TABLES = """
 SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables t
@@ -95,6 +97,7 @@ def reconcile_tenant(tenant: Tenant) -> TenantReport:
         ranges = connection.execute(RANGES).fetchall()
         for partition, offsets in connection.execute(DEAD_LETTERS):
             found[partition].others.append(np.array(offsets, np.int64))
+        erasures = connection.execute(ERASED).fetchall()
         tables = connection.execute(TABLES, [tenant.namespace]).fetchall()
         tables += connection.execute(DELETED).fetchall()
     dead_letters = sum(len(o) for f in found.values() for o in f.others)
@@ -104,6 +107,9 @@ def reconcile_tenant(tenant: Tenant) -> TenantReport:
         except Terminal as error:
             report.problems.append(Problem("unreadable", f"dataset {slug}: {error}", 1))
     rows = sum(len(o) for f in found.values() for o in f.rows)
+    for partition, offsets in erasures:  # they had landed
+        rows += _length(offsets)
+        found[partition].others.extend(_offsets(offsets))
     ends: dict[int, int] = defaultdict(int)
     covered = copied = 0
     for partition, start, end, drained, landed, duplicates, dead, copies, absent in ranges:
@@ -117,8 +123,7 @@ def reconcile_tenant(tenant: Tenant) -> TenantReport:
         report.dead_letters += dead
         covered += end - start - _length(absent)
         copied += _length(copies)
-        for span in (*copies, *absent):
-            found[partition].others.append(np.arange(span.lower, span.upper, dtype=np.int64))
+        found[partition].others.extend(_offsets((*copies, *absent)))
     for partition in sorted({*positions, *ends, *found}):
         settled = positions.get(partition, 0)
         if ends[partition] != settled:
@@ -135,6 +140,10 @@ def reconcile_tenant(tenant: Tenant) -> TenantReport:
         if counted != ledger:
             report.problems.append(Problem("count", f"{kind}: ledger {ledger}", counted - ledger))
     return report
+
+
+def _offsets(spans: "Iterable[Range[int]]") -> Iterable[Offsets]:
+    return (np.arange(span.lower or 0, span.upper or 0, dtype=np.int64) for span in spans)
 
 
 def _length(spans: "Multirange[int]") -> int:

@@ -35,7 +35,7 @@ COPY = "_copy"
 UPLOADS = 8
 _PARTITION_SHIFT = 48  # offsets stay far below 2^48, partitions below 2^15
 _DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingested_at"})
-_GZIP_LEVEL = 1
+GZIP_LEVEL = 1
 KNOWN_ROWS = 200
 """Rows up to which a candidate's handle names every position."""
 ROW_GROUP = 122_880
@@ -137,7 +137,7 @@ class LakeWriter:
     def _put_raw(self, slug: str, day: date, events: int, lines: "Iterable[bytes | pa.Buffer]") -> None:
         prefix = self._tenant.raw_prefix(self._bucket, slug)
         path = f"{prefix}/dt={day}/{self._name()}.jsonl.gz"
-        packer = isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+        packer = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, 31)
         content = b"".join([*map(packer.compress, lines), packer.flush()])
         self.raw_objects.append(RawObject(self._tenant.tenant_id, path, slug, day, events, len(content)))
         self._put(path, content)

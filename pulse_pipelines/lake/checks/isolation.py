@@ -40,6 +40,8 @@ RLS_TABLES = (
     "upkeep_tables",
     "upkeep_days",
     "upkeep_tenants",
+    "erasures",
+    "erased_offsets",
     "summaries",
     "iceberg_tables",
     "iceberg_namespace_properties",

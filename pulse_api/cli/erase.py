@@ -1,0 +1,115 @@
+"""`pulse erase`: remove a person's events from everywhere, and prove that they are gone."""
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pulse_api.cli import complete
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_pipelines import erasure, registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command("erase")
+def erase(
+    tenant: TenantSlug,
+    where: Annotated[
+        str, typer.Option(metavar="FIELD=VALUE", help="A property, event_id, trace_id or context.<path>.")
+    ],
+    dataset: Annotated[
+        str | None, typer.Option(help="The dataset's slug.", autocompletion=complete.datasets)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    verify: Annotated[
+        str | None, typer.Option(metavar="ID", help="Look everywhere for what this erasure removed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a person's events from the table, its history, the raw zone, dead letters and summaries.
+
+    It covers what has settled by now; the receipt says what Kafka still holds, and until when. If it was
+    interrupted, the same command goes on. There is no way back.
+
+    Example: pulse erase acme --dataset orders --where customer=ada@example.org --dry-run
+    """
+    owner = registry.find_tenant(tenant)
+    if verify is not None:
+        _verify(owner, verify, where, as_json)
+        return
+    if dataset is None:
+        raise UserError("which dataset?", fix="Name it with --dataset")
+    if dry_run or not yes:
+        found = erasure.survey(owner, dataset, where)
+        if dry_run:
+            _show_survey(found, as_json)
+            return
+        if not sys.stdin.isatty():
+            raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
+        question = f"Erase {found.rows:,} rows, {found.raw_events:,} raw events and {found.dead_letters:,} "
+        typer.confirm(f"{question}dead letters of {tenant}, for good?", abort=True, err=True)
+    with Console(stderr=True).status("erasing") as status:
+        receipt = erasure.erase(owner, dataset, where, lambda step: status.update(f"erasing: {step}"))
+    if as_json:
+        emit(receipt)
+    else:
+        _show_receipt(receipt, where)
+
+
+def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
+    with Console(stderr=True).status("looking everywhere"):
+        found = erasure.verify(owner, erasure_id, where)
+    if as_json:
+        emit({"clean": found.clean} | asdict(found))
+    else:
+        looked = ", ".join(f"{count:,} {what}" for what, count in found.looked_at.items())
+        say(f"{'clean' if found.clean else 'NOT CLEAN'}: looked at {looked}, dead letters and summaries")
+        for leftover in found.leftovers:
+            say(f"left: {leftover}")
+    if not found.clean:
+        remark("Erase again: what is left is removed by another erasure.")
+        raise typer.Exit(FAILED)
+
+
+def _show_survey(found: erasure.Survey, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
+    say(
+        f"would remove {found.rows:,} rows from {found.files:,} data files and {found.raw_events:,} events "
+        f"from {found.raw_objects:,} raw objects, and empty {found.dead_letters:,} dead letters"
+    )
+
+
+def _show_receipt(receipt: dict[str, Any], where: str) -> None:
+    removed, raw_zone, letters = receipt["removed"], receipt["raw_zone"], receipt["dead_letters"]
+    show_fields(
+        (
+            ("erasure", receipt["erasure_id"]),
+            ("of", f"{receipt['tenant']}, dataset {receipt['dataset']}, by {receipt['field']}"),
+            ("covers", ", ".join(f"{part}: {below}" for part, below in receipt["covers"].items())),
+            ("rows", removed["rows"]),
+            ("snapshots", removed["snapshots"]),
+            ("files deleted", receipt["table"]["objects_deleted"]),
+            ("raw events", f"{removed['raw_events']:,} in {len(raw_zone['objects']):,} objects"),
+            ("dead letters", removed["dead_letters"]),
+            ("summaries", removed["summaries"]),
+        )
+    )
+    if letters["unreadable"]:
+        remark(
+            f"{letters['unreadable']:,} dead letters are no JSON and have the value somewhere in their "
+            f"bytes: look at them with pulse dlq show: {', '.join(letters['unreadable_ids'])}"
+        )
+    rows = ((place["where"], place["until"] or "for ever", place["why"]) for place in receipt["remains"])
+    show_table(("remains", "until", "why"), rows, empty="Nothing remains")
+    field = where.partition("=")[0]
+    say(f"check it: pulse erase {receipt['tenant']} --where {field}=... --verify {receipt['erasure_id']}")

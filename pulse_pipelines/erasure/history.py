@@ -1,0 +1,26 @@
+"""History: the table forgets every snapshot but the current one, and what only they reached is deleted."""
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure.record import Erasure
+from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.lake.upkeep.expire import forget_history
+from pulse_resources import postgres
+
+STEP = "history"
+
+
+def forget(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+    """Make all earlier snapshots unreachable and delete their files. The caller holds the table's lease.
+
+    Raises:
+        RolledBack: commits of other writers are missing; nothing was deleted, so that they can be found.
+        Transient, OSError, psycopg.OperationalError: do it again.
+    """
+    done = forget_history(tenant, subject.dataset)
+    result = {
+        "snapshots_dropped": done.before["snapshots"] - done.after["snapshots"],
+        "objects_deleted": done.after["removed"],
+    }
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        record.done(connection, tenant, erasure.erasure_id, STEP, result)

@@ -1,0 +1,196 @@
+"""The raw zone: objects with the person's events are written again without their lines.
+
+An event lies in its dataset's folder, under its day or, as a dead letter, under the day that it was received;
+or in `_unresolved`, where its dataset did not exist yet. Objects are never changed: another one is written,
+both facts are committed together, then the old one is deleted. What no batch registered (a failed attempt
+left it) is deleted if it has the person's events.
+"""
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+
+import orjson
+from isal import igzip, isal_zlib
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure.record import Erasure
+from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.lake.upkeep import objects
+from pulse_pipelines.lake.upkeep.sweep import in_flight
+from pulse_pipelines.stages import files, raw
+from pulse_resources import postgres
+from pulse_resources.faults import fail_point
+from pulse_resources.settings import load_settings
+
+STEP = "raw_zone"
+TOGETHER = 50
+"""Objects in a transaction ..."""
+AT_A_TIME = 4
+"""... and of these read side by side."""
+SUFFIX = ".jsonl.gz"
+
+REGISTERED = """
+SELECT path, slug, day, events, batch_id FROM raw_objects
+WHERE tenant_id = %s AND slug = ANY(%s) AND removed_at IS NULL ORDER BY path
+"""
+EVERY_PATH = "SELECT path, removed_at IS NOT NULL FROM raw_objects WHERE tenant_id = %s AND slug = ANY(%s)"
+REMOVE = """
+UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %s AND path = %s AND removed_at IS NULL
+"""
+INSTEAD = """
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A raw object that a batch settled."""
+
+    path: str
+    slug: str
+    day: date
+    events: int
+    batch_id: str
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A raw object that held events of the person, and the one that takes its place."""
+
+    before: Registered
+    erased: int
+    path: str | None
+    """None: nothing else was in it."""
+    bytes: int
+
+
+def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+    """Remove the person's lines from the tenant's raw zone; goes on where an earlier call ended.
+
+    Raises:
+        OSError: the object store failed; what was done is recorded.
+        psycopg.OperationalError: Postgres failed; what was done is recorded.
+    """
+    step = erasure.steps.get(STEP) or {"objects": [], "orphans": 0}
+    objects.delete(entry["removed"] for entry in step["objects"])  # if a process died before it did
+    registered = _registered(tenant, subject)
+    with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="erase") as pool:
+        for start in range(0, len(registered), TOGETHER):
+            chunk = registered[start : start + TOGETHER]
+            cleaned = [c for c in pool.map(lambda each: _clean(each, subject, erasure), chunk) if c]
+            if cleaned:
+                _commit(tenant, erasure.erasure_id, cleaned, step)
+                fail_point("erase.raw.before_delete")
+                objects.delete(each.before.path for each in cleaned)
+    orphans = [path for path in unregistered(tenant, subject) if events_of(raw.content(path), subject)]
+    objects.delete(orphans)
+    step["orphans"] += len(orphans)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        record.done(connection, tenant, erasure.erasure_id, STEP, step | {"complete": True})
+
+
+def slugs(subject: Subject) -> list[str]:
+    """The folders of the raw zone that may hold events of the subject's dataset."""
+    return [subject.dataset.slug, files.UNRESOLVED]
+
+
+def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        rows = connection.execute(REGISTERED, [tenant.tenant_id, slugs(subject)])
+        return [Registered(*row) for row in rows]
+
+
+def count(tenant: Tenant, subject: Subject) -> tuple[int, int]:
+    """How many registered objects have events of the person, and how many events."""
+    with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="search") as pool:
+        found = list(pool.map(lambda each: len(_found(each, subject)), _registered(tenant, subject)))
+    return sum(hits > 0 for hits in found), sum(found)
+
+
+def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
+    """Objects that are in the store and should not be: no batch registered them, or they were removed.
+
+    The store is listed first, then what is in flight is read, then what is registered: an object of a batch
+    that settles meanwhile is in one of the two.
+    """
+    bucket = load_settings().object_store.bucket
+    listed = [
+        each for slug in slugs(subject) for each in objects.listed(f"{tenant.raw_prefix(bucket, slug)}/")
+    ]
+    spared = in_flight(tenant)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        known = dict(connection.execute(EVERY_PATH, [tenant.tenant_id, slugs(subject)]).fetchall())
+    for each in listed:
+        if known.get(each.path, True) and each.name.partition("-")[0] not in spared:
+            yield each.path
+
+
+def _found(each: Registered, subject: Subject) -> frozenset[int]:
+    try:
+        return events_of(raw.content(each.path), subject)
+    except FileNotFoundError:  # retention was faster
+        return frozenset()
+
+
+def events_of(packed: bytes, subject: Subject) -> frozenset[int]:
+    """Numbers of the lines of a raw object that are events of the person.
+
+    Raises:
+        OSError: the object is damaged.
+    """
+    with igzip.open(io.BytesIO(packed)) as lines:  # type: ignore[no-untyped-call]
+        return frozenset(number for number, line in enumerate(lines) if _is_of(line, subject))
+
+
+def _is_of(line: bytes, subject: Subject) -> bool:
+    head, event, rest = line.partition(b',"event":')
+    if event:
+        if not subject.may_be_in(rest):
+            return False
+        origin, payload = orjson.loads(head + b"}"), rest.rstrip(b"\n")[:-1]
+    else:
+        origin = orjson.loads(line)
+        payload = base64.b64decode(origin["bytes"])
+    try:
+        return subject.covered(origin["partition"], origin["offset"]) and subject.is_of(orjson.loads(payload))
+    except orjson.JSONDecodeError:  # what no one can decode is nobody's: see the dead letters
+        return False
+
+
+def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
+    hits = _found(each, subject)
+    if not hits:
+        return None
+    if len(hits) == each.events:
+        return Cleaned(each, len(hits), None, 0)
+    packer = isal_zlib.compressobj(files.GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+    with igzip.open(io.BytesIO(raw.content(each.path))) as lines:  # type: ignore[no-untyped-call]
+        kept = (packer.compress(line) for number, line in enumerate(lines) if number not in hits)
+        packed = b"".join([*kept, packer.flush()])
+    # The same name, and the same bytes, however often it is tried.
+    path = f"{each.path.removesuffix(SUFFIX)}-{erasure.erasure_id}{SUFFIX}"
+    files.put(path, packed)
+    return Cleaned(each, len(hits), path, len(packed))
+
+
+def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
+    """Register the new objects instead of the old ones; what retention removed meanwhile is left out."""
+    entries = list(step["objects"])  # type: ignore[call-overload]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        for each in cleaned:
+            before, instead = each.before, each.path
+            if not connection.execute(REMOVE, [tenant.tenant_id, before.path]).rowcount:
+                continue
+            if instead is not None:
+                values = [tenant.tenant_id, instead, before.slug, before.day, before.events - each.erased]
+                connection.execute(INSTEAD, [*values, each.bytes, before.batch_id])
+            entries.append({"removed": before.path, "instead": instead, "events": each.erased})
+        record.done(connection, tenant, erasure_id, STEP, step | {"objects": entries})
+        fail_point("erase.raw.before_commit")
+    step["objects"] = entries

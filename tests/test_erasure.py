@@ -1,0 +1,534 @@
+"""A person is erased from every store, nobody else is, and whoever doubts it can look again."""
+
+import gzip
+import io
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fix_ingest import Owner, ingest, make_owner
+from fix_lake import superuser
+from fix_stack import pulse
+from test_backfill import rebuilt
+from typer.testing import CliRunner
+
+from pulse_api import cli
+from pulse_pipelines import erasure, registry
+from pulse_pipelines.domain.schema import Kind
+from pulse_pipelines.erasure import rows as erased_rows
+from pulse_pipelines.erasure.subject import Subject, subject
+from pulse_pipelines.lake import snapshots
+from pulse_pipelines.lake.preview import preview
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.lake.upkeep import objects
+from pulse_pipelines.stages import files, raw, rewrite
+from pulse_resources import object_store, postgres
+from pulse_resources.errors import NotFound, Terminal, Transient, UserError
+
+pytestmark = pytest.mark.usefixtures("stack")
+
+ADA = "ada-lovelace@example.org"
+BOB = "bob@example.org"
+
+
+def of(event_id: str, person: str, day: str = "2026-11-19", **more: Any) -> bytes:
+    """A valid event of a person."""
+    document = {
+        "event_id": event_id,
+        "dataset": "orders",
+        "timestamp": f"{day}T10:00:00Z",
+        "data": {"country": person} | more.pop("data", {}),
+    }
+    return json.dumps(document | more).encode()
+
+
+def events(person: str, tag: str) -> list[bytes]:
+    """Events of a person in all the ways that they can be stored."""
+    escaped = of(f"{tag}-escaped", person).replace(person[0].encode(), f"\\u{ord(person[0]):04x}".encode())
+    return [
+        of(f"{tag}-1", person),
+        of(f"{tag}-2", person, "2026-11-18"),
+        of(f"{tag}-1", person, data={"count": 2}),  # a copy
+        escaped,
+        of(f"{tag}-bad", person, data={"count": "many"}),  # does not follow the schema
+        json.dumps({"dataset": "orders", "data": {"country": person}}).encode(),  # no event at all
+    ]
+
+
+def run(*arguments: str) -> tuple[int, Any]:
+    result = CliRunner().invoke(cli.app, ["erase", *arguments, "--json"])
+    try:
+        return result.exit_code, json.loads(result.stdout)
+    except ValueError:
+        return result.exit_code, result.output
+
+
+def erase(owner: Owner, where: str) -> Any:
+    code, receipt = run(owner.tenant.slug, "--dataset", "orders", "--where", where, "--yes")
+    assert code == 0, receipt
+    return receipt
+
+
+def verify(owner: Owner, receipt: Any, where: str) -> tuple[int, Any]:
+    return run(owner.tenant.slug, "--where", where, "--verify", receipt["erasure_id"])
+
+
+def stored(owner: Owner, *, data: bool = True) -> dict[str, bytes]:
+    """Everything that any store has of a tenant, by where it is, as it would be read."""
+    found: dict[str, bytes] = {}
+    for folder in (f"iceberg/{owner.tenant.namespace}", f"raw/{owner.tenant.tenant_id.hex}"):
+        for each in objects.listed(f"s3://pulse/{folder}/"):
+            content = raw.content(each.path)
+            if each.name.endswith(".gz"):
+                content = gzip.decompress(content)
+                content += b"".join(json.dumps(json.loads(line)).encode() for line in content.splitlines())
+            elif each.name.endswith(".parquet"):
+                table = pq.read_table(pa.BufferReader(content))
+                content += json.dumps(table.to_pylist(), default=str).encode()
+            found[each.path] = content
+    with superuser() as connection:
+        for table in ("dead_letters", "summaries", "erasures", "erased_offsets", "landings", "upkeep_log"):
+            query = f"SELECT * FROM {table} WHERE tenant_id = %s ORDER BY 1, 2"
+            rows = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+            found[table] = repr(rows).encode()
+    return found
+
+
+def where_is(owner: Owner, value: str) -> list[str]:
+    """Where the stores have a value; bounds in manifests are its first 16 characters."""
+    return [place for place, content in stored(owner).items() if value[:16].encode() in content]
+
+
+def balanced(owner: Owner) -> None:
+    report = reconcile_tenant(owner.tenant)
+    assert report.balanced, report.problems
+    with superuser() as connection:
+        query = "SELECT coalesce(sum(rows), 0) FROM landings WHERE tenant_id = %s"
+        assert connection.execute(query, [owner.tenant.tenant_id]).fetchone() == (len(owner.rows()),)
+
+
+@dataclass(frozen=True)
+class Erased:
+    owner: Owner
+    other: Owner
+    before: dict[str, bytes]
+    """What the other tenant's stores had."""
+    snapshots: list[int]
+    receipt: Any
+
+
+@pytest.fixture(scope="module")
+def erased() -> Erased:
+    """Ada is erased from one of two tenants that have the same events, of two batches each."""
+    owner, other = make_owner(), make_owner()
+    for tag in ("x", "y"):
+        for each in (owner, other):
+            each.send(*events(ADA, tag), *events(BOB, f"bob-{tag}"), f"no json {ADA}".encode())
+        ingest(owner, other)
+    with superuser() as connection:
+        connection.execute(
+            "INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows,"
+            " computed_at) SELECT tenant_id, dataset_id, 'types', '2026-11-19', '', now(), '{}', %s, now()"
+            " FROM pdm_datasets WHERE tenant_id = ANY(%s)",
+            [json.dumps([{"country": ADA}]), [owner.tenant.tenant_id, other.tenant.tenant_id]],
+        )
+    history = [s.snapshot_id for s in snapshots.snapshots(owner.tenant, "orders")]
+    assert len(where_is(owner, ADA)) > 8, "the test would show nothing"
+    before = stored(other)
+    return Erased(owner, other, before, history, erase(owner, f"country={ADA}"))
+
+
+def test_the_person_is_nowhere_and_everybody_else_is(erased: Erased) -> None:
+    undecodable = ["dead_letters"]  # which nobody can tell whose they are: the receipt names them
+    left = where_is(erased.owner, ADA)
+    assert [place for place in left if place not in undecodable and "_unresolved" not in place] == []
+    ids = [row["id"] for row in erased.owner.rows()]
+    assert sorted(ids) == sorted(f"bob-{tag}-{name}" for tag in "xy" for name in ("1", "2", "escaped"))
+    letters = erased.owner.dead_letters()
+    emptied = [letter for letter in letters if letter["payload"] == b""]
+    assert {letter["detail"] for letter in emptied} == {"erased"}
+    assert (len(letters), len(emptied)) == (10, 4)
+    assert sum(BOB.encode() in bytes(letter["payload"]) for letter in letters) == 4
+
+
+def test_another_tenant_with_the_same_value_is_as_it_was(erased: Erased) -> None:
+    assert stored(erased.other) == erased.before
+    assert len([row for row in erased.other.rows() if row["country"] == ADA]) == 6
+
+
+def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> None:
+    receipt = erased.receipt
+    assert ADA not in json.dumps(receipt)
+    assert receipt["removed"] == {
+        "rows": 6,
+        "dead_letters": 4,
+        "raw_events": 12,
+        "summaries": 1,
+        "snapshots": 2,
+    }
+    assert receipt["table"]["days"] == {"2026-11-18": 2, "2026-11-19": 4}
+    assert receipt["covers"]["partition 0"] == "offsets below 26"
+    assert receipt["dead_letters"]["unreadable_ids"] == ["0-12", "0-25"]
+    rewritten = receipt["raw_zone"]["objects"]
+    assert sum(entry["events"] for entry in rewritten) == 12
+    with superuser() as connection:
+        query = "SELECT path FROM raw_objects WHERE tenant_id = %s AND removed_at IS NULL"
+        live = {path for (path,) in connection.execute(query, [erased.owner.tenant.tenant_id])}
+    assert {entry["instead"] for entry in rewritten if entry["instead"]} <= live
+    assert not {entry["removed"] for entry in rewritten} & live
+    for entry in rewritten:
+        with pytest.raises(FileNotFoundError):
+            raw.content(entry["removed"])
+    topics = [place["where"] for place in receipt["remains"]]
+    assert topics == [f"Kafka topic {erased.owner.tenant.topic}{suffix}" for suffix in ("", ".dlq")]
+    assert all(place["until"] > receipt["finished_at"] for place in receipt["remains"])
+
+
+def test_time_does_not_go_back(erased: Erased) -> None:
+    (left,) = snapshots.snapshots(erased.owner.tenant, "orders")
+    assert left.snapshot_id not in erased.snapshots
+    for snapshot in erased.snapshots:
+        with pytest.raises(NotFound):
+            preview(erased.owner.tenant, "orders", 10, snapshot_id=snapshot)
+
+
+def test_the_ledger_balances_and_the_offsets_are_accounted_for(erased: Erased) -> None:
+    balanced(erased.owner)
+    balanced(erased.other)
+
+
+def test_a_redelivery_does_not_bring_the_event_back(erased: Erased) -> None:
+    erased.owner.send(of("x-1", ADA))
+    ingest(erased.owner)
+    assert "x-1" not in {row["id"] for row in erased.owner.rows()}
+    again = erase(erased.owner, f"country={ADA}")  # what it left in the raw zone, another erasure covers
+    assert (again["removed"]["rows"], again["removed"]["raw_events"]) == (0, 1)
+    assert again["erasure_id"] != erased.receipt["erasure_id"]
+    balanced(erased.owner)
+
+
+def test_verify_says_clean(erased: Erased) -> None:
+    code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
+    assert (code, found["clean"], found["leftovers"]) == (0, True, [])
+    assert found["looked_at"]["data files"] >= 2
+    assert found["looked_at"]["raw objects"] >= 4
+
+
+def test_verify_wants_the_value_that_it_was_made_with(erased: Erased) -> None:
+    for where in (f"country={BOB}", f"event_id={ADA}"):
+        assert verify(erased.owner, erased.receipt, where)[0] == 2
+    assert run(erased.owner.tenant.slug, "--where", f"country={ADA}", "--verify", "none")[0] == 2
+    other = verify(erased.other, erased.receipt, f"country={ADA}")
+    assert other[0] == 2, "another tenant's erasure does not exist"
+
+
+@pytest.fixture
+def planted(erased: Erased) -> Iterator[str]:
+    """Objects that a test puts beside the tenant's, removed at the end."""
+    before = set(stored(erased.owner))
+    yield f"s3://pulse/raw/{erased.owner.tenant.tenant_id.hex}"
+    left = set(stored(erased.owner)) - before
+    for path in left:
+        object_store.file_system().delete_file(object_store.key(path))
+
+
+def test_verify_notices_a_raw_object_that_was_left(erased: Erased, planted: str) -> None:
+    line = b'{"partition":0,"offset":0,"received_ms":1,"event":' + of("x-1", ADA) + b"}\n"
+    for folder in ("orders", "_unresolved"):
+        path = f"{planted}/{folder}/dt=2026-11-19/old-1.jsonl.gz"
+        files.put(path, gzip.compress(line))
+        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
+        assert (code, found["leftovers"]) == (1, [f"1 events in {path}"])
+        object_store.file_system().delete_file(object_store.key(path))
+
+
+def test_verify_notices_a_data_file_that_nothing_reaches(erased: Erased, planted: str) -> None:
+    table = rewrite.current(erased.owner.tenant, registry.find_dataset(erased.owner.tenant, "orders"))
+    row = {"country": ADA, "_kafka_partition": 0, "_offset": 0}
+    for country, covered in ((ADA, True), (BOB, False)):
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist([row | {"country": country}]), sink)
+        path = f"{table.location()}/data/timestamp_day=2026-11-19/old-{country[:3]}.parquet"
+        files.put(path, sink.getvalue())
+        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
+        assert (code, found["leftovers"]) == ((1, [f"1 events in {path}"]) if covered else (0, []))
+        object_store.file_system().delete_file(object_store.key(path))
+
+
+def test_verify_notices_a_dead_letter_and_a_summary_that_were_left(erased: Erased) -> None:
+    tenant_id = erased.owner.tenant.tenant_id
+    letter = (
+        "UPDATE dead_letters SET payload = %s WHERE tenant_id = %s AND (partition, event_offset) = (0, 4)"
+    )
+    summary = (
+        "INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows,"
+        " computed_at) SELECT tenant_id, dataset_id, 'daily', '2026-11-18', '', %s::timestamptz, '{}', '[]',"
+        " now() FROM pdm_datasets WHERE tenant_id = %s"
+    )
+    with superuser() as connection:
+        connection.execute(letter, [of("x-bad", ADA), tenant_id])
+        connection.execute(summary, ["2026-01-01T00:00:00Z", tenant_id])
+        code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
+        connection.execute(letter, [b"", tenant_id])
+        connection.execute("DELETE FROM summaries WHERE tenant_id = %s", [tenant_id])
+        connection.execute(summary, ["2100-01-01T00:00:00Z", tenant_id])  # computed since
+    assert (code, found["leftovers"]) == (1, ["dead letter 0-4", "summary daily of 2026-11-18"])
+    assert verify(erased.owner, erased.receipt, f"country={ADA}")[0] == 0
+
+
+# what matches ------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_changes_nothing_and_counts_the_same(owner: Owner) -> None:
+    owner.send(*events(ADA, "a"), *events(BOB, "b"))
+    ingest(owner)
+    before = stored(owner)
+    code, survey = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--dry-run")
+    assert stored(owner) == before
+    assert (code, survey) == (
+        0,
+        {"rows": 3, "files": 2, "dead_letters": 2, "raw_events": 6, "raw_objects": survey["raw_objects"]},
+    )
+    without_consent = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}")
+    assert without_consent[0] == 2
+    assert stored(owner) == before
+    removed = erase(owner, f"country={ADA}")["removed"]
+    assert {name: removed[name] for name in ("rows", "dead_letters", "raw_events")} == {
+        name: survey[name] for name in ("rows", "dead_letters", "raw_events")
+    }
+    balanced(owner)
+
+
+def test_fields_of_every_kind(owner: Owner) -> None:
+    owner.send(
+        *(of(f"int{n}", "x", data={"count": value}) for n, value in enumerate((7, 70, 7.0))),
+        *(of(f"num{n}", "x", data={"amount": value}) for n, value in enumerate((0.5, 5e-1, 5))),
+        of("traced", "x", trace_id="t-1"),
+        of("deep", "x", context={"user": {"id": "u1", "other": 1}}),
+        of("shallow", "x", context={"user": "u1"}),
+        of("extra", "x", data={"nick": "x"}),
+        of("kept", "x"),
+    )
+    ingest(owner)
+
+    def left(where: str) -> set[str]:
+        before = {row["id"] for row in owner.rows()}
+        count = erase(owner, where)["removed"]["rows"]
+        gone = before - {row["id"] for row in owner.rows()}
+        assert count == len(gone)
+        return gone
+
+    assert left("count=7") == {"int0", "int2"}
+    assert left("amount=0.5") == {"num0", "num1"}
+    assert left("trace_id=t-1") == {"traced"}
+    assert left("context.user.id=u1") == {"deep"}
+    assert left("event_id=num2") == {"num2"}
+    assert left("data.country=y") == set()
+    balanced(owner)
+    assert left("data.country=x") == {"int1", "shallow", "extra", "kept"}
+    assert owner.rows() == []
+    balanced(owner)
+
+
+def orders(owner: Owner, where: str) -> Subject:
+    return subject(registry.find_dataset(owner.tenant, "orders"), where)
+
+
+def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(owner: Owner) -> None:
+    owner.send(of("before", "x", data={"nick": ADA}), of("other", "x", data={"nick": "b", "more": [ADA]}))
+    ingest(owner)
+    schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
+    schema["properties"]["nick"] = {"type": "string"}
+    uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
+    registry.move_dataset(owner.tenant, "orders", uri)
+    owner.send(of("after", "x", data={"nick": ADA}))
+    ingest(owner)
+    assert erase(owner, f"nick={ADA}")["removed"]["rows"] == 2
+    assert {row["id"] for row in owner.rows()} == {"other"}
+    balanced(owner)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("country", "no <field>=<value>"),
+        ("country=", "no <field>=<value>"),
+        ("nothing=1", "declares no property 'nothing'"),
+        ("data.event_id=1", "declares no property 'event_id'"),
+        ("active=true", "is a boolean"),
+        ("signup_at=2026-11-19", "is a timestamptz"),
+        ("address=x", "is a struct"),
+        ("count=many", "is an integer"),
+        ("count=7.0", "is an integer"),
+        ("amount=0,5", "is a number"),
+        ("context.=x", "is no path"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_an_error(owner: Owner, where: str, says: str) -> None:
+    code, said = run(owner.tenant.slug, "--dataset", "orders", "--where", where, "--yes")
+    assert code == 2
+    assert says in said
+
+
+def test_an_unknown_dataset_or_none_is_an_error(owner: Owner) -> None:
+    assert run(owner.tenant.slug, "--dataset", "absent", "--where", "a=b", "--yes")[0] == 2
+    assert run(owner.tenant.slug, "--where", "a=b", "--yes")[0] == 2
+    with pytest.raises(UserError):
+        orders(owner, "absent=1")
+
+
+def test_what_a_received_event_says_is_compared_as_it_is(owner: Owner) -> None:
+    def found(where: str, value: object) -> bool:
+        return orders(owner, where).is_of({"dataset": "orders", "data": {"country": value, "count": value}})
+
+    assert found("country=7", "7")
+    assert found("country=7", 7), "a dead letter may have a number where a string belongs"
+    assert found("count=7", "7"), "and a string where a number belongs"
+    assert not found("country=7", "07")
+    assert not found("country=7_0", 70)
+    assert not found("count=1", True)
+    assert not found("country=x", ["x"])
+    assert found("count=9007199254740993", 9007199254740993)
+    assert not found("count=9007199254740993", 9007199254740992)
+    assert not orders(owner, "country=x").is_of({"dataset": "other", "data": {"country": "x"}})
+    assert not orders(owner, "country=x").is_of(["orders"])
+    assert orders(owner, "amount=1e400").kind is Kind.DOUBLE
+
+
+def test_text_that_cannot_say_the_value_is_not_decoded(owner: Owner) -> None:
+    assert not orders(owner, "country=ada").may_be_in(b'{"a":"bob"}')
+    assert orders(owner, "country=ada").may_be_in(b'{"a":"\\u0061da"}')
+    assert orders(owner, "country=ada").may_be_in(b'{"a":"ada"}')
+    assert orders(owner, "count=10").may_be_in(b'{"a":1e1}')
+
+
+# beside others ---------------------------------------------------------------------------------
+
+
+def test_events_that_are_not_settled_are_for_the_next_erasure(owner: Owner) -> None:
+    owner.send(*events(ADA, "a"))
+    ingest(owner)
+    owner.send(of("late", ADA))
+    receipt = erase(owner, f"country={ADA}")
+    assert receipt["covers"]["partition 0"] == "offsets below 6"
+    ingest(owner)
+    assert [row["id"] for row in owner.rows()] == ["late"]
+    assert verify(owner, receipt, f"country={ADA}")[0] == 0, "it says what it covers"
+    assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1
+    assert owner.rows() == []
+    balanced(owner)
+
+
+def test_whoever_commits_first_is_waited_for(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch lands between the staging and the commit: the erasure begins again, the batch stays."""
+    owner.send(*events(ADA, "a"), *events(BOB, "b"))
+    ingest(owner)
+    owner.send(of("meanwhile", BOB))
+    landed: list[str] = []
+
+    def first(point: str) -> None:
+        if point == "rewrite.staged" and not landed:
+            landed.append(ingest(owner))
+
+    written = []
+    monkeypatch.setattr(rewrite, "fail_point", first)
+    put = erased_rows._clean
+    monkeypatch.setattr(erased_rows, "_clean", lambda *args: written.append(args) or put(*args))
+    receipt = erase(owner, f"country={ADA}")
+    assert landed
+    assert receipt["removed"]["rows"] == 3
+    assert len(written) == 2, "what was written for the first try serves the second"
+    assert "meanwhile" in {row["id"] for row in owner.rows()}
+    balanced(owner)
+
+
+def test_a_table_that_somebody_rewrites_is_left_alone(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulse_pipelines.erasure.run.PATIENCE_S", 0.1)
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    with rewrite.lease(dataset.dataset_id), pytest.raises(Transient):
+        erasure.erase(owner.tenant, "orders", "country=x")
+    erasure.erase(owner.tenant, "orders", "country=x")  # of an empty table
+
+
+def test_a_landed_dead_letter_is_a_dead_letter_again(owner: Owner) -> None:
+    """A backfill made a row of it: the ledger's counts go back, and another backfill finds nothing."""
+
+    owner.send(of("a", ADA), of("b", BOB), of("c", ADA, schema_version=2, data={"nick": "x"}))
+    ingest(owner)
+    assert [letter["reason"] for letter in owner.dead_letters()] == ["unknown_schema_version"]
+    schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
+    schema["properties"]["nick"] = {"type": "string"}
+    uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
+    registry.move_dataset(owner.tenant, "orders", uri)
+    rebuilt(owner)
+    assert [row["id"] for row in owner.rows()] == ["a", "b", "c"]
+    balanced(owner)
+    assert erase(owner, f"country={ADA}")["removed"]["rows"] == 2
+    balanced(owner)
+    with superuser() as connection:
+        query = "SELECT resolution, landed_by, payload FROM dead_letters WHERE tenant_id = %s"
+        assert connection.execute(query, [owner.tenant.tenant_id]).fetchall() == [("erased", None, b"")]
+    rebuilt(owner)
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    balanced(owner)
+
+
+def test_the_roll_back_of_a_table_is_not_made_final(owner: Owner) -> None:
+    """Rows of the ledger are missing: history is what brings them back, so it is not forgotten."""
+    owner.send(*events(ADA, "a"))
+    ingest(owner)
+    with superuser() as connection:
+        query = "UPDATE landings SET rows = rows + 1 WHERE tenant_id = %s AND day = '2026-11-19'"
+        connection.execute(query, [owner.tenant.tenant_id])
+    with pytest.raises(Terminal, match="rolled back"):
+        erasure.erase(owner.tenant, "orders", f"country={ADA}")
+
+
+# killed anywhere ---------------------------------------------------------------------------------
+
+POINTS = (
+    "erase.planned",
+    "rewrite.before_commit",
+    "rewrite.after_commit",
+    "erase.letters.before_commit",
+    "erase.raw.before_commit",
+    "erase.raw.before_delete",
+    "upkeep.before_delete",
+    "erase.after.history",
+)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Owner:
+    """A tenant with a person for each point to die at."""
+    owner = make_owner()
+    for number in range(len(POINTS)):
+        owner.send(*events(f"person-{number}-of-many@example.org", f"p{number}"))
+        if number % 4 == 3:
+            ingest(owner)
+    return owner
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owner, point: str) -> None:
+    person = f"person-{POINTS.index(point)}-of-many@example.org"
+    others = {row["id"] for row in crowd.rows() if row["country"] != person}
+    command = (crowd.tenant.slug, "--dataset", "orders", "--where", f"country={person}", "--yes")
+    dying = pulse("erase", *command, check=False, PULSE_FAIL_POINT=point)
+    assert dying.returncode == -signal.SIGKILL, dying.stdout + dying.stderr
+    with postgres.tenant_transaction("pulse_pipeline", crowd.tenant.tenant_id) as connection:
+        query = "SELECT erasure_id FROM erasures WHERE finished_at IS NULL"
+        ((begun,),) = connection.execute(query).fetchall()
+    receipt = erase(crowd, f"country={person}")
+    assert receipt["erasure_id"] == begun
+    removed = {name: receipt["removed"][name] for name in ("rows", "dead_letters", "raw_events")}
+    assert removed == {"rows": 3, "dead_letters": 2, "raw_events": 6}
+    assert [place for place in stored(crowd) if person.encode() in stored(crowd)[place]] == []
+    assert {row["id"] for row in crowd.rows()} == others
+    balanced(crowd)
+    assert verify(crowd, receipt, f"country={person}")[0] == 0
