@@ -8,26 +8,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import orjson
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSchemaUpdate,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     TableRequirement,
     TableUpdate,
 )
 from typing_extensions import override
 
-from pulse_resources import object_store, postgres
+from pulse_resources import object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
 
 CATALOG = "pulse"
@@ -90,17 +92,31 @@ def swap(connection: postgres.Connection, table: TableName, old: str, new: str) 
     return connection.execute(SWAP, values).rowcount == 1
 
 
-def load_table(table: TableName, location: str) -> Table:
-    """The table as of one metadata file; a commit through it only stages (see `stage`).
+def load_table(table: TableName, location: str, *, history: bool = True) -> Table:
+    """The table as of one metadata file; a commit through it only stages (see `stage_append`).
+
+    Args:
+        history: with it, the table has all of its snapshots; without, the current one, which is all that
+            a commit needs: pyiceberg copies each snapshot a dozen times for one. What is staged has all.
 
     Raises:
         Terminal: the metadata file does not exist.
+        ValueError: it is damaged.
     """
-    try:
-        metadata = FromInputFile.table_metadata(file_io().new_input(location))
-    except FileNotFoundError as error:
-        raise Terminal("the table's metadata file is gone", location=location) from error
-    return Table(table, metadata, location, file_io(), _StagingCatalog(CATALOG))
+    return _table(table, location, table_metadata.read(location), history=history)
+
+
+def _table(name: TableName, location: str, document: table_metadata.Document, *, history: bool) -> Table:
+    seen = document if history else table_metadata.current_only(document)
+    metadata = TableMetadataUtil.parse_obj(seen)
+    return Table(name, metadata, location, file_io(), _StagingCatalog(document))
+
+
+def _for_commit(table: Table) -> Table:
+    catalog = table.catalog
+    assert isinstance(catalog, _StagingCatalog)  # noqa: S101 - tables come from `load_table`
+    namespace, name = table.name()
+    return _table((namespace, name), table.metadata_location, catalog.document, history=False)
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,7 @@ def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
     Raises:
         OSError: the object store failed.
     """
-    old = table.metadata_location
+    table, old = _for_commit(table), table.metadata_location
     with (
         table.transaction() as transaction,
         transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append,
@@ -137,6 +153,7 @@ def stage_replace(
     added: Iterable[DataFile],
     summary: Mapping[str, str],
     schema: Schema | None = None,
+    keep: int | None = None,
 ) -> Staged:
     """Write an overwrite snapshot that has other data files in place of some, without committing.
 
@@ -144,11 +161,13 @@ def stage_replace(
         removed: data files of the current snapshot; that they are in it is for the caller to know.
         added: those that take their place, by the table's current schema, or by `schema`.
         schema: what the table's schema becomes with this snapshot; None: it stays.
+        keep: snapshots that the table has then, this one included; None: all that it has.
 
     Raises:
         OSError: the object store failed.
     """
-    old = table.metadata_location
+    table, old = _for_commit(table), table.metadata_location
+    known = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     with table.transaction() as transaction:
         if schema is not None:
             transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
@@ -157,6 +176,9 @@ def stage_replace(
                 overwrite.delete_data_file(file)
             for file in added:
                 overwrite.append_data_file(file)
+        if keep is not None and len(known) >= keep:
+            expired = [snapshot.snapshot_id for snapshot in known[: len(known) + 1 - keep]]
+            transaction._apply((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}),))
     snapshot = table.metadata.current_snapshot_id
     if snapshot is None or table.metadata_location == old:
         raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
@@ -184,7 +206,7 @@ def stage_schema(
     Raises:
         OSError: the object store failed.
     """
-    pairs = list(rewritten)
+    table, pairs = _for_commit(table), list(rewritten)
     number = max(known.schema_id for known in table.metadata.schemas) + 1
     following = schema.model_copy(update={"schema_id": number})
     with table.transaction() as transaction:
@@ -216,7 +238,15 @@ def write_new_table(
 
 
 class _StagingCatalog(NoopCatalog, MetastoreCatalog):
-    """A catalog whose commit writes the next metadata file and goes no further."""
+    """A catalog whose commit writes the next metadata file and goes no further.
+
+    Args:
+        document: the table's metadata with all of its history, which the table itself may have only in part.
+    """
+
+    def __init__(self, document: table_metadata.Document) -> None:
+        super().__init__(CATALOG)
+        self.document = document
 
     @override
     def commit_table(
@@ -226,7 +256,12 @@ class _StagingCatalog(NoopCatalog, MetastoreCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         following = self._update_and_stage_table(table, table.name(), requirements, updates)
-        self._write_metadata(following.metadata, following.io, following.metadata_location)
+        before, after = (
+            orjson.loads(each.model_dump_json(exclude_none=True))
+            for each in (table.metadata, following.metadata)
+        )
+        self.document = table_metadata.followed(self.document, before, after)
+        table_metadata.write(self.document, following.metadata_location)
         location = {"metadata-location": following.metadata_location}  # the model knows only its alias
         return CommitTableResponse(metadata=following.metadata, **location)
 

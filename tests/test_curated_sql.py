@@ -72,7 +72,7 @@ def test_a_dataset_cannot_be_called_like_a_curated_table() -> None:
 ALLOWED = [
     "SELECT kind, count(*) AS n FROM events GROUP BY kind",
     "WITH a AS (SELECT kind, sum(amount) AS s FROM events GROUP BY kind) SELECT kind, s FROM a",
-    "SELECT a.kind, b.n FROM events a JOIN (SELECT kind, count(*) AS n FROM events GROUP BY kind) b USING (kind)",
+    "SELECT a.kind, b.n FROM events a JOIN (SELECT kind, max(id) AS n FROM events GROUP BY 1) b USING (kind)",
     "SELECT kind, percentile(amount, 0.5) AS p, max_by(who, amount) AS top FROM events GROUP BY kind",
     "SELECT kind, sum(amount) OVER (PARTITION BY kind) AS s FROM events WHERE who IS NOT NULL",
     "SELECT kind, count(*) FILTER (WHERE amount > 1) AS n FROM events GROUP BY kind ORDER BY n LIMIT 5",

@@ -64,8 +64,10 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     ingest(owner)
     said = run(second, tmp_path, KEY=key[1], **known)
     assert '"id":"o-1"' in said
+    assert '"rollup":"daily","from":"2026-11-01","to":"2026-11-30"' in said.replace(" ", "")
     assert "pulse_lag_events" in said
     ingest(owner)
     rows = preview(owner.tenant, "orders", 10).to_pylist()
     assert {row["id"] for row in rows} == {"o-1", "line-1", "line-2", "line-3", "/shop#7"}
+    assert [row["visitor"] for row in preview(owner.tenant, "visits", 10).to_pylist()] == ["ann"]
     assert owner.dead_letters() == []

@@ -36,6 +36,10 @@ from pulse_resources.settings import load_settings
 
 SOURCE_PROPERTY = "pulse.curated-from"
 """Table property: the id of the dataset that the rows are computed from."""
+MANIFESTS = 8
+"""A commit reads them all: at this many it leaves one."""
+SNAPSHOTS = 10
+"""Those that a table keeps: it says what days came to, and nobody asks what it used to say."""
 DAY = NestedField(1, "day", DateType())
 PARTITIONED_BY_DAY = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name="day_day")
@@ -92,14 +96,19 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
             raise Terminal(
                 "another table has the name of the curated one", tenant=tenant.slug, table=".".join(name)
             )
-    removed = [file for file in rewrite.live_files(table).values() if _day(file) in rows]
+    live = rewrite.live_files(table)
+    removed = [file for file in live.values() if _day(file) in rows]
     if not removed and not filled:
         return Next(name, None, begins=location is None)
     schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
+    if _manifests(table) >= MANIFESTS:  # every file is named anew, in one manifest
+        added += [file for file in live.values() if _day(file) not in rows]
+        removed = list(live.values())
     changed = schema if schema.schema_id != table.schema().schema_id else None
     summary = {"pulse.rollup": rollup.name}
-    return Next(name, iceberg.stage_replace(table, removed, added, summary, changed), begins=location is None)
+    staged = iceberg.stage_replace(table, removed, added, summary, changed, keep=SNAPSHOTS)
+    return Next(name, staged, begins=location is None)
 
 
 def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[NestedField]) -> Table:
@@ -154,6 +163,11 @@ def _write(table: Table, schema: Schema, day: date, rows: pa.Table) -> DataFile:
     path, encoded = f"{table.location()}/data/day={day}/{files.token()}.parquet", sink.getvalue()
     files.put(path, encoded)
     return metrics.data_file(path, day, len(rows), encoded.size, metrics.of_footer(text, collected[0]))
+
+
+def _manifests(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    return len(snapshot.manifests(table.io)) if snapshot else 0
 
 
 def _day(file: DataFile) -> date:

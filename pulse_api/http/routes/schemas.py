@@ -12,6 +12,7 @@ from pulse_api.http.models import Body, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import registry
+from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.schema import SchemaUri
 from pulse_pipelines.domain.shorthand import expand
 from pulse_pipelines.registry import PublishedSchema
@@ -45,9 +46,21 @@ class FromFields(Body):
         examples=[{"country": "string", "amount": "number"}],
     )
     required: list[str] = Field(default=[], description="The fields that must be there.")
+    actor: str | None = Field(
+        default=None,
+        alias="x-pulse-actor",
+        description="The field that says who did it: behaviour is summarised by it.",
+    )
+    event_type: str | None = Field(
+        default=None,
+        alias="x-pulse-type",
+        description="The field that says what was done: events are counted by it.",
+    )
 
     def document(self) -> str:
-        return orjson.dumps(expand({"fields": self.fields_, "required": self.required})).decode()
+        roles = {ACTOR: self.actor, EVENT_TYPE: self.event_type}
+        named = {keyword: field for keyword, field in roles.items() if field is not None}
+        return orjson.dumps(expand({"fields": self.fields_, "required": self.required} | named)).decode()
 
 
 class SchemaVersion(BaseModel):
