@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks import backfill as backfilling
 from benchmarks import baseline, load
 from benchmarks import collect as collecting
+from benchmarks import control_room as rooms
 from benchmarks import preview as previews
 from benchmarks import tick as ticks
 from pulse_api.demo.report import busy_seconds
@@ -173,6 +174,28 @@ def tick(
         for what, *spent in ticks.measure(owners, times):
             table.add_row(what, *(f"{seconds:.2f}" for seconds in spent))
     console.print(table)
+
+
+@app.command()
+def control_room(
+    tenants: Annotated[int, typer.Option(help="Tenants that own every slug.")] = 100,
+    slugs: Annotated[int, typer.Option(help="Dataset slugs.")] = 20,
+    days: Annotated[int, typer.Option(help="Days of the one slug whose grid is filled.")] = 400,
+) -> None:
+    """The Dagster UI's own queries, with every cell of one slug's grid filled."""
+    table = Table(
+        "what", "first s", "then s", "bytes", title=f"{tenants} tenants × {days} days × {slugs} slugs"
+    )
+    with stack():
+        owners, names = rooms.build(tenants, slugs)
+        shown = rooms.wait_for_assets(names, owners)
+        with rooms.instance() as instance:
+            rate = rooms.fill(instance, names[0], owners, days)
+        for what, first, later, size in rooms.measure(names, times=5):
+            table.add_row(what, f"{first:.2f}", f"{later:.2f}", f"{size:,}")
+        table.add_row("definitions, loaded in one process", f"{rooms.load_seconds():.2f}", "", "")
+    console.print(table)
+    console.print(f"all shown {shown:.0f} s after the last was created; {rate:,.0f} events/s when filling")
 
 
 @contextmanager
