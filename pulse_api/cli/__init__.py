@@ -27,7 +27,10 @@ PARTS = {
         "Prove that every drained event is a row, a duplicate or a dead letter, exactly once.",
     ),
     "backfill": ("backfill", "Rebuild days of a dataset from the raw zone, each replaced in one commit."),
-    "erase": ("erase", "Remove a person's events from the table, its history, the raw zone, dead letters."),
+    "erase": (
+        "erase",
+        "Remove a person's events from the table, its history, the raw zone, dead letters and summaries.",
+    ),
     "summary": ("summary", "Show the precomputed summaries of a dataset's days."),
     "usage": ("usage", "Show what a tenant used, per month, beside its limits."),
     "demo": (
