@@ -207,7 +207,9 @@ def test_a_dataset_is_its_row_its_namespace_and_its_table(tenant: Tenant, uri: s
     assert registry.find_dataset(tenant, "wide") == dataset
     assert dataset in registry.list_datasets(tenant)
     assert (dataset.name, dataset.schema_uri, dataset.schema_version) == ("Wide", uri, 1)
-    assert tenant.slug in registry.dataset_owners()["wide"]
+    assert tenant in registry.family_owners("wide")
+    (family,) = (known for known in registry.list_families() if known.slug == "wide")
+    assert dataset.dataset_id in {member.dataset_id for member in family.members}
     found = traces(tenant)
     assert ("wide",) in found["datasets"]
     assert ("wide",) in found["tables"]

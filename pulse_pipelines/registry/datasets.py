@@ -51,12 +51,6 @@ WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
 REMEMBER_DELETED = """
 INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location) VALUES (%s, %s, %s, %s)
 """
-OWNERS = """
-SELECT d.slug, array_agg(t.slug ORDER BY t.slug)
-FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) GROUP BY d.slug ORDER BY d.slug
-"""
-
-
 def create_dataset(
     tenant: Tenant,
     slug: str,
@@ -122,12 +116,6 @@ def _find(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset
     for dataset in datasets.read(connection, "d.slug = %s", [slug]):
         return dataset
     raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
-
-
-def dataset_owners() -> dict[str, list[str]]:
-    """Every dataset slug, each of which is one Dagster asset, with the tenants that own it."""
-    with postgres.transaction("pulse_pipeline") as connection:
-        return dict(connection.execute(OWNERS).fetchall())
 
 
 @dataclass(frozen=True)
