@@ -119,6 +119,7 @@ MORE = {
     ("dlq", "replay"): ["--all"],
     ("dlq", "discard"): ["--all", "--yes"],
     ("backfill",): ["--from", "2026-11-01"],
+    ("erase",): ["--dataset", "orders", "--where", "country=x", "--yes"],
 }
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import erasure, registry
+from pulse_pipelines.curated import table as curated_table
+from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.schema import Kind
 from pulse_pipelines.erasure import rows as erased_rows
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -27,7 +30,7 @@ from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.lake.upkeep import objects
 from pulse_pipelines.stages import files, raw, rewrite
-from pulse_resources import object_store, postgres
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 
 pytestmark = pytest.mark.usefixtures("stack")
@@ -122,6 +125,18 @@ class Erased:
     receipt: Any
 
 
+PEOPLE = Rollup("people", "Who was there.", ("country",), "", lambda parts: "")
+
+
+def compute_people(owner: Owner) -> None:
+    """Commit a rollup that names people, as the curated zone does."""
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    people = {date(2026, 11, day): pa.table({"country": [ADA, BOB]}) for day in (17, 18, 19)}
+    following = curated_table.stage(owner.tenant, dataset, PEOPLE, people)
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        assert following.enter(connection)
+
+
 @pytest.fixture(scope="module")
 def erased() -> Erased:
     """Ada is erased from one of two tenants that have the same events, of two batches each."""
@@ -137,6 +152,9 @@ def erased() -> Erased:
             " FROM pdm_datasets WHERE tenant_id = ANY(%s)",
             [json.dumps([{"country": ADA}]), [owner.tenant.tenant_id, other.tenant.tenant_id]],
         )
+    for each in (owner, other):
+        for _ in range(2):
+            compute_people(each)
     history = [s.snapshot_id for s in snapshots.snapshots(owner.tenant, "orders")]
     assert len(where_is(owner, ADA)) > 8, "the test would show nothing"
     before = stored(other)
@@ -146,7 +164,9 @@ def erased() -> Erased:
 def test_the_person_is_nowhere_and_everybody_else_is(erased: Erased) -> None:
     undecodable = ["dead_letters"]  # which nobody can tell whose they are: the receipt names them
     left = where_is(erased.owner, ADA)
-    assert [place for place in left if place not in undecodable and "_unresolved" not in place] == []
+    rollup = "orders__people"  # it has a day from which nothing was erased
+    left = [place for place in left if rollup not in place and "_unresolved" not in place]
+    assert [place for place in left if place not in undecodable] == []
     ids = [row["id"] for row in erased.owner.rows()]
     assert sorted(ids) == sorted(f"bob-{tag}-{name}" for tag in "xy" for name in ("1", "2", "escaped"))
     letters = erased.owner.dead_letters()
@@ -187,6 +207,24 @@ def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> N
     topics = [place["where"] for place in receipt["remains"]]
     assert topics == [f"Kafka topic {erased.owner.tenant.topic}{suffix}" for suffix in ("", ".dlq")]
     assert all(place["until"] > receipt["finished_at"] for place in receipt["remains"])
+
+
+def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erased) -> None:
+    name = erased.owner.tenant.curated_table("orders", "people")
+    with postgres.tenant_transaction("pulse_pipeline", erased.owner.tenant.tenant_id) as connection:
+        table = iceberg.load_table(name, iceberg.current_location(connection, name))
+    (left,) = rewrite.live_files(table)
+    assert "/day=2026-11-17/" in left
+    assert erased.receipt["curated"] == [
+        {
+            "table": "orders__people",
+            "files_removed": 2,
+            "objects_deleted": erased.receipt["curated"][0]["objects_deleted"],
+        }
+    ]
+    assert len(table.metadata.snapshots) == 1
+    parquet = [each.path for each in objects.listed(table.location()) if each.name.endswith(".parquet")]
+    assert parquet == [left]
 
 
 def test_time_does_not_go_back(erased: Erased) -> None:

@@ -88,7 +88,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
                 _commit(tenant, erasure.erasure_id, cleaned, step)
                 fail_point("erase.raw.before_delete")
                 objects.delete(each.before.path for each in cleaned)
-    orphans = [path for path in unregistered(tenant, subject) if events_of(raw.content(path), subject)]
+    orphans = [path for path in unregistered(tenant, subject) if _found(path, subject)]
     objects.delete(orphans)
     step["orphans"] += len(orphans)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -109,7 +109,7 @@ def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
 def count(tenant: Tenant, subject: Subject) -> tuple[int, int]:
     """How many registered objects have events of the person, and how many events."""
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="search") as pool:
-        found = list(pool.map(lambda each: len(_found(each, subject)), _registered(tenant, subject)))
+        found = list(pool.map(lambda each: len(_found(each.path, subject)), _registered(tenant, subject)))
     return sum(hits > 0 for hits in found), sum(found)
 
 
@@ -131,10 +131,10 @@ def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
             yield each.path
 
 
-def _found(each: Registered, subject: Subject) -> frozenset[int]:
+def _found(path: str, subject: Subject) -> frozenset[int]:
     try:
-        return events_of(raw.content(each.path), subject)
-    except FileNotFoundError:  # retention was faster
+        return events_of(raw.content(path), subject)
+    except FileNotFoundError:  # upkeep was faster
         return frozenset()
 
 
@@ -164,7 +164,7 @@ def _is_of(line: bytes, subject: Subject) -> bool:
 
 
 def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
-    hits = _found(each, subject)
+    hits = _found(each.path, subject)
     if not hits:
         return None
     if len(hits) == each.events:

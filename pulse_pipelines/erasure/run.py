@@ -11,7 +11,7 @@ from typing import Any
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import history, letters, raw, record, rows
+from pulse_pipelines.erasure import curated, history, letters, raw, record, rows
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import remains
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -29,6 +29,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     (letters.STEP, letters.erase),
     (raw.STEP, raw.erase),
     (history.STEP, history.forget),
+    (curated.STEP, curated.erase),
 )
 
 
@@ -112,6 +113,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
         "table": steps[rows.STEP] | steps[history.STEP],
         "raw_zone": {name: raw_zone[name] for name in ("objects", "orphans")},
         "dead_letters": steps[letters.STEP],
+        "curated": steps[curated.STEP],
         "remains": steps.get("remains", []),
     }
 

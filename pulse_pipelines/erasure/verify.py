@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import letters, raw, rows
+from pulse_pipelines.erasure import curated, letters, raw, rows
+from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.run import of_value
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.lake.upkeep import objects
 from pulse_pipelines.lake.upkeep.sweep import in_flight
 from pulse_pipelines.stages import raw as raw_zone
 from pulse_pipelines.stages import rewrite
-from pulse_resources import postgres
+from pulse_resources import iceberg, postgres
+from pulse_resources.iceberg import TableName
 from pulse_resources.settings import load_settings
 
 # A summary of an erased day that was computed before the erasure.
@@ -61,7 +63,22 @@ def verify(tenant: Tenant, erasure_id: str, where: str) -> Verified:
         found.leftovers += [f"dead letter {partition}-{offset}" for partition, offset in dead.hit]
         stale = connection.execute(SUMMARIES, [erasure.erasure_id, tenant.tenant_id]).fetchall()
         found.leftovers += [f"summary {rollup} of {day}" for rollup, day in stale]
+    for name in curated.tables(tenant, subject):
+        found.leftovers += _curated(tenant, subject, erasure, name)
     return found
+
+
+def _curated(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> list[str]:
+    """Files of a curated table that were computed from what was erased."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        table = iceberg.load_table(name, iceberg.current_location(connection, name))
+        left = [file.file_path for file in curated.stale_files(connection, subject, erasure, table)]
+    live = rewrite.live_files(table)
+    for each in objects.listed(table.location()):
+        old = erasure.finished_at is None or each.modified <= erasure.finished_at
+        if old and each.name.endswith(".parquet") and each.path not in live:
+            left.append(each.path)
+    return [f"a rollup from before, {path}" for path in left]
 
 
 def _data_files(tenant: Tenant, location: str) -> list[str]:

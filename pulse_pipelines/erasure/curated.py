@@ -1,0 +1,112 @@
+"""Curated tables: days that were computed from erased events are taken out, with the tables' history.
+
+Which of their rows say something of the person, nobody can tell: a team's rollup may group by anything. So
+all rows of these days go; the erasure's own landing made the days due, and they are computed again.
+"""
+
+from collections.abc import Iterator
+from datetime import date
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.curated.table import SOURCE_PROPERTY
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record, rows
+from pulse_pipelines.erasure.record import Erasure
+from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.lake.upkeep import objects
+from pulse_pipelines.lake.upkeep.reach import Reach
+from pulse_pipelines.registry.datasets import lock_summaries
+from pulse_pipelines.stages import metrics, rewrite
+from pulse_resources import iceberg, postgres, table_metadata
+from pulse_resources.errors import Transient
+from pulse_resources.iceberg import TableName
+
+STEP = "curated"
+
+TABLES = """
+SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
+WHERE table_namespace = %s AND starts_with(table_name, %s) ORDER BY table_name
+"""
+# Days that were computed again since the erasure.
+COMPUTED = """
+SELECT s.day FROM summaries s JOIN landings l USING (tenant_id, dataset_id, day)
+WHERE s.dataset_id = %s AND s.rollup = %s AND l.batch_id = %s AND s.landed_at >= l.landed_at
+  AND s.error IS NULL
+"""
+
+
+def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+    """Take the erased days out of every curated table of the dataset, and delete what held them.
+
+    Raises:
+        Transient, OSError, psycopg.OperationalError: do it again.
+    """
+    result = []
+    for name in tables(tenant, subject) if days_of(erasure) else ():
+        files, deleted = _erase(tenant, subject, erasure, name)
+        result.append({"table": name[1], "files_removed": files, "objects_deleted": deleted})
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        record.done(connection, tenant, erasure.erasure_id, STEP, result)
+
+
+def days_of(erasure: Erasure) -> frozenset[date]:
+    """The days that rows were erased from."""
+    return frozenset(map(date.fromisoformat, erasure.steps[rows.STEP]["days"]))
+
+
+def tables(tenant: Tenant, subject: Subject) -> Iterator[TableName]:
+    """The curated tables of the subject's dataset."""
+    dataset = subject.dataset
+    prefix = tenant.curated_table(dataset.slug, "")[1]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        found = connection.execute(TABLES, [tenant.namespace, prefix]).fetchall()
+    for name, location in found:
+        table = iceberg.load_table((tenant.namespace, name), location)
+        if table.properties.get(SOURCE_PROPERTY) == str(dataset.dataset_id):
+            yield tenant.namespace, name
+
+
+def stale_files(
+    connection: postgres.Connection, subject: Subject, erasure: Erasure, table: Table
+) -> list[DataFile]:
+    """Files of erased days that were not computed again since; in the tenant's session."""
+    dataset = subject.dataset
+    rollup = table.name()[-1].removeprefix(f"{dataset.slug}__")
+    values = [dataset.dataset_id, rollup, erasure.erasure_id]
+    fresh = {day for (day,) in connection.execute(COMPUTED, values)}
+    stale = days_of(erasure) - fresh
+    return [file for file in rewrite.live_files(table).values() if _day(file) in stale]
+
+
+def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> tuple[int, int]:
+    """Files that were taken out of the table, and objects that were deleted.
+
+    The folder is listed first. Whoever commits rollups waits for the lock, and has to stage them anew once
+    the pointer is moved: what was listed and is not reached then can never come back.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        lock_summaries(connection, subject.dataset.dataset_id)
+        location = iceberg.current_location(connection, name)
+        table = iceberg.load_table(name, location)
+        listed = [o for o in objects.listed(table.location()) if not o.name.endswith(".metadata.json")]
+        stale = stale_files(connection, subject, erasure, table)
+        following = location
+        if stale:
+            summary = {rows.ERASURE_PROPERTY: erasure.erasure_id}
+            following = iceberg.stage_replace(table, stale, [], summary).new
+        document = table_metadata.read(following)
+        gone = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
+            document.get("current-snapshot-id")
+        }
+        kept = table_metadata.without_snapshots(document, gone)
+        new = table_metadata.write_next(kept, following, with_log=False)
+        if not iceberg.swap(connection, name, location, new):
+            raise Transient("another engine commits to the curated table", fix="Do it again", table=name[1])
+    reached = Reach().of(iceberg.load_table(name, new))
+    return len(stale), objects.delete(each.path for each in listed if each.path not in reached)
+
+
+def _day(file: DataFile) -> date:
+    return date.fromordinal(metrics.EPOCH.toordinal() + file.partition[0])
