@@ -165,7 +165,7 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
         Terminal: the table is another dataset's, of the same slug.
         OSError: the object store failed.
     """
-    current = iceberg.load_table(table.table, location)
+    current = iceberg.load_table(table.table, location, history=False)
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)

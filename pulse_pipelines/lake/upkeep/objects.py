@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pyarrow.fs as pafs
@@ -41,18 +41,33 @@ def listed(prefix: str) -> Iterator[Object]:
             yield Object(f"s3://{info.path}", info.size, info.mtime or datetime.max.replace(tzinfo=UTC))
 
 
+def aged(prefix: str, min_age: timedelta) -> list[Object]:
+    """Objects under a prefix that are as old, measured by the store's own clock alone.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    if not min_age:
+        return list(listed(prefix))
+    newest = store_time() - min_age
+    return [each for each in listed(prefix) if each.modified <= newest]
+
+
 def store_time() -> datetime:
     """What the store's own clock says: when it took an object that is written now.
 
     Raises:
         OSError: the object store failed.
     """
-    path = f"{load_settings().object_store.bucket}/upkeep/clock"
-    store = object_store.file_system()
-    with store.open_output_stream(path, compression=None) as sink:
+    folder = f"s3://{load_settings().object_store.bucket}/upkeep"
+    with object_store.file_system().open_output_stream(
+        object_store.key(f"{folder}/clock"), compression=None
+    ) as sink:
         sink.write(b"its LastModified is what upkeep compares ages with\n")
-    written: datetime = store.get_file_info(path).mtime
-    return written
+    (clock,) = [
+        each for each in listed(folder) if each.name == "clock"
+    ]  # listed, as what it is compared with
+    return clock.modified
 
 
 def delete(paths: Iterable[str]) -> int:

@@ -69,14 +69,12 @@ def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
         for slug, day in connection.execute(TOUCHED, values):
             touched[slug].append(day)
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
-    newest = objects.store_time() - timedelta(hours=hours)
     removed = 0
     for slug, days in sorted(touched.items()):
         with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug)):
             for day in days:
                 prefix = f"{tenant.raw_prefix(bucket, slug)}/dt={day}"
-                found = [each for each in objects.listed(prefix) if each.modified <= newest]
-                orphans = _orphans(tenant, slug, day, found)
+                orphans = _orphans(tenant, slug, day, objects.aged(prefix, timedelta(hours=hours)))
                 for start in range(0, len(orphans), PAGE):
                     victims = _orphans(tenant, slug, day, orphans[start : start + PAGE])
                     objects.delete(each.path for each in victims)

@@ -46,9 +46,8 @@ def sweep(tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta, w
         OSError: the object store failed; what was removed were orphans.
     """
     location = ancestry.verified(tenant, dataset).location()
-    newest = objects.store_time() - min_age
     with rewrite.nobody_moving(dataset.dataset_id):
-        found = [each for each in objects.listed(location) if each.modified <= newest]
+        found = objects.aged(location, min_age)
     spared = in_flight(tenant)
     fence(tenant, dataset, with_log=with_log)
     reach = Reach()
