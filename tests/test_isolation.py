@@ -12,16 +12,19 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
+from fix_curated import EVER
 from fix_ingest import Owner, event, ingest, make_owner
 from psycopg import sql
 
 from pulse_pipelines import registry
+from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.run import curate
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.lake import checks
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.registry import datasets, keys, quotas
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, spark
 from pulse_resources.errors import NotFound
 from pulse_resources.settings import Role, Settings
 
@@ -154,6 +157,9 @@ def pair(stack: Settings) -> Pair:
         for owner in owners:
             for statement in (*UPKEEP, *ERASURES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
+    days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
+    with spark.session() as session:
+        assert len(curate(session, days).days) == len(owners)
     for owner in owners:
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])
         quotas.set_limits(owner.tenant, Limits(max_records_per_month=100))

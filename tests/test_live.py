@@ -10,9 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from fix_ingest import Owner, event, make_owner
+from fix_lake import DAY
 from fix_stack import forget_connections, pulse, stop
 
 from pulse_api.demo import source
+from pulse_pipelines.curated.summary import summary
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts
 from pulse_resources.settings import load_settings
@@ -28,11 +30,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("live")
     os.environ["PULSE_HOME"] = str(folder)
     os.environ["PULSE_INGEST__FLUSH_SECONDS"] = "3"
+    os.environ["PULSE_CURATED__QUIET_SECONDS"] = "3"
     try:
         yield folder
     finally:
         stop()
-        del os.environ["PULSE_INGEST__FLUSH_SECONDS"]
+        del os.environ["PULSE_INGEST__FLUSH_SECONDS"], os.environ["PULSE_CURATED__QUIET_SECONDS"]
         os.environ.pop("PULSE_HOME")
         if before is not None:
             os.environ["PULSE_HOME"] = before
@@ -80,6 +83,17 @@ def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, demo
     report = reconcile_tenant(owner.tenant)
     assert (report.landed, report.duplicates, report.dead_letters) == (EVENTS, 0, 1)
     assert report.balanced, report.problems
+
+
+def test_days_are_computed_without_a_hand(demo: dict[str, object]) -> None:
+    owner = make_owner()
+    owner.send(event("a"), event("b"))
+    wait_until_settled(owner, 2)
+    deadline = time.monotonic() + 180
+    while not (days := summary(owner.tenant, "orders", "by_country", DAY, DAY).days) or days[0].changed_since:
+        assert time.monotonic() < deadline, "nobody computed the day"
+        time.sleep(1)
+    assert days[0].rows == [{"country": "DE", "events": 2, "amount": None}]
 
 
 def wait_for_running_batch() -> str:

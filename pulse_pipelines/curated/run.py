@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psycopg
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_pipelines.curated import tidy
 from pulse_pipelines.curated.commit import Curated, commit
 from pulse_pipelines.curated.compute import Result, compute
 from pulse_pipelines.curated.due import Due
@@ -39,7 +40,11 @@ def curate(spark: SparkSession, due: Sequence[Due]) -> Outcome:
 
 def _commit_safely(results: Sequence[Result]) -> list[Curated] | Failure:
     try:
-        return commit(results)
+        done = commit(results)
+        for location in {day.metadata_location for day in done if day.metadata_location}:
+            if (table := tidy.due(location)) is not None:
+                tidy.tidy(table)
+        return done
     except (psycopg.Error, OSError, Transient, Terminal) as error:
         pinned = results[0].pinned
         reason = f"{pinned.dataset.slug}: {type(error).__name__}: {error}"
