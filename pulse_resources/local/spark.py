@@ -26,6 +26,16 @@ DOWNLOAD = jars(
 )
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# Jobs share the cores equally instead of the first taking them all: a batch that comes while upkeep rewrites
+# a day gets the next core that a task gives back. (A client cannot choose a pool through Spark Connect.)
+_SCHEDULING = """\
+<?xml version="1.0"?>
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+  </pool>
+</allocations>
+"""
 _LOGGING = """\
 status = error
 appender.out.type = Console
@@ -86,6 +96,7 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
     for name in ("local", "warehouse"):
         (folder / name).mkdir(exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOGGING)
+    (folder / "scheduling.xml").write_text(_SCHEDULING)
     configuration = _engine(folder, settings, host) | catalog(settings)
     # A file only its owner can read: a command line shows its secrets to every user.
     lines = (f"{key} {value}\n" for key, value in configuration.items())
@@ -113,6 +124,8 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         # A run that was killed leaves its work behind: end that when nobody asks for it any more.
         "spark.connect.execute.manager.detachedTimeout": "60s",
         "spark.local.dir": str(folder / "local"),
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": f"file:{folder / 'scheduling.xml'}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",
