@@ -22,7 +22,6 @@ from pyiceberg.table.metadata import TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSchemaUpdate,
-    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     TableRequirement,
     TableUpdate,
@@ -112,11 +111,16 @@ def _table(name: TableName, location: str, document: table_metadata.Document, *,
     return Table(name, metadata, location, file_io(), _StagingCatalog(document))
 
 
-def _for_commit(table: Table) -> Table:
+def _for_commit(table: Table, keep: int | None = None) -> Table:
     catalog = table.catalog
     assert isinstance(catalog, _StagingCatalog)  # noqa: S101 - tables come from `load_table`
     namespace, name = table.name()
-    return _table((namespace, name), table.metadata_location, catalog.document, history=False)
+    document = catalog.document
+    if keep is not None:
+        snapshots = sorted(document.get("snapshots", ()), key=lambda snapshot: snapshot["sequence-number"])
+        gone = {snapshot["snapshot-id"] for snapshot in snapshots[: len(snapshots) + 1 - keep]}
+        document = table_metadata.without_snapshots(document, gone) if gone else document
+    return _table((namespace, name), table.metadata_location, document, history=False)
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,12 @@ def stage_replace(
         removed: data files of the current snapshot; that they are in it is for the caller to know.
         added: those that take their place, by the table's current schema, or by `schema`.
         schema: what the table's schema becomes with this snapshot; None: it stays.
-        keep: snapshots that the table has then, this one included; None: all that it has.
+        keep: snapshots that the table has then, two or more, this one included; None: all that it has.
 
     Raises:
         OSError: the object store failed.
     """
-    table, old = _for_commit(table), table.metadata_location
-    known = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+    table, old = _for_commit(table, keep), table.metadata_location
     with table.transaction() as transaction:
         if schema is not None:
             transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
@@ -176,9 +179,6 @@ def stage_replace(
                 overwrite.delete_data_file(file)
             for file in added:
                 overwrite.append_data_file(file)
-        if keep is not None and len(known) >= keep:
-            expired = [snapshot.snapshot_id for snapshot in known[: len(known) + 1 - keep]]
-            transaction._apply((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}),))
     snapshot = table.metadata.current_snapshot_id
     if snapshot is None or table.metadata_location == old:
         raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
