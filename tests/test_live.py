@@ -4,8 +4,11 @@ import json
 import os
 import signal
 import time
+import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,9 +17,11 @@ from fix_lake import DAY
 from fix_stack import forget_connections, pulse, stop
 
 from pulse_api.demo import source
+from pulse_pipelines import registry
 from pulse_pipelines.curated.summary import summary
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts
+from pulse_resources.local import dagster as local_dagster
 from pulse_resources.settings import load_settings
 
 DAYS = 3
@@ -94,6 +99,39 @@ def test_days_are_computed_without_a_hand(demo: dict[str, object]) -> None:
         assert time.monotonic() < deadline, "nobody computed the day"
         time.sleep(1)
     assert days[0].rows == [{"country": "DE", "events": 2, "amount": None}]
+
+
+def test_assets_follow_the_registry_within_a_minute(demo: dict[str, object]) -> None:
+    owner, slug = make_owner(), f"d{uuid.uuid4().hex[:10]}"
+    registry.create_dataset(owner.tenant, slug, f"pulse://{owner.tenant.slug}/orders/1")
+    wait_for_asset(slug, [owner.tenant.slug])
+    registry.delete_dataset(owner.tenant, slug)
+    wait_for_asset(slug, None)
+
+
+def wait_for_asset(slug: str, tenants: list[str] | None) -> None:
+    """Until the UI shows the asset of a slug with these tenants as partitions; None: until it is gone."""
+    query = """query Asset($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+        partitionKeysByDimension { name partitionKeys } } } }"""
+    deadline, shown = time.monotonic() + 60, None
+    while time.monotonic() < deadline:
+        node = graphql(query, {"key": {"path": ["lake", slug]}})["assetNodeOrError"]
+        keys = {d["name"]: d["partitionKeys"] for d in node.get("partitionKeysByDimension", ())}
+        if (shown := keys.get("tenant")) == tenants:
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"the UI shows {shown}, not {tenants}")
+
+
+def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - our own URL
+        f"{local_dagster.url(load_settings())}/graphql",
+        json.dumps({"query": query, "variables": variables}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        data: dict[str, Any] = json.load(answer)["data"]
+    return data
 
 
 def wait_for_running_batch() -> str:

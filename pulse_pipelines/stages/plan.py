@@ -8,7 +8,7 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 from uuid import UUID
 
 import psycopg
@@ -69,16 +69,19 @@ def survey() -> Survey:
     rows += _new_partitions(rows, tenants)
     asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
     ends = kafka.offsets(asked, "latest")
-    starts = kafka.offsets(asked, "earliest")
+    # Where nothing waits, retention can have removed nothing that does.
+    waits = [pair for row, pair in zip(rows, asked, strict=True) if _beyond(ends[pair], row.planned)]
+    starts = kafka.offsets(waits, "earliest")
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     alarms: list[Alarm] = []
     busy = {row.tenant_id for row in rows if row.planned != row.settled}
     for row in rows:
         tenant = tenants[row.tenant_id]
-        start, end = starts[tenant.topic, row.partition], ends[tenant.topic, row.partition]
+        where = tenant.topic, row.partition
+        start, end = starts.get(where, row.planned), ends[where]
         if problem := _problem(row.planned, start, end):
             alarms.append(Alarm(tenant, row.partition, problem))
-        elif isinstance(end, int) and end > row.planned and row.tenant_id not in busy:
+        elif _beyond(end, row.planned) and row.tenant_id not in busy:
             found = OffsetRange(row.tenant_id, row.partition, row.planned, end)
             ranges[row.tenant_id].append(found)
     ids = kafka.topic_ids(tenants[tenant_id].topic for tenant_id in ranges)
@@ -101,6 +104,10 @@ class _Position(NamedTuple):
     planned: int
     settled: int
     topic_id: str | None
+
+
+def _beyond(end: int | KafkaException, position: int) -> TypeGuard[int]:
+    return isinstance(end, int) and end > position
 
 
 def _lag(

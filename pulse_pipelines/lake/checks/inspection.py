@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import duckdb
+import orjson
 from pyiceberg.exceptions import ValidationError
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -119,7 +120,7 @@ def _or_problem(work: Callable[..., T], *arguments: Any) -> T | Finding:
         return work(*arguments)
     except Terminal as error:
         return Finding(problems=[str(error)])
-    except (FileNotFoundError, ValidationError, duckdb.ProgrammingError) as error:
+    except (FileNotFoundError, ValidationError, orjson.JSONDecodeError, duckdb.ProgrammingError) as error:
         return Finding(problems=[f"the table cannot be read: {error}"])
 
 
