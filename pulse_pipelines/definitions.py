@@ -42,6 +42,7 @@ def defs() -> dg.Definitions:
             curated_due,
         ],
         schedules=[check_lake_hourly, upkeep_daily],
+        executor=dg.in_process_executor,  # a process per step would start Python twice for each run
         resources={
             "attempt": BatchAttempt.configure_at_launch(),
             "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),

@@ -16,6 +16,7 @@ from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
+from pulse_pipelines.defs.datasets.presentation import groups
 from pulse_pipelines.domain.tenant import CURATED
 from pulse_pipelines.registry import Family
 from pulse_resources import iceberg
@@ -25,8 +26,6 @@ from pulse_resources.settings import load_settings
 POOL = "curated"
 """One run computes at a time: a second one would only take the first one's cores."""
 COMPUTED = "computed"
-GROUP_SIZE = 40
-"""Assets that a person can still look over in one group; more are split by first letter."""
 
 FAILS = (
     "Every day that was looked at could be computed. When it fails: the problems name the SQL file, the "
@@ -46,8 +45,8 @@ def curated_assets(families: Sequence[Family], team: Sequence[TeamRollup]) -> li
     for slug in slugs:
         found += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
         found += [(slug, rollup) for rollup in team if rollup.dataset == slug]
-    wide = len(found) > GROUP_SIZE
-    return [_asset(slug, rollup, f"curated_{slug[0]}" if wide else "curated") for slug, rollup in found]
+    group_of = groups(families)  # beside their dataset: a person who opens its group sees what comes of it
+    return [_asset(slug, rollup, group_of[slug]) for slug, rollup in found]
 
 
 def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
@@ -61,7 +60,6 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
         tags={"pulse/zone": "curated", "pulse/rollup": rollup.name},
         metadata=_metadata(slug, rollup),
         partitions_def=partitions(slug),
-        backfill_policy=dg.BackfillPolicy.multi_run(1),
         check_specs=[dg.AssetCheckSpec(COMPUTED, asset=curated_key(slug, rollup.name), description=FAILS)],
         pool=POOL,
     )
