@@ -23,11 +23,12 @@ from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
 from benchmarks import preview as previews
 from benchmarks import tick as ticks
+from benchmarks import upkeep as upkeeping
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_resources import kafka, postgres
+from pulse_resources import kafka, postgres, spark
 from pulse_resources.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -196,6 +197,24 @@ def control_room(
         table.add_row("definitions, loaded in one process", f"{rooms.load_seconds():.2f}", "", "")
     console.print(table)
     console.print(f"all shown {shown:.0f} s after the last was created; {rate:,.0f} events/s when filling")
+
+
+@app.command()
+def upkeep(
+    commits: Annotated[int, typer.Option(help="Commits of the table with a history.")] = 5_000,
+    tenants: Annotated[int, typer.Option(help="Tenants whose needs are decided.")] = 1_000,
+) -> None:
+    """A commit to a table with history against one to an empty table, compaction, and deciding."""
+    table = Table("what", "measured")
+    os.environ["PULSE_UPKEEP__MERGE_MINUTES"] = "0"  # an hour of commits passes faster here
+    with stack("--without-dagster"), spark.session() as session:
+        for what, measured in (
+            *upkeeping.compaction(session, 100, 10_000),
+            *upkeeping.history(session, commits),
+            *upkeeping.decisions(tenants, 500),
+        ):
+            table.add_row(what, f"{measured:,.2f}")
+    console.print(table)
 
 
 @contextmanager

@@ -42,14 +42,14 @@ def build(rows: int) -> Tenant:
         times = np.sort(chance.random(len(offsets))) + number
         late = chance.random(len(offsets)) < (LATE if number >= COMMITS_A_DAY else 0)
         moments = (times / COMMITS_A_DAY * _DAY_US).astype(np.int64) - late * _DAY_US
-        staged = _staged(tenant, current.dataset, _rows(current.dataset, offsets, moments), location)
+        staged = _staged(tenant, current.dataset, typed_rows(current.dataset, offsets, moments), location)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             assert iceberg.swap(connection, name, location, staged.new_location)
         location = staged.new_location
     return tenant
 
 
-def _rows(dataset: Dataset, offsets: npt.NDArray[Any], times: npt.NDArray[Any]) -> pa.Table:
+def typed_rows(dataset: Dataset, offsets: npt.NDArray[Any], times: npt.NDArray[Any]) -> pa.Table:
     count = len(offsets)
     at = pa.array(times + int(FIRST_DAY.timestamp() * 1_000_000)).cast(columns.TIMESTAMP)
     values: dict[str, Any] = {

@@ -184,7 +184,7 @@ def _write(
         if part.refused or plan.attempt > 1:
             connection.execute(named(RELEASE_CLAIMS, plan), staged)
     with connection.cursor() as cursor:
-        cursor.executemany(LANDING, list(_landings(plan.batch_id, part.tables)))
+        cursor.executemany(LANDING, list(landings(plan.batch_id, part.tables)))
         cursor.executemany(
             RAW_OBJECT,
             [
@@ -197,7 +197,8 @@ def _write(
     connection.execute(USAGE, [tenant_id, outcome.landed, size])
 
 
-def _landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object, ...]]:
+def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object, ...]]:
+    """Rows of `LANDING`: what the batch landed, by table and day."""
     for t in tables:
         for d in t.days:
             yield (
