@@ -65,7 +65,7 @@ def observation(done: Done) -> dg.AssetObservation:
         partition=partition,
         description=f"upkeep of {done.tenant}: {done.task} ({done.reason})",
         metadata={
-            "upkeep": done.task.value,
+            "upkeep": done.task,
             "tenant": done.tenant,
             **numbers,
             "seconds": done.seconds or 0.0,
@@ -84,7 +84,7 @@ def table(done: Sequence[Done]) -> dg.TableMetadataValue:
                 zip(
                     columns,
                     (
-                        *(each.tenant, each.dataset or "", str(each.day or ""), each.task.value, each.reason),
+                        *(each.tenant, each.dataset or "", str(each.day or ""), each.task, each.reason),
                         *(each.outcome, _text(each.before), _text(each.after)),
                         *(each.seconds or 0.0, each.detail or ""),
                     ),

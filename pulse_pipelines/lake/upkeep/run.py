@@ -119,4 +119,4 @@ def _dataset(tenant: Tenant, dataset_id: UUID) -> Dataset | None:
 
 
 def _done(need: Need, run_id: str | None) -> Done:
-    return Done(need.tenant.slug, need.slug, need.day, need.task, need.reason, run_id=run_id)
+    return Done(need.tenant.slug, need.slug, need.day, need.task.value, need.reason, run_id=run_id)
