@@ -63,7 +63,7 @@ def filled(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
 
 # what is computed --------------------------------------------------------------------------------
 
-DAILY = """
+PER_DAY = """
 SELECT CAST(timestamp AS DATE) AS day, count(*) AS events, count(DISTINCT id) AS distinct_ids,
     min(timestamp) AS first_at, max(timestamp) AS last_at, count(DISTINCT coalesce(kind, '?')) AS types,
     min(amount) AS a, avg(amount) AS b, max(amount) AS c, 1 - count(amount) / count(*) AS d,
@@ -75,7 +75,7 @@ FROM {table} GROUP BY 1 ORDER BY 1
 def test_daily_is_what_duckdb_says(filled: Zone) -> None:
     served = filled.served("daily")
     assert list(served) == [D1, D2]
-    for expected in filled.ask(DAILY):
+    for expected in filled.ask(PER_DAY):
         (row,) = served[expected["day"]]
         for name in ("events", "distinct_ids", "types"):
             assert row[name] == expected[name]
