@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
+import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest
+from fix_lake import DAY, location, pointing_at
 from fix_upkeep import done, settings
 
+from pulse_pipelines.definitions import defs
+from pulse_pipelines.defs.upkeep.triggers import upkeep_needed
 from pulse_pipelines.lake.upkeep.needs import (
     MB,
     DayState,
@@ -157,3 +161,47 @@ def test_what_was_done_is_wanted_no_more_until_more_lands(owner: Owner, eager: N
     owner.send(event("c"), event("d"))
     ingest(owner)
     assert wanted(owner) == set(), "two more files are not worth it"
+
+
+def test_dagster_shows_what_a_run_did_and_fails_where_a_table_was_rolled_back(
+    owner: Owner, eager: None
+) -> None:
+    for number in range(2):
+        owner.send(event(f"a{number}"), event(f"b{number}"))
+        ingest(owner)
+        if not number:
+            earlier = location(owner)
+    job = defs().get_job_def("upkeep")
+    config = {"ops": {"give_tables_what_they_need": {"config": {"tenant": owner.tenant.slug}}}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        with pointing_at(owner, earlier):
+            broken = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+        assert not broken.success
+        (failure,) = [e.step_failure_data.error for e in broken.all_events if e.is_step_failure]
+        assert "rolled back past other writers' commits" in str(failure)
+        result = job.execute_in_process(run_config=config, instance=instance)
+        observed = instance.fetch_observations(dg.AssetKey(["lake", "orders"]), limit=10).records
+    (merged,) = [r for r in observed if r.partition_key]
+    day = dg.MultiPartitionKey({"day": str(DAY), "tenant": owner.tenant.slug})
+    assert merged.partition_key == day
+    metadata = merged.asset_observation.metadata
+    assert (metadata["files_before"].value, metadata["files_after"].value) == (4, 1)
+    outputs = [e for e in result.all_events if e.is_successful_output]
+    shown = [e.step_output_data.metadata["tasks"] for e in outputs]
+    assert {record.data["task"] for record in shown[0].records} >= {"merge", "sweep"}
+
+
+def test_the_sensor_launches_upkeep_when_something_needs_it_and_not_while_a_run_goes_on(
+    owner: Owner, eager: None
+) -> None:
+    for number in range(2):
+        owner.send(event(f"a{number}"), event(f"b{number}"))
+        ingest(owner)
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance=instance, definitions=defs())
+        asked = upkeep_needed(context)
+        assert isinstance(asked, dg.RunRequest)
+        job = defs().get_job_def("upkeep")
+        instance.create_run_for_job(job, run_config=asked.run_config, status=dg.DagsterRunStatus.STARTED)
+        assert isinstance(upkeep_needed(context), dg.SkipReason)
+    assert upkeep_needed.default_status is dg.DefaultSensorStatus.RUNNING

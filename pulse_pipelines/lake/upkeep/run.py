@@ -16,7 +16,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.upkeep import compact, expire, history, raw, retention, state, sweep
+from pulse_pipelines.lake.upkeep import ancestry, compact, expire, history, raw, retention, state, sweep
 from pulse_pipelines.lake.upkeep.history import Done
 from pulse_pipelines.lake.upkeep.needs import Need, Task, by_table
 from pulse_pipelines.stages import datasets, rewrite
@@ -77,6 +77,7 @@ def _one_by_one(
 
 def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> None:
     tenant = need.tenant
+    ancestry.verified(tenant, dataset)  # a table that lacks commits is for a person to look at, as it is
     match need.task, need.day:
         case Task.MERGE, date() as day:
             compact.merge(session(), tenant, dataset, day, done)
