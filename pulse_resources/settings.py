@@ -145,10 +145,11 @@ class CheckSettings(BaseModel):
     """`freshness` warns when a tenant's oldest event that is not settled waits longer ..."""
     very_late_seconds: float = Field(default=3600.0, gt=0)
     """... and fails at this."""
-    small_file_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    small_file_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
+    """`file_health` counts files below this; its limits are what upkeep should never let a table come to."""
     max_small_files_per_day: int = Field(default=300, ge=1)
-    max_snapshots: int = Field(default=5_000, ge=1)
-    max_manifests: int = Field(default=500, ge=1)
+    max_snapshots: int = Field(default=2_000, ge=1)
+    max_manifests: int = Field(default=300, ge=1)
     max_files: int = Field(default=200, ge=2)
     """Files of a table whose rows the scheduled check reads: half of them the newest, half any others."""
     budget_seconds: float = Field(default=600.0, gt=0)

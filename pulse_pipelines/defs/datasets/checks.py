@@ -25,8 +25,9 @@ DESCRIPTIONS = {
     "materialize the days at fault to rebuild them from the raw zone.",
     "file_health": "WARN. Small files per day, snapshots, manifests and delete files are few enough for "
     "readers and commits to stay fast (settings `checks.max_...`).\n\n"
-    "When it fails: see whether the upkeep jobs run. Compaction does something about small files, expiry "
-    "about snapshots, the manifest rewrite about manifests; delete files come from a writer outside Pulse.",
+    "When it fails: look at the runs of the job `upkeep` (its sensor `upkeep_needed` and schedule "
+    "`upkeep_daily` launch it; launch it by hand to hurry). It merges small files, expires snapshots and "
+    "rewrites manifests. Delete files come from a writer outside Pulse: find it by the snapshots.",
     "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "
     "`checks.late_seconds`, or its latest batch took longer; ERROR beyond `checks.very_late_seconds`, and "
     "while a batch is stuck or a topic cannot be ingested.\n\n"
