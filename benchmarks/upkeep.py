@@ -130,12 +130,12 @@ def give(spark: SparkSession, tenant: Tenant) -> list[Done]:
 
 
 def compaction(spark: SparkSession, count: int, rows: int) -> Iterator[tuple[str, float]]:
-    """A day of many files merged, and then sorted."""
-    committer = Committer.of(load.make_tenants(1)[0], rows)
-    for _ in range(count):
-        committer.commit()
-    dataset = committer.current.dataset
+    """A day of many files merged, and one like it sorted."""
     for task in (Task.MERGE, Task.SORT):
+        committer = Committer.of(load.make_tenants(1)[0], rows)
+        for _ in range(count):
+            committer.commit()
+        dataset = committer.current.dataset
         need = Need(committer.tenant, dataset.dataset_id, dataset.slug, task, "measured", 1, DAY)
         (done,) = run(lambda: spark, [need], run_id=None, seconds=600)
         yield f"{task}: {done.before['files']} files to {done.after['files']}, s", done.seconds or 0.0

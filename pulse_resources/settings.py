@@ -183,7 +183,8 @@ class UpkeepSettings(BaseModel):
     manifests: int = Field(default=100, ge=2)
     """A table with more manifests has them rewritten."""
     history_hours: float = Field(default=24.0, ge=0)
-    history_snapshots: int = Field(default=1_000, ge=1)
+    history_snapshots: int = Field(default=300, ge=1)
+    """Each is 0.7 kB that every commit to the table reads and writes again."""
     history_minimum: int = Field(default=10, ge=1)
     expire_batch: int = Field(default=100, ge=1)
     """Snapshots beyond `history_snapshots` that pile up before they are expired."""
