@@ -10,7 +10,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test test-fast lint format lock bench clean
+.PHONY: help setup demo up down status test chromium test-fast lint format lock bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +31,14 @@ down: setup ## Stop them; data stays in .pulse
 status: setup ## Show what runs, where, and how much memory it takes
 	@$(BIN)/pulse status $(ARGS)
 
-test: lint ## Check style and types, then run every test against real services
+test: lint chromium ## Check style and types, then run every test against real services
 	$(BIN)/pytest $(ARGS)
+
+chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
+	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing chromium" \
+			&& apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } \
+		|| echo "There is no Chromium: the test of the UI will be skipped"
 
 test-fast: setup ## Only the tests that start no services
 	$(BIN)/pytest -m "not stack" $(ARGS)

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-pytest_plugins = ["fix_stack", "fix_ingest", "fix_http", "fix_curated"]
+pytest_plugins = ["fix_stack", "fix_ingest", "fix_http", "fix_curated", "fix_browser"]
 
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 import urllib.request
@@ -9,19 +10,24 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
+from fix_browser import Picture
 from fix_ingest import Owner, event, make_owner
 from fix_lake import DAY
 from fix_stack import forget_connections, pulse, stop
+from playwright.sync_api import Page, expect
 
 from pulse_api.demo import source
 from pulse_pipelines import registry
 from pulse_pipelines.curated.summary import summary
+from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts
-from pulse_resources.local import dagster as local_dagster
+from pulse_resources import postgres
+from pulse_resources.local import dagster
 from pulse_resources.settings import load_settings
 
 DAYS = 3
@@ -124,14 +130,82 @@ def wait_for_asset(slug: str, tenants: list[str] | None) -> None:
 
 
 def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - our own URL
-        f"{local_dagster.url(load_settings())}/graphql",
+    request = urllib.request.Request(
+        f"{dagster.url(load_settings())}/graphql",
         json.dumps({"query": query, "variables": variables}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as answer:
         data: dict[str, Any] = json.load(answer)["data"]
     return data
+
+
+def test_a_person_rebuilds_a_day_in_the_browser(
+    demo: dict[str, object], page: Page, picture: Picture
+) -> None:
+    """From the asset graph to a verified backfill of one tenant and day, with nothing but the mouse."""
+    ui, (tenant, day) = dagster.url(load_settings()), largest_day("departures")
+    before = rows_of(tenant, "departures", day)
+    page.goto(f"{ui}/locations/pulse/asset-groups/shared/lineage")
+    expect(page.get_by_text("departures", exact=True).first).to_be_visible()
+    expect(page.get_by_text("daily", exact=True).first).to_be_visible()
+    expect(page.get_by_text("partitions").first).to_be_visible()
+    picture("1-graph")
+
+    open_partition(page, f"{ui}/assets/lake/departures", tenant, day)
+    expect(page.get_by_text("freshness_seconds")).to_be_visible()
+    picture("2-partition")
+
+    page.get_by_role("button", name="Materialize…").click()
+    expect(page.get_by_text("1 partition", exact=True)).to_be_visible()
+    picture("3-launch")
+    page.get_by_role("button", name="Launch 1 run").click()
+
+    page.goto(f"{ui}/runs?{urlencode({'q[0]': f'tag:dagster/partition/tenant={tenant}'})}")
+    page.get_by_role("link", name=re.compile("^[0-9a-f]{8}$")).first.click()
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=240_000)
+    picture("4-run")
+
+    open_partition(page, f"{ui}/assets/lake/departures", tenant, day)
+    expect(page.get_by_text(re.compile("^backfill-[0-9a-f]{12}$"))).to_be_visible()
+    picture("5-verified")
+    assert rows_of(tenant, "departures", day) == before
+
+    page.get_by_text("Checks", exact=True).first.click()
+    for name in ("tenant_isolation", "schema_conformance", "reconciled", "freshness", "file_health"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    expect(page.get_by_role("button", name="Execute all")).to_be_enabled()
+    picture("6-checks")
+    page.goto(f"{ui}/automation")
+    for name in ("ingest_lag", "upkeep_needed", "curated_due", "alert_watch", "check_lake_hourly"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    picture("7-automation")
+
+
+def open_partition(page: Page, asset: str, tenant: str, day: str) -> None:
+    page.goto(f"{asset}?view=partitions")
+    page.get_by_text(day, exact=True).first.click()
+    page.get_by_text(tenant, exact=True).first.click()
+    expect(page.get_by_text(f"{day}|{tenant}").first).to_be_visible()
+    expect(page.get_by_text("dagster/partition_row_count")).to_be_visible()
+
+
+def largest_day(slug: str) -> tuple[str, str]:
+    """The tenant and the day of a dataset with most rows."""
+    query = (
+        "SELECT t.slug, l.day::text FROM landings l JOIN pdm_tenants t USING (tenant_id)"
+        " WHERE l.slug = %s GROUP BY 1, 2 ORDER BY sum(rows) DESC, 1, 2 LIMIT 1"
+    )
+    with postgres.transaction("pulse_pipeline") as connection:
+        (found,) = connection.execute(query, [slug]).fetchall()
+    return found
+
+
+def rows_of(tenant: str, slug: str, day: str) -> list[dict[str, object]]:
+    location = registry.current_table(registry.find_tenant(tenant), slug).metadata_location
+    query = f"SELECT * FROM {duck.SCAN} WHERE timestamp::date::text = ? ORDER BY _kafka_partition, _offset"
+    with duck.connect() as connection:
+        return connection.execute(query, [location, day]).to_arrow_table().to_pylist()
 
 
 def wait_for_running_batch() -> str:

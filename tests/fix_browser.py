@@ -1,0 +1,45 @@
+"""A headless Chromium, to use the UI as a person does; pictures of what it shows are kept."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SIZE = {"width": 1400, "height": 900}
+PATIENCE_MS = 120_000
+
+Picture = Callable[[str], Path]
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A page of a browser of its own; skipped on a machine that has none (`make chromium` installs it)."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("there is no Chromium: run `make chromium`")
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        found = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+        found.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
+        yield found
+        browser.close()
+
+
+@pytest.fixture
+def picture(page: Page, tmp_path: Path) -> Picture:
+    """Keeps what the page shows, in PULSE_PICTURES if that is set."""
+    folder = Path(os.environ.get("PULSE_PICTURES", tmp_path))
+    folder.mkdir(exist_ok=True)
+
+    def keep(name: str) -> Path:
+        path = folder / f"{name}.png"
+        page.screenshot(path=path)
+        return path
+
+    return keep
