@@ -5,9 +5,12 @@ now, and the cursor says that the partitions follow it, too, a tick is one query
 """
 
 import json
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
 from pulse_pipelines import registry
@@ -17,6 +20,9 @@ from pulse_resources.settings import load_settings
 
 LOADED = "pulse/registry"
 """Metadata of the code location: the fingerprint of the registry that it was made from."""
+
+RELOAD_S = 120.0
+"""If what is loaded is not what was asked for by then, the code location is reloaded again."""
 
 _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
@@ -37,20 +43,31 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
     now = registry_fingerprint()
     cursor = json.loads(context.cursor or "{}")
     loaded = (context.repository_def and context.repository_def.metadata) or {}
-    if LOADED in loaded and loaded[LOADED].value != now:
-        settings = load_settings().dagster
-        DagsterGrpcClient(port=settings.code_server_port, host=settings.host).reload_code(timeout=60)
-        context.log.info("reloaded the code location: the registry has changed")
-    if cursor.get("registry") == now:
-        return dg.SkipReason("the assets match the registry")
+    stale = LOADED in loaded and loaded[LOADED].value != now
+    asked = cursor.get("asked", {})
+    if stale and (asked.get("for") != now or not 0 <= time.time() - asked["at"] < RELOAD_S):
+        context.log.info("the registry has changed: reloading the code location")
+        asked = {"for": now, "at": time.time()}
+        _ask_to_reload()
+    elif cursor.get("registry") == now:
+        return dg.SkipReason(
+            "the code location is being reloaded" if stale else "the assets match the registry"
+        )
     families = registry.list_families()
     slugs = [family.slug for family in families]
     return dg.SensorResult(
         dynamic_partitions_requests=list(
             partition_requests(context.instance, families, set(cursor.get("slugs", ())) - set(slugs))
         ),
-        cursor=json.dumps({"registry": now, "slugs": slugs}),
+        cursor=json.dumps({"registry": now, "slugs": slugs, "asked": asked}),
     )
+
+
+def _ask_to_reload() -> None:
+    """Not waiting for it: it takes as long as a start, and ends the server that this tick runs in."""
+    settings = load_settings().dagster
+    with suppress(DagsterUserCodeUnreachableError):  # that is how not waiting ends
+        DagsterGrpcClient(port=settings.code_server_port, host=settings.host).reload_code(timeout=1)
 
 
 def partition_requests(
