@@ -21,6 +21,7 @@ from pulse_resources.errors import Terminal
 BEGIN = """
 INSERT INTO upkeep_log (tenant_id, upkeep_id, dataset_id, slug, day, task, reason, run_id)
 VALUES (%(tenant)s, %(id)s, %(dataset)s, %(slug)s, %(day)s, %(task)s, %(reason)s, %(run)s)
+RETURNING started_at
 """
 END = """
 UPDATE upkeep_log SET outcome = %(outcome)s, detail = %(detail)s, before = %(before)s, after = %(after)s,
@@ -77,7 +78,9 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
     entry = {"tenant": tenant.tenant_id, "id": uuid.uuid4().hex, "dataset": dataset_id}
     began = {"slug": done.dataset, "day": done.day, "task": done.task, "reason": done.reason}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(BEGIN, entry | began | {"run": done.run_id})
+        (done.started_at,) = connection.execute(BEGIN, entry | began | {"run": done.run_id}).fetchone() or [
+            None
+        ]
         if dataset_id is not None:
             connection.execute(ABANDON, [tenant.tenant_id, dataset_id, entry["id"]])
     started = time.monotonic()
