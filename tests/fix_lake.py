@@ -63,8 +63,19 @@ def row(owner: Owner, **values: Any) -> pa.Table:
     return pa.Table.from_pylist([owner.rows()[0] | values], schema=pa.schema(fields))
 
 
-def with_file(owner: Owner, rows: pa.Table, *, folder: str | None = None, batch: str = "forged") -> str:
-    """Metadata of `orders` with one more data file, written around the pipeline, in any folder."""
+def with_file(
+    owner: Owner,
+    rows: pa.Table,
+    *,
+    folder: str | None = None,
+    batch: str = "forged",
+    seen: str | None = None,
+) -> str:
+    """Metadata of `orders` with one more data file, written around the pipeline, in any folder.
+
+    Args:
+        seen: where the table was when the writer looked; where it is, if not given.
+    """
     dataset = registry.find_dataset(owner.tenant, "orders")
     where = folder or table(owner).location()
     file, content = files.encode(dataset, DAY, f"{where}/data/{files.token()}.parquet", rows)
@@ -81,7 +92,7 @@ def with_file(owner: Owner, rows: pa.Table, *, folder: str | None = None, batch:
         files=(file,),
         days=(),
     )
-    return land.stage(staged, batch, before).new_location
+    return land.stage(staged, batch, seen or before).new_location
 
 
 @contextmanager

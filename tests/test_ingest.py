@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from fix_ingest import Owner, event, ingest, plan_batch, run_batch
+from fix_lake import location, row, table, with_file
 
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import files
-from pulse_resources import postgres
+from pulse_resources import iceberg, postgres
 from pulse_resources.settings import load_settings
 
 
@@ -124,3 +125,14 @@ def test_copies_of_landed_events_are_taken_out_of_small_and_large_files(owner: O
     report = reconcile_tenant(owner.tenant)
     assert (report.landed, report.duplicates) == (rows, rows + (rows + 1) // 2)
     assert report.balanced, report.problems
+
+
+def test_metadata_that_was_removed_since_the_look_at_the_table_is_no_reason_to_refuse_rows(
+    owner: Owner,
+) -> None:
+    """An erasure removes old metadata at once; whoever looked just before stages on what is there now."""
+    owner.send(event("a"))
+    ingest(owner)
+    staged = with_file(owner, row(owner, id="b"), seen=f"{location(owner)}.removed")
+    found = iceberg.load_table((owner.tenant.namespace, "orders"), staged)
+    assert found.current_snapshot().parent_snapshot_id == table(owner).metadata.current_snapshot_id

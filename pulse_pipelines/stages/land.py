@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
@@ -124,8 +125,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
         OSError: the object store failed.
     """
     name = (work.tenant.namespace, work.dataset.slug)
-    with postgres.tenant_transaction("pulse_pipeline", work.tenant.tenant_id) as connection:
-        location = iceberg.current_location(connection, name)
+    location = current_location(work.tenant.tenant_id, name)
     kept: list[CandidateFile] = []
     days: dict[date, DayLanding] = {}
     for candidate in work.candidates:
@@ -182,6 +182,22 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
             for day in table.days
         ),
     )
+
+
+def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:
+    """Where the table's metadata is now. Raises Terminal: the tenant has no such table."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+        return iceberg.current_location(connection, table)
+
+
+def _loaded(table: StagedTable, location: str) -> Table:
+    try:
+        return iceberg.load_table(table.table, location)
+    except Terminal:
+        # An erasure removes what led to the erased at once: the table has gone on since the look at it.
+        if (now := current_location(table.tenant_id, table.table)) == location:
+            raise
+        return iceberg.load_table(table.table, now)
 
 
 def fitted(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:

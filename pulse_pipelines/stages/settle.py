@@ -208,9 +208,7 @@ def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object
 
 
 def _restage(part: TenantPart, lost: StagedTable, batch: str) -> TenantPart:
-    with postgres.tenant_transaction("pulse_pipeline", part.tenant.tenant_id) as connection:
-        location = iceberg.current_location(connection, lost.table)
-    again = land.stage(lost, batch, location)
+    again = land.stage(lost, batch, land.current_location(part.tenant.tenant_id, lost.table))
     return replace(part, tables=tuple(again if t is lost else t for t in part.tables))
 
 
