@@ -139,6 +139,11 @@ ERASURES = (
     " WHERE tenant_id = %(tenant)s",
     "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
 )
+BACKFILLS = (
+    "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows, dead_letters,"
+    " files_before, files_after, bytes, snapshot_id) SELECT tenant_id, 'any', dataset_id, slug, '2026-11-19',"
+    " 1, 1, 0, 1, 1, 1, 1 FROM pdm_datasets WHERE tenant_id = %(tenant)s",
+)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +160,7 @@ def pair(stack: Settings) -> Pair:
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:

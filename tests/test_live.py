@@ -30,6 +30,11 @@ from pulse_resources import postgres
 from pulse_resources.local import dagster
 from pulse_resources.settings import load_settings
 
+SETTINGS = {
+    "PULSE_INGEST__FLUSH_SECONDS": "3",
+    "PULSE_CURATED__QUIET_SECONDS": "3",
+    "PULSE_CURATED__ROLLUPS_DIR": str(Path(__file__).parent.parent / "docs" / "examples" / "rollups"),
+}
 DAYS = 3
 EVENTS = 30_000
 

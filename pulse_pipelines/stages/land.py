@@ -165,7 +165,7 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
         Terminal: the table is another dataset's, of the same slug.
         OSError: the object store failed.
     """
-    current = iceberg.load_table(table.table, location, history=False)
+    current = _loaded(table, location)
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
@@ -192,12 +192,12 @@ def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:
 
 def _loaded(table: StagedTable, location: str) -> Table:
     try:
-        return iceberg.load_table(table.table, location)
+        return iceberg.load_table(table.table, location, history=False)
     except Terminal:
         # An erasure removes what led to the erased at once: the table has gone on since the look at it.
         if (now := current_location(table.tenant_id, table.table)) == location:
             raise
-        return iceberg.load_table(table.table, now)
+        return iceberg.load_table(table.table, now, history=False)
 
 
 def fitted(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:

@@ -127,7 +127,7 @@ def column_schema(members: Sequence[Member]) -> dg.TableSchema:
     fields_of: dict[str, list[dict[str, Any]]] = {}
     for member in members:
         if member.table_schema not in fields_of:  # most tenants follow the same schema
-            fields_of[member.table_schema] = orjson.loads(member.table_schema)["fields"]
+            fields_of[member.table_schema] = _fields(member.table_schema)
         for field in fields_of[member.table_schema]:
             having.setdefault((field["name"], _type(field["type"])), []).append(member.tenant.slug)
             about.setdefault(field["name"], field)
@@ -142,6 +142,15 @@ def column_schema(members: Sequence[Member]) -> dg.TableSchema:
             for (name, kind), tenants in having.items()
         ]
     )
+
+
+def _fields(table_schema: str) -> list[dict[str, Any]]:
+    """None of a damaged one: that is for a check to say, and no reason to show no asset at all."""
+    try:
+        found: list[dict[str, Any]] = orjson.loads(table_schema)["fields"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return []
+    return found
 
 
 def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str | None:
