@@ -140,9 +140,10 @@ ERASURES = (
     "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
 )
 BACKFILLS = (
-    "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows, dead_letters,"
-    " files_before, files_after, bytes, snapshot_id) SELECT tenant_id, 'any', dataset_id, slug, '2026-11-19',"
-    " 1, 1, 0, 1, 1, 1, 1 FROM pdm_datasets WHERE tenant_id = %(tenant)s",
+    "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows,"
+    " dead_letters, files_before, files_after, bytes, snapshot_id)"
+    " SELECT tenant_id, 'any', dataset_id, slug, '2026-11-19', 1, 1, 0, 1, 1, 1, 1 FROM pdm_datasets"
+    " WHERE tenant_id = %(tenant)s",
 )
 
 

@@ -51,6 +51,8 @@ WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
 REMEMBER_DELETED = """
 INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location) VALUES (%s, %s, %s, %s)
 """
+
+
 def create_dataset(
     tenant: Tenant,
     slug: str,
