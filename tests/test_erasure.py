@@ -552,8 +552,7 @@ def crowd() -> Owner:
     owner = make_owner()
     for number in range(len(POINTS)):
         owner.send(*events(f"person-{number}-of-many@example.org", f"p{number}"))
-        if number % 4 == 3:
-            ingest(owner)
+    ingest(owner)
     return owner
 
 

@@ -78,8 +78,8 @@ def evaluation(
         "tenants": looked_at,
         "tenants_at_fault": len({problem["tenant"] for problem in problems}),
         "scope": f"batch {batch_id}" if batch_id else "whole tables",
-        "seconds": round(outcome.seconds, 3),
-        "ms_per_table": round(outcome.seconds * 1000 / max(looked_at, 1), 1),
+        "seconds": round(outcome.seconds, 6),
+        "ms_per_table": round(outcome.seconds * 1000 / max(looked_at, 1), 3),
     }
     if moment := time.time() if batch_id is None else before.whole_at:
         metadata["whole_tables_at"] = dg.MetadataValue.timestamp(moment)
