@@ -46,14 +46,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = os.environ.get("PULSE_HOME")
     folder = tmp_path_factory.mktemp("live")
     os.environ["PULSE_HOME"] = str(folder)
-    os.environ["PULSE_INGEST__FLUSH_SECONDS"] = "3"
-    os.environ["PULSE_CURATED__QUIET_SECONDS"] = "3"
+    os.environ |= SETTINGS
     try:
         yield folder
     finally:
         stop()
-        del os.environ["PULSE_INGEST__FLUSH_SECONDS"], os.environ["PULSE_CURATED__QUIET_SECONDS"]
-        os.environ.pop("PULSE_HOME")
+        for name in ("PULSE_HOME", *SETTINGS):
+            del os.environ[name]
         if before is not None:
             os.environ["PULSE_HOME"] = before
         forget_connections()
@@ -170,7 +169,7 @@ def test_a_person_rebuilds_a_day_in_the_browser(
     expect(page.get_by_text("1 partition", exact=True)).to_be_hidden()
 
     page.goto(f"{ui}/runs?{urlencode({'q[0]': f'tag:dagster/partition/tenant={tenant}'})}")
-    page.get_by_role("link", name=re.compile("^[0-9a-f]{8}$")).first.click()
+    page.get_by_role("link", name="View", exact=True).first.click()
     expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=240_000)
     picture("4-run")
 

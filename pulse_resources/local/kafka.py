@@ -101,7 +101,7 @@ def _setup(layout: Layout, folder: Path, address: str, base: tuple[str, ...]) ->
     properties.write_text(_PROPERTIES.format(address=address, controller=controller, data=data))
     if not (data / "meta.properties").exists():
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", "--cluster-id", cluster, "--config", str(properties))
+        arguments = ("format", f"--cluster-id={cluster}", "--config", str(properties))  # it may begin with -
         command = (*base, "kafka.tools.StorageTool", *arguments, "--ignore-formatted")
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
