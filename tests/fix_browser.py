@@ -11,6 +11,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = {"width": 1400, "height": 900}
 PATIENCE_MS = 120_000
+SETTLE_MS = 1_500
+"""Before a picture is taken: what is there comes first, its details a moment later."""
 
 Picture = Callable[[str], Path]
 
@@ -38,6 +40,7 @@ def picture(page: Page, tmp_path: Path) -> Picture:
     folder.mkdir(exist_ok=True)
 
     def keep(name: str) -> Path:
+        page.wait_for_timeout(SETTLE_MS)
         path = folder / f"{name}.png"
         page.screenshot(path=path)
         return path
