@@ -21,6 +21,7 @@ from pulse_resources.settings import Role, Settings, load_settings
 
 Connection = psycopg.Connection[TupleRow]
 MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATING = "SELECT pg_advisory_lock(hashtextextended('migrations', 0))"
 
 
 @cache
@@ -110,7 +111,9 @@ def migrate(settings: Settings) -> None:
     url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
     backend = get_backend(url)
     try:
-        with backend.lock():
+        # This lock ends with its session; yoyo's own stays behind when its process is killed.
+        with psycopg.connect(settings.postgres.url("pulse_owner"), autocommit=True) as session:
+            session.execute(MIGRATING)
             backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
     finally:
         backend.connection.close()
