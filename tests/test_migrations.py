@@ -1,6 +1,6 @@
 """Migrations on the real Postgres: again, side by side, and after a migrator that was killed."""
 
-from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from concurrent import futures
 
 import psycopg
 import pytest
@@ -16,7 +16,7 @@ def owner(stack: Settings) -> psycopg.Connection:
 
 
 def test_migrations_apply_once_however_many_start(stack: Settings) -> None:
-    with owner(stack) as session, ThreadPoolExecutor(4) as threads:
+    with owner(stack) as session, futures.ThreadPoolExecutor(4) as threads:
         before = session.execute(APPLIED).fetchall()
         list(threads.map(postgres.migrate, [stack] * 4, timeout=60))
         assert session.execute(APPLIED).fetchall() == before != []
@@ -24,12 +24,12 @@ def test_migrations_apply_once_however_many_start(stack: Settings) -> None:
 
 def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
     """What it held ends with its session; the row in yoyo's lock table, which stays behind, is not asked."""
-    with owner(stack) as session, owner(stack) as killed, ThreadPoolExecutor(1) as threads:
+    with owner(stack) as session, owner(stack) as killed, futures.ThreadPoolExecutor(1) as threads:
         session.execute("INSERT INTO yoyo_lock (locked, ctime, pid) VALUES (1, now(), 1)")
         try:
             killed.execute(postgres.MIGRATING)
             waits = threads.submit(postgres.migrate, stack)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(futures.TimeoutError):
                 waits.result(timeout=1)
             session.execute("SELECT pg_terminate_backend(%s)", [killed.info.backend_pid])
             waits.result(timeout=30)
