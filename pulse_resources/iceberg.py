@@ -19,6 +19,7 @@ from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadataUtil, new_table_metadata
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSchemaUpdate,
@@ -30,6 +31,7 @@ from typing_extensions import override
 
 from pulse_resources import object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
+from pulse_resources.manifest_list import Append
 
 CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"
@@ -141,7 +143,7 @@ def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
     table, old = _for_commit(table), table.metadata_location
     with (
         table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append,
+        Append(Operation.APPEND, transaction, file_io(), snapshot_properties=dict(summary)) as append,
     ):
         for file in files:
             append.append_data_file(file)

@@ -186,7 +186,7 @@ class UpkeepSettings(BaseModel):
     history_snapshots: int = Field(default=300, ge=1)
     """Each is 0.7 kB that every commit to the table reads and writes again."""
     history_minimum: int = Field(default=10, ge=1)
-    expire_batch: int = Field(default=100, ge=1)
+    expire_batch: int = Field(default=25, ge=1)
     """Snapshots beyond `history_snapshots` that pile up before they are expired."""
     sweep_hours: float = Field(default=24.0, ge=0)
     """How often a table's folder, and the raw zone, are searched for orphans."""
