@@ -108,6 +108,7 @@ def history(spark: SparkSession, commits: int) -> Iterator[tuple[str, float]]:
             began = time.perf_counter()
             give(spark, old.tenant)
             spent += time.perf_counter() - began
+    give(spark, old.tenant)
     for _ in range((HOURLY - TIMES) // 2):  # what is measured is around half an hour after the last round
         old.commit()
     taken = [(old.commit(), empty.commit()) for _ in range(TIMES)]

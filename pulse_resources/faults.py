@@ -1,17 +1,54 @@
 """Fail points: named places where a test may kill or stop the process, as a power cut would.
 
-`PULSE_FAIL_POINT=settle.before_commit` makes the process that reaches this point die by SIGKILL;
-`PULSE_FAIL_POINT=stop:after.land` makes it stop there by SIGSTOP, as a long pause would.
+    PULSE_FAIL_POINT=settle.before_commit     dies there by SIGKILL
+    PULSE_FAIL_POINT=settle.before_swap@3     dies there when it comes by for the third time
+    PULSE_FAIL_POINT=stop:after.land          stops there by SIGSTOP, as a long pause would
+
+What a run is told goes with its Spark tasks: at a point that is reached in one, both processes die.
 """
 
 import os
 import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+VARIABLE = "PULSE_FAIL_POINT"
+RUN = "PULSE_FAIL_RUN"
+_passed: Counter[str] = Counter()
 
 
 def fail_point(name: str) -> None:
     """Die or stop here when a test asks for it; otherwise nothing."""
-    wanted = os.environ.get("PULSE_FAIL_POINT")
-    if wanted == name:
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif wanted == f"stop:{name}":
-        os.kill(os.getpid(), signal.SIGSTOP)
+    told = os.environ.get(VARIABLE)
+    if told is None:
+        return
+    action, _, place = told.rpartition(":")
+    point, _, which = place.partition("@")
+    if point != name:
+        return
+    _passed[name] += 1
+    if _passed[name] == int(which or 1):
+        signal_ = signal.SIGSTOP if action == "stop" else signal.SIGKILL
+        if run := os.environ.get(RUN):
+            with suppress(ProcessLookupError):  # another task of the run was here first
+                os.kill(int(run), signal_)
+        os.kill(os.getpid(), signal_)
+
+
+def told() -> Mapping[str, str]:
+    """What this process was told, for its Spark tasks."""
+    order = os.environ.get(VARIABLE)
+    return {} if order is None else {VARIABLE: order, RUN: str(os.getpid())}
+
+
+@contextmanager
+def as_told(order: Mapping[str, str]) -> Iterator[None]:
+    """In a Spark task: what its run was told holds while the block runs."""
+    os.environ.update(order)
+    _passed.clear()
+    try:
+        yield
+    finally:
+        for name in order:
+            os.environ.pop(name, None)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_resources import faults
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
@@ -56,11 +57,13 @@ def run_tasks(
         return []
     # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
     atexit.unregister(spark.client._cleanup_ml_cache)
+    told = faults.told()
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                handles = pa.array(list(work(tasks[index])), pa.binary())
+                with faults.as_told(told):
+                    handles = pa.array(list(work(tasks[index])), pa.binary())
                 yield pa.record_batch([handles], names=["handle"])
 
     frame: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, HANDLES)

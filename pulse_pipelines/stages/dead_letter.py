@@ -126,6 +126,7 @@ def _publish_page(producer: Producer, tenant: Tenant) -> int:
                 headers={name: value for name, value in headers.items() if value is not None},
                 on_delivery=acknowledged,
             )
+        fail_point("route_dead_letters.before_publish")
         waiting = producer.flush(FLUSH_S)
         if waiting or refused:
             raise Transient(
@@ -135,6 +136,7 @@ def _publish_page(producer: Producer, tenant: Tenant) -> int:
         fail_point("route_dead_letters.before_mark")
         with connection.cursor() as cursor:
             cursor.executemany(PUBLISHED, [(tenant.tenant_id, row[0], row[1]) for row in rows])
+    fail_point("route_dead_letters.after_mark")
     return len(rows)
 
 

@@ -14,6 +14,7 @@ import psycopg
 from pulse_pipelines.stages.handles import Drained, Failure, Gated, Scope, TopicDrained
 from pulse_pipelines.stages.staging import named
 from pulse_resources import postgres
+from pulse_resources.faults import fail_point
 
 CONNECTIONS = 4
 """Tenants that claim at a time: the work is Postgres', a core each."""
@@ -86,7 +87,9 @@ def _claim(
         # Settle's commit flushes the log up to itself, and these claims come before it: a claim can
         # be lost in a crash only together with everything that relies on it.
         connection.execute("SET LOCAL synchronous_commit = off")
+        fail_point("gate.before_claim")
         claimed = connection.execute(named(CLAIM, drained.plan), values).rowcount
+        fail_point("gate.after_claim")
         if claimed == staged:
             return {}
         found: dict[UUID, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))

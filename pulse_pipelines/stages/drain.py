@@ -34,6 +34,7 @@ from pulse_pipelines.stages.handles import (
 from pulse_pipelines.stages.staging import StagingWriter
 from pulse_resources import kafka
 from pulse_resources.errors import Terminal, Transient
+from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
@@ -125,8 +126,11 @@ def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> Top
         StagingWriter(plan, scope.tenant, part) as staging,
         LakeWriter(scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1) as lake,
     ):
+        fail_point("drain.before_fetch")
         for messages in read(scope.tenant.topic, ranges, counts, settings.ingest.chunk_rows):
+            fail_point("drain.before_conform")
             conformed = conformer.chunk(messages)
+            fail_point("drain.after_conform")
             for slug, table in conformed.tables.items():
                 dataset = datasets[slug]
                 staging.add_ids(dataset, table)

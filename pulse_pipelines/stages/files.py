@@ -25,6 +25,7 @@ from pulse_pipelines.stages import metrics
 from pulse_pipelines.stages.conform import RAW, days
 from pulse_pipelines.stages.handles import CandidateFile, RawObject
 from pulse_resources import object_store
+from pulse_resources.faults import fail_point
 
 UNRESOLVED = "_unresolved"
 """Stands in raw paths for the dataset of an event that names none which exists."""
@@ -154,9 +155,11 @@ class LakeWriter:
 
 def put(uri: str, content: "bytes | pa.Buffer") -> None:
     """Write one object whole."""
+    fail_point("files.before_put")
     # Bytes as they are: left to itself, Arrow would compress a .gz once more.
     with object_store.file_system().open_output_stream(object_store.key(uri), compression=None) as sink:
         sink.write(content)
+    fail_point("files.after_put")
 
 
 def token() -> str:

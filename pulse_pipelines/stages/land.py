@@ -35,6 +35,7 @@ from pulse_pipelines.stages.handles import (
 )
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
+from pulse_resources.faults import fail_point
 from pulse_resources.spark import run_tasks
 
 BATCH_PROPERTY = "pulse.batch-id"
@@ -170,7 +171,9 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
     fitting = fitted(table.files, current.schema())
+    fail_point("land.before_stage")
     staged = iceberg.stage_append(current, data_files(fitting), {BATCH_PROPERTY: batch_id})
+    fail_point("land.after_stage")
     return replace(
         table,
         old_location=staged.old,

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from pulse_pipelines.domain.batch import Backlog, OffsetRange, batch_id
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
+from pulse_resources.faults import fail_point
 
 POSITIONS = """
 SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id
@@ -156,7 +157,15 @@ def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
     """Record a batch of these ranges; None when another planner took some of them first."""
     name = batch_id(ranges)
     overtaken = (_Overtaken, psycopg.errors.UniqueViolation)
-    with contextlib.suppress(*overtaken), postgres.transaction("pulse_pipeline") as connection:
+    with contextlib.suppress(*overtaken):
+        _record(name, ranges, survey)
+        fail_point("plan.after_commit")
+        return name
+    return None
+
+
+def _record(name: str, ranges: Sequence[OffsetRange], survey: Survey) -> None:
+    with postgres.transaction("pulse_pipeline") as connection:
         connection.execute(PLAN_BATCH, [name])
         for r in sorted(ranges):
             postgres.set_tenant(connection, r.tenant_id)
@@ -173,8 +182,7 @@ def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
             )
             if moved.rowcount != 1:
                 raise _Overtaken
-        return name
-    return None
+        fail_point("plan.before_commit")
 
 
 class _Overtaken(Exception):  # noqa: N818 - rolls the transaction back

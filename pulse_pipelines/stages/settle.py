@@ -84,7 +84,9 @@ WHERE batch_id = %s AND attempt = %s AND state = 'running' AND NOT EXISTS (
     SELECT 1 FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
 """
 IS_SETTLED = """
-SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batch_id = %s AND tenant_id = %s
+SELECT b.attempt, bool_and(r.settled_at IS NOT NULL)
+FROM ingest_ranges r JOIN ingest_batches b USING (batch_id)
+WHERE r.batch_id = %s AND r.tenant_id = %s GROUP BY b.attempt
 """
 
 
@@ -144,7 +146,7 @@ def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, Ten
                 became = [ledger.of_range(landed, part, r) for r in part.ranges]
                 outcome = ledger.outcome(part, became)
         except psycopg.OperationalError:
-            if _is_settled(plan.batch_id, part.tenant.tenant_id):  # only the answer was lost
+            if _is_settled(plan, part.tenant.tenant_id):  # only the answer was lost
                 return outcome, part, time.monotonic() - started
             raise
     raise Transient("other writers keep committing first", tenant=part.tenant.slug, batch=plan.batch_id)
@@ -166,6 +168,7 @@ def _write(
             if not iceberg.swap(connection, table.table, table.old_location, table.new_location):
                 raise _SwapLost(table)
             fail_point("settle.after_swap")
+    fail_point("settle.before_advance")
     for r, entry in zip(part.ranges, became, strict=True):
         values = {"batch": plan.batch_id, "tenant": tenant_id, "partition": r.partition}
         values |= {"start": r.start, "end": r.end} | entry
@@ -178,6 +181,7 @@ def _write(
                 partition=r.partition,
                 offset=r.start,
             )
+    fail_point("settle.after_advance")
     staged = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
     if connection.execute(named(DEAD_LETTERS, plan), staged).rowcount:
         connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
@@ -228,7 +232,10 @@ def _refuse(
     return landed, part
 
 
-def _is_settled(batch: str, tenant_id: UUID) -> bool:
+def _is_settled(plan: Plan, tenant_id: UUID) -> bool:
+    """Whether this very attempt did settle the tenant's part. Raises Fenced: a newer one owns the batch."""
     with postgres.transaction("pulse_pipeline") as connection:
-        row = connection.execute(IS_SETTLED, [batch, tenant_id]).fetchone()
-    return row is not None and row[0] is True
+        found = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
+    if found and found[0] != plan.attempt:
+        raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
+    return found is not None and found[1] is True

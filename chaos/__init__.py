@@ -1,0 +1,11 @@
+"""Faults under load, and an oracle that knows what was sent: nothing may be lost, nothing may be doubled.
+
+    load.py        seeded events of many tenants: valid, copies, late, and bad ones
+    sent.py        what was sent, with the broker's word on where each message is
+    oracle.py      what became of it, found from the outside: tables, topics and objects, by three engines
+    batches.py     batches taken through the job in processes that may be killed
+    scenarios/     one module per kind of fault
+    report.py      what was done and found, as a page of docs/
+
+Run with `make chaos`, or `python -m chaos --help` for one scenario with a seed of your own.
+"""

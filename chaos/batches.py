@@ -1,0 +1,149 @@
+"""Batches through the job that Dagster runs, each attempt in a process of its own that may be killed.
+
+The processes are forked from one that has imported everything, so that an attempt begins at once.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import orjson
+
+from chaos import inside
+from chaos.load import SCHEMAS
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import attempts, dead_letter
+from pulse_pipelines.stages.attempts import OpenBatch
+from pulse_resources import kafka
+from pulse_resources.faults import VARIABLE
+from pulse_resources.settings import load_settings
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["chaos.inside"])
+PATIENCE_S = 180.0
+"""Longer than anything that a fault makes an attempt wait for."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What is done to an attempt: SIGKILL at a fail point, or after some seconds."""
+
+    point: str | None = None
+    after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.point or f"after {self.after_s:.2f} s"
+
+
+def make_tenant() -> Tenant:
+    """A fresh tenant with the datasets of the load."""
+    tenant = registry.create_tenant(f"c{uuid.uuid4().hex[:12]}")
+    for slug, schema in SCHEMAS.items():
+        published = registry.publish_schema(tenant, slug, orjson.dumps(schema).decode())
+        registry.create_dataset(tenant, slug, published.schema_uri)
+    return tenant
+
+
+def log() -> Path:
+    """What the attempts said."""
+    return load_settings().home / "attempts.log"
+
+
+def start(batch: str, number: int, **environment: str) -> BaseProcess:
+    """Begin an attempt, with more in its environment."""
+    arguments = (batch, number, str(log()), dict(os.environ) | environment)
+    process = _FORKS.Process(target=inside.run_attempt, args=arguments)
+    process.start()
+    return process
+
+
+def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch | None:
+    """Plan what waits for the tenants, whatever happens to the planner; None when nothing waits."""
+    wanted = [tenant.tenant_id for tenant in tenants]
+    before = {batch.batch_id for batch in attempts.open_batches()}
+    while True:
+        environment = dict(os.environ) | ({VARIABLE: blow.point} if blow and blow.point else {})
+        planner = _FORKS.Process(target=inside.plan_batch, args=(wanted, environment))
+        planner.start()
+        planner.join(PATIENCE_S)
+        found = [batch for batch in attempts.open_batches() if batch.batch_id not in before]
+        if found or planner.exitcode == 0:
+            return found[0] if found else None
+        assert planner.exitcode == -signal.SIGKILL, f"the planner ended with {planner.exitcode}"
+        blow = None  # the next one lives
+
+
+def strike(batch: OpenBatch, blow: Blow) -> bool:
+    """One attempt under a blow; True when it died of it, False when it was done before."""
+    process = start(batch.batch_id, batch.attempt, **({VARIABLE: blow.point} if blow.point else {}))
+    process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
+    if process.is_alive():
+        process.kill()
+    process.join(PATIENCE_S)
+    return process.exitcode == -signal.SIGKILL
+
+
+def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
+    """Take a batch to its end.
+
+    Raises:
+        AssertionError: attempt after attempt failed, though nothing was done to them.
+    """
+    while (now := current(batch)) is not None:
+        assert attempts_left, f"batch {batch.batch_id} does not settle: {now.last_error}; see {log()}"
+        attempts_left -= 1
+        process = start(now.batch_id, now.attempt)
+        process.join(PATIENCE_S)
+        assert process.exitcode is not None, f"batch {batch.batch_id} hangs; see {log()}"
+
+
+def current(batch: OpenBatch) -> OpenBatch | None:
+    """The batch as it is once its last attempt is given up, as the sensor does it; None: it is settled."""
+    found = _found(batch)
+    if found and found.state == "running":
+        deadline = (
+            time.monotonic() + PATIENCE_S
+        )  # the server may take a moment to see that its client is gone
+        while attempts.lease_held(batch.batch_id):
+            assert time.monotonic() < deadline, f"the lease on {batch.batch_id} outlives its process"
+            time.sleep(0.02)
+        if (found := _found(batch)) and found.state == "running":
+            attempts.next_attempt(found.batch_id, found.attempt, "the run died")
+            found = _found(batch)
+    return found
+
+
+def _found(batch: OpenBatch) -> OpenBatch | None:
+    return next((b for b in attempts.open_batches() if b.batch_id == batch.batch_id), None)
+
+
+def sweep() -> None:
+    """Publish the dead letters that runs left behind, as the sensor of that name does."""
+    for tenant in dead_letter.overdue(0):
+        dead_letter.publish_tenant(kafka.producer(), tenant)
+
+
+@contextmanager
+def endless_attempts() -> Iterator[None]:
+    """Without back-off, and never stuck: harness kills far more often than a batch forgives."""
+    names = {"PULSE_INGEST__MAX_ATTEMPTS": "100000", "PULSE_INGEST__RETRY_BACKOFF_SECONDS": "0"}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    load_settings.cache_clear()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        load_settings.cache_clear()

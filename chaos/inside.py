@@ -1,0 +1,46 @@
+"""What a process that may be killed does: plan a batch, or take one attempt through the job."""
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pulse_pipelines.defs.ingest.attempt import BatchAttempt
+from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.defs.ingest.sensor import run_config
+from pulse_pipelines.domain.batch import plan
+from pulse_pipelines.stages import plan as planning
+from pulse_resources.settings import load_settings
+
+EVERYTHING = 1_000_000
+
+
+def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str]) -> None:
+    """Plan all that waits for these tenants, as the sensor does."""
+    os.environ |= environment
+    survey = planning.survey()
+    wanted = [backlog for backlog in survey.backlogs if backlog.tenant_id in tenants]
+    if wanted:
+        planning.plan_batch(plan(wanted, EVERYTHING), survey)
+
+
+def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str]) -> None:
+    """One attempt; leaves with 1 when it failed."""
+    os.environ |= environment
+    with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    resources = {
+        "attempt": BatchAttempt.configure_at_launch(),
+        "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
+    }
+    job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = job.execute_in_process(
+            run_config=run_config(batch, number), instance=instance, raise_on_error=False
+        )
+    sys.stdout.flush()
+    os._exit(0 if done.success else 1)  # Spark's client would linger

@@ -1,0 +1,236 @@
+"""The oracle: what became of everything that was sent, seen from the outside.
+
+Rows are read from the tables by three engines, dead letters from their topic, files from the object store.
+Only that a message was a copy is known from the ledger alone: a copy leaves nothing else behind.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+from pyarrow import fs
+from pyiceberg.table import Table
+from pyspark.sql.connect.session import SparkSession
+
+from chaos.load import SCHEMAS
+from chaos.sent import Sent
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import duck
+from pulse_resources import iceberg, kafka, object_store, postgres
+from pulse_resources.errors import PulseError
+
+SHOWN = 3
+"""Examples named per finding; its count is always exact."""
+
+COPIES = "SELECT partition, duplicate_offsets FROM ingest_ranges WHERE settled_at IS NOT NULL"
+_SILENCE_S = 10.0
+
+Position = tuple[int, int]
+"""(partition, offset) in a tenant's topic."""
+
+
+class Finding(NamedTuple):
+    """Something that is not as it must be."""
+
+    kind: str
+    tenant: str
+    detail: str
+
+
+@dataclass
+class Lake:
+    """What there is of one tenant."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+    """By dataset, as PyIceberg reads them."""
+    copies: set[Position] = field(default_factory=set)
+    letters: dict[Position, tuple[bytes | None, str]] = field(default_factory=dict)
+    """Payload and reason, from the topic."""
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> "Lake":
+        lake = cls()
+        for slug in SCHEMAS:
+            location = registry.current_table(tenant, slug).metadata_location
+            lake.tables[slug] = iceberg.load_table((tenant.namespace, slug), location)
+            lake.rows[slug] = lake.tables[slug].scan().to_arrow()
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            for partition, spans in connection.execute(COPIES):
+                lake.copies |= {(partition, at) for span in spans for at in range(span.lower, span.upper)}
+        lake.letters = dict(published(tenant))
+        return lake
+
+    def positions(self) -> Iterator[tuple[Position, str, str]]:
+        """Of each row: its position, its dataset and its event id."""
+        for slug, rows in self.rows.items():
+            columns = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id"))
+            for partition, offset, event_id in zip(*columns, strict=True):
+                yield (partition, offset), slug, event_id
+
+
+def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
+    """Everything that is wrong with what became of what was sent; nothing, when Pulse kept its word.
+
+    Args:
+        sent: to each tenant, all of it settled by now.
+        spark: with it, Spark reads the tables, too.
+    """
+    findings: list[Finding] = []
+    lakes: dict[str, Lake] = {}
+    for each in sent:
+        try:
+            lake = lakes[each.tenant.slug] = Lake.of(each.tenant)
+        except (OSError, PulseError) as error:
+            findings.append(Finding("a table that cannot be read", each.tenant.slug, str(error)))
+            continue
+        for kind, wrong in (
+            *_by_position(each, lake),
+            *_by_id(each, lake),
+            *_by_content(each, lake),
+            *_by_engine(each.tenant, lake, spark),
+        ):
+            if wrong:
+                findings.append(Finding(kind, each.tenant.slug, _some(wrong)))
+    findings.extend(_by_file(lakes))
+    return findings
+
+
+def _by_position(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
+    """sent = landed + copies + dead-lettered, message by message."""
+    became: Counter[Position] = Counter(position for position, _, _ in lake.positions())
+    became.update(lake.copies)
+    became.update(lake.letters.keys())
+    yield "lost", [p for p in sent.events if not became[p]]
+    yield "double", [p for p, count in became.items() if count > 1]
+    yield "from nowhere", [] if sent.doubtful else [p for p in became if p not in sent.events]
+    yield (
+        "wrong dead letter",
+        [
+            (position, reason, event.reason)
+            for position, (payload, reason) in lake.letters.items()
+            if (event := sent.events.get(position)) and (payload, reason) != (event.payload, event.reason)
+        ],
+    )
+    bad = {position for position, event in sent.events.items() if event.reason}
+    yield "bad, and not a dead letter", sorted(bad - lake.letters.keys())
+
+
+def _by_id(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
+    """Each valid event is a row of its dataset, once, whatever positions say."""
+    valid = sent.valid()
+    for slug, rows in lake.rows.items():
+        counted = Counter(rows.column("id").to_pylist())
+        yield f"{slug}: lost ids", [i for i in valid[slug] if not counted[i]]
+        yield f"{slug}: double ids", [i for i, count in counted.items() if count > 1]
+        known = valid[slug].keys() | {event.event_id for event in sent.doubtful}
+        yield f"{slug}: ids from nowhere", [i for i in counted if i not in known]
+
+
+def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
+    """Each row holds what its event said, and stands where its event was."""
+    for slug, rows in lake.rows.items():
+        wrong = []
+        for row in rows.to_pylist():
+            if event := sent.events.get((row["_kafka_partition"], row["_offset"])):
+                found = (slug, row["id"], *map(row.get, event.fields))
+                if found != (event.dataset, event.event_id, *event.fields.values()):
+                    wrong.append(row["id"])
+        yield f"{slug}: rows that differ from their event", wrong
+
+
+def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterator[tuple[str, list[Any]]]:
+    """DuckDB and Spark see the rows that PyIceberg sees."""
+    for slug, table in lake.tables.items():
+        expected = _seen(lake.rows[slug])
+        with duck.connect() as connection:
+            query = f"SELECT _kafka_partition, _offset, id FROM {duck.SCAN}"
+            found = connection.execute(query, [table.metadata_location]).to_arrow_table()
+        yield f"{slug}: DuckDB differs from PyIceberg", _difference(_seen(found), expected)
+        if spark:
+            name = f"{iceberg.CATALOG}.{tenant.namespace}.{slug}"
+            found = spark.sql(f"SELECT _kafka_partition, _offset, id FROM {name}").toArrow()
+            yield f"{slug}: Spark differs from PyIceberg", _difference(_seen(found), expected)
+
+
+def _seen(rows: pa.Table) -> Counter[tuple[int, int, str]]:
+    columns = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id"))
+    return Counter(zip(*columns, strict=True))
+
+
+def _difference(found: Counter[Any], expected: Counter[Any]) -> list[Any]:
+    return list(((found - expected) + (expected - found)).elements())
+
+
+def _by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
+    """Every live file is in its own table's folder, is referenced once, and is there, whole."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for tenant, lake in lakes.items():
+        astray, damaged = [], []
+        for table in lake.tables.values():
+            for task in table.scan().plan_files():
+                path = task.file.file_path
+                owners[path].append(tenant)
+                if not path.startswith(f"{table.location()}/data/"):
+                    astray.append(path)
+                info = object_store.file_system().get_file_info(object_store.key(path))
+                if info.type is not fs.FileType.File or info.size != task.file.file_size_in_bytes:
+                    damaged.append(path)
+        if astray:
+            yield Finding("files outside of their table's folder", tenant, _some(astray))
+        if damaged:
+            yield Finding("files that are gone or have another size", tenant, _some(damaged))
+    for path, tenants in owners.items():
+        if len(tenants) > 1:
+            yield Finding("a file that is live more than once", ", ".join(sorted(tenants)), path)
+
+
+def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
+    """By dataset, what its rows say, by id: the same after any two runs on the same events."""
+    return {
+        slug: sorted(
+            rows.select(["id", "timestamp", *SCHEMAS[slug]["properties"], "_extra"]).to_pylist(),
+            key=lambda row: str(row["id"]),
+        )
+        for slug, rows in Lake.of(tenant).rows.items()
+    }
+
+
+def published(tenant: Tenant) -> Iterator[tuple[Position, tuple[bytes | None, str]]]:
+    """The dead letters on the tenant's topic, by the position of their event: a copy of one counts once.
+
+    Raises:
+        TimeoutError: the broker does not answer.
+    """
+    topic = tenant.dead_letter_topic
+    partitions = range(kafka.partition_counts()[topic])
+    ends = kafka.offsets([(topic, partition) for partition in partitions], "latest")
+    consumer = kafka.consumer()
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        left = {partition for (_, partition), end in ends.items() if end != 0}
+        while left:
+            message = consumer.poll(_SILENCE_S)
+            if message is None:
+                raise TimeoutError(f"{topic}: the broker sent nothing")
+            if message.error():
+                left.discard(message.partition())
+                continue
+            _, partition, offset = _text(message.key()).rsplit("/", 2)
+            reason = _text(dict(message.headers() or ())["pulse.reason"])
+            yield (int(partition), int(offset)), (message.value(), reason)
+    finally:
+        consumer.close()
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _some(wrong: Iterable[Any]) -> str:
+    found = list(wrong)
+    return f"{len(found)}, such as {', '.join(map(str, found[:SHOWN]))}"

@@ -1,0 +1,112 @@
+"""SIGKILL of the run, at every step of a batch and at random moments in between."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from chaos import batches
+from chaos.batches import Blow
+from chaos.load import Load
+from chaos.sent import Sent
+
+PLANNING = ("plan.before_commit", "plan.after_commit")
+STEPS = (
+    "drain.before_fetch",
+    "drain.before_conform",
+    "drain.after_conform",
+    "files.before_put",
+    "files.after_put",
+    "after.drain_and_conform",
+    "gate.before_claim",
+    "gate.after_claim",
+    "after.dedup_gate",
+    "land.before_stage",
+    "land.after_stage",
+    "after.land",
+    "settle.before_swap",
+    "settle.after_swap",
+    "settle.before_advance",
+    "settle.after_advance",
+    "settle.before_commit",
+    "settle.after_commit",
+    "after.settle",
+    "route_dead_letters.before_publish",
+    "route_dead_letters.before_mark",
+    "route_dead_letters.after_mark",
+    "after.route_dead_letters",
+)
+RANDOM = "at a random moment"
+TENANTS = 3
+EVENTS = 120
+"""Of each tenant in a batch."""
+LONGEST_S = 4.0
+"""Random moments are drawn from so many seconds: a little more than an attempt takes."""
+
+
+@dataclass(frozen=True)
+class Killed:
+    sent: list[Sent]
+    """Under the kills."""
+    calm: list[Sent]
+    """The same events to other tenants, without any."""
+    places: Counter[str]
+    """How many died where."""
+
+
+def run(seed: int, kills: int, told: Callable[[int], None]) -> Killed:
+    """Kill attempts until there were enough, while batch after batch goes on.
+
+    Args:
+        seed: of the events, and of the blows.
+        kills: of attempts and planners, in all; each step comes at least once if there are enough.
+        told: called with the number of kills so far.
+    """
+    blows = _blows(seed)
+    killed: Counter[str] = Counter()
+    loads = [Load(seed + number) for number in range(TENANTS)]
+    sent = [Sent(batches.make_tenant()) for _ in loads]
+    tenants = [each.tenant for each in sent]
+    rounds = 0
+    with batches.endless_attempts():
+        while killed.total() < kills:
+            rounds += 1
+            for load, each in zip(loads, sent, strict=True):
+                each.send(load.events(EVENTS))
+            points = [PLANNING[rounds % 2]] if rounds <= 2 or rounds % 7 == 0 else []
+            batch = batches.plan(tenants, *map(Blow, points))
+            assert batch, "what was sent is not there"
+            killed.update(points)
+            for _ in range(4):
+                now = batches.current(batch)
+                if now is None or killed.total() >= kills:
+                    break
+                blow = next(blows)
+                if batches.strike(now, blow):
+                    killed[blow.point.partition("@")[0] if blow.point else RANDOM] += 1
+                    told(killed.total())
+            batches.finish(batch)
+        batches.sweep()
+        calm = _without_faults(seed, rounds)
+    return Killed(sent, calm, killed)
+
+
+def _without_faults(seed: int, rounds: int) -> list[Sent]:
+    loads = [Load(seed + number) for number in range(TENANTS)]
+    calm = [Sent(batches.make_tenant()) for _ in loads]
+    for load, each in zip(loads, calm, strict=True):
+        each.send(load.events(EVENTS * rounds))
+    batch = batches.plan([each.tenant for each in calm])
+    assert batch, "what was sent is not there"
+    batches.finish(batch, attempts_left=1)
+    return calm
+
+
+def _blows(seed: int) -> Iterator[Blow]:
+    """Every step once; then in turn a random moment, and a step the first, second or third time."""
+    draw = random.Random(seed)
+    yield from map(Blow, draw.sample(STEPS, len(STEPS)))
+    while True:
+        for point in draw.sample(STEPS, len(STEPS)):
+            yield Blow(after_s=draw.uniform(0, LONGEST_S))
+            yield Blow(point if point.startswith("after.") else f"{point}@{draw.choice((1, 1, 2, 3))}")

@@ -1,0 +1,131 @@
+"""Services that are gone, slow, hanging, cut or killed under load: Pulse recovers by itself."""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaos import refusing
+from chaos.sent import Sent
+from chaos.stack import Stack
+from chaos.traffic import Traffic, settled_until
+
+BEFORE_S, AFTER_S = 8.0, 5.0
+"""Of traffic around a fault."""
+
+Fault = Callable[[Stack, random.Random], None]
+"""Harms the stack and gives it back; returns when the harm is over."""
+
+
+@dataclass(frozen=True)
+class Survived:
+    sent: list[Sent]
+    lasted_s: float
+    recovered_s: float
+    """From the end of the fault until all that had been acknowledged by then was settled."""
+
+
+def run(stack: Stack, fault: Fault, seed: int) -> Survived:
+    """Harm the stack under load, and wait until it has recovered.
+
+    Raises:
+        AssertionError: it does not recover.
+    """
+    traffic = Traffic(seed)
+    with traffic.flowing():
+        time.sleep(BEFORE_S)
+        began = time.monotonic()
+        fault(stack, random.Random(seed))
+        lasted = time.monotonic() - began
+        recovered = settled_until(traffic.sent)
+        time.sleep(AFTER_S)
+    settled_until(traffic.sent)
+    return Survived(traffic.sent, lasted, recovered)
+
+
+def _store_gone(stack: Stack, draw: random.Random) -> None:
+    with stack.minio.gone():
+        time.sleep(120)
+
+
+def _store_slow(stack: Stack, draw: random.Random) -> None:
+    with stack.minio.toxic("latency", latency=300, jitter=300), stack.minio.toxic("bandwidth", rate=200):
+        time.sleep(60)
+
+
+def _store_hangs(stack: Stack, draw: random.Random) -> None:
+    with stack.minio.toxic("timeout", timeout=0):
+        time.sleep(60)
+
+
+def _store_cut(stack: Stack, draw: random.Random) -> None:
+    """Requests are carried out, and their answers are cut off."""
+    with stack.minio.toxic("limit_data", toxicity=0.3, bytes=1):
+        time.sleep(60)
+
+
+def _store_refuses(stack: Stack, draw: random.Random) -> None:
+    with refusing.server() as port:
+        for _ in range(30):
+            with stack.minio.elsewhere(port):
+                time.sleep(draw.uniform(0.2, 1.5))
+            time.sleep(draw.uniform(0.2, 1.5))
+
+
+def _postgres_gone(stack: Stack, draw: random.Random) -> None:
+    with stack.postgres.gone():
+        time.sleep(120)
+
+
+def _postgres_restarts(stack: Stack, draw: random.Random) -> None:
+    for _ in range(3):
+        stack.end("postgres", signal.SIGINT)
+        time.sleep(draw.uniform(5, 10))
+
+
+def _postgres_crashes(stack: Stack, draw: random.Random) -> None:
+    for _ in range(3):
+        stack.end("postgres", signal.SIGKILL)
+        time.sleep(draw.uniform(5, 10))
+
+
+def _kafka_restarts(stack: Stack, draw: random.Random) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        stack.end("kafka", number)
+        time.sleep(draw.uniform(10, 15))
+
+
+def _kafka_gone(stack: Stack, draw: random.Random) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        stack.end("kafka", signal.SIGKILL)
+        time.sleep(1)
+
+
+def _services_killed(stack: Stack, draw: random.Random) -> None:
+    for _ in range(2):
+        for name in draw.sample(["spark", "dagster-code", "dagster-daemon", "api"], 4):
+            stack.end(name, signal.SIGKILL)
+            time.sleep(draw.uniform(1, 8))
+
+
+def _everything_killed(stack: Stack, draw: random.Random) -> None:
+    """The power fails: no process has time for anything."""
+    stack.power_cut()
+
+
+FAULTS: dict[str, Fault] = {
+    "object store gone for 2 minutes": _store_gone,
+    "object store slow for a minute": _store_slow,
+    "object store hangs for a minute": _store_hangs,
+    "object store cuts 3 of 10 connections at their first answer, for a minute": _store_cut,
+    "object store answers 503 every other second, for a minute": _store_refuses,
+    "Postgres gone for 2 minutes": _postgres_gone,
+    "Postgres restarted three times": _postgres_restarts,
+    "Postgres killed three times": _postgres_crashes,
+    "Kafka restarted, then killed": _kafka_restarts,
+    "Kafka gone for 2 minutes": _kafka_gone,
+    "Spark, code server, daemon and API killed, twice": _services_killed,
+    "power cut: every process killed at once": _everything_killed,
+}

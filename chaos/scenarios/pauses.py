@@ -1,0 +1,70 @@
+"""A run stops, its batch is taken over and settles, and the run goes on: it must be fenced."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from functools import partial
+
+import psycopg
+
+from chaos import batches
+from chaos.load import Load
+from chaos.sent import Sent
+from chaos.waiting import stopped, wait
+from pulse_pipelines.stages import attempts
+from pulse_resources.faults import VARIABLE
+from pulse_resources.settings import load_settings
+
+EVENTS = 100
+POINTS = (
+    "after.drain_and_conform",
+    "after.dedup_gate",
+    "after.land",
+    "settle.before_swap",
+    "settle.before_commit",
+)
+# As the server does by itself when the keep-alives of a lost client fail.
+END_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = %s OR (application_name = 'pulse' AND state = 'idle in transaction')
+"""
+
+
+def run(seed: int, pauses: int, told: Callable[[int], None]) -> list[Sent]:
+    """Stop runs, each at a step that the seed chooses, and let another attempt overtake them.
+
+    Args:
+        seed: of the events, and of the steps.
+        pauses: runs that are stopped.
+        told: called with the number of pauses so far.
+
+    Returns:
+        What was sent.
+    """
+    draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
+    with batches.endless_attempts():
+        for number in range(1, pauses + 1):
+            sent.send(load.events(EVENTS))
+            batch = batches.plan([sent.tenant])
+            assert batch, "what was sent is not there"
+            point = draw.choice(POINTS)
+            slow = batches.start(batch.batch_id, batch.attempt, **{VARIABLE: f"stop:{point}"})
+            wait(partial(stopped, slow), f"the run did not come to {point}")
+            _end_sessions(batch.batch_id)
+            attempts.next_attempt(batch.batch_id, batch.attempt, "the run does not answer")
+            batches.finish(batch, attempts_left=1)
+            os.kill(slow.pid or 0, signal.SIGCONT)
+            slow.join(batches.PATIENCE_S)
+            assert slow.exitcode == 1, (
+                f"stopped at {point}, it ended with {slow.exitcode}; see {batches.log()}"
+            )
+            told(number)
+        batches.sweep()
+    return [sent]
+
+
+def _end_sessions(batch: str) -> None:
+    settings = load_settings().postgres
+    with psycopg.connect(settings.superuser_url(settings.database), autocommit=True) as connection:
+        connection.execute(END_SESSIONS, [f"pulse-lease-{batch}"])

@@ -1,0 +1,168 @@
+"""The oracle notices what it must, and the shorter part of `make chaos` passes it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+from fix_ingest import Owner
+from fix_lake import pointing_at
+from pyiceberg.manifest import DataFile
+from pyspark.sql.connect.session import SparkSession
+
+from chaos import batches, oracle
+from chaos.load import Load
+from chaos.scenarios import kills, pauses
+from chaos.sent import Sent
+from pulse_pipelines import registry
+from pulse_pipelines.stages import columns, files, land
+from pulse_resources import iceberg, kafka, object_store
+from pulse_resources.settings import Settings, load_settings
+
+SEED = 5
+Change = Callable[[pa.Table], pa.Table]
+
+
+def spark() -> SparkSession:
+    return SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
+
+
+def ingested(seed: int) -> list[Sent]:
+    """Two tenants with a batch each, as it should be."""
+    loads = [Load(seed, bad=0.1), Load(seed + 1)]
+    found = [Sent(batches.make_tenant()) for _ in loads]
+    for load, each in zip(loads, found, strict=True):
+        each.send(load.events(150))
+    batch = batches.plan([each.tenant for each in found])
+    assert batch
+    batches.finish(batch, attempts_left=1)
+    assert oracle.judge(found, spark()) == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def sent(stack: Settings) -> list[Sent]:
+    return ingested(SEED)
+
+
+def kinds(sent: list[Sent]) -> set[str]:
+    return {finding.kind for finding in oracle.judge(sent)}
+
+
+@contextmanager
+def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Iterator[None]:
+    """One file of the tenant's orders is another, written around Pulse, while the block runs."""
+    name, dataset = (sent.tenant.namespace, "orders"), registry.find_dataset(sent.tenant, "orders")
+    location = registry.current_table(sent.tenant, "orders").metadata_location
+    table = iceberg.load_table(name, location)
+    old: DataFile = max((task.file for task in table.scan().plan_files()), key=lambda f: f.record_count)
+    with object_store.file_system().open_input_file(object_store.key(old.file_path)) as source:
+        rows = pq.read_table(source).cast(columns.arrow_schema(dataset.table_schema))
+    path = f"{folder or table.location()}/data/{files.token()}.parquet"
+    day = rows.column("timestamp")[0].as_py().date()
+    file, content = files.encode(dataset, day, path, change(rows))
+    files.put(path, content)
+    staged = iceberg.stage_replace(table, [old], land.data_files([file]), {"test": "harm"})
+    with pointing_at(Owner(sent.tenant), staged.new):
+        yield
+
+
+def with_value(rows: pa.Table, name: str, value: object) -> pa.Table:
+    """The rows, the first of which has another value."""
+    first = rows.slice(0, 1).to_pylist()[0] | {name: value}
+    return pa.concat_tables([pa.Table.from_pylist([first], rows.schema), rows.slice(1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        pytest.param(lambda rows: rows.slice(1), {"lost", "orders: lost ids"}, id="a deleted row"),
+        pytest.param(
+            lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]),
+            {"double", "orders: double ids"},
+            id="a doubled row",
+        ),
+        pytest.param(
+            lambda rows: pa.concat_tables([rows, with_value(rows, "_offset", 10**6).slice(0, 1)]),
+            {"from nowhere", "orders: double ids"},
+            id="an event landed again",
+        ),
+        pytest.param(
+            lambda rows: with_value(rows, "country", "ZZ"),
+            {"orders: rows that differ from their event"},
+            id="a changed value",
+        ),
+        pytest.param(
+            lambda rows: with_value(rows, "id", "forged"),
+            {
+                "orders: lost ids",
+                "orders: ids from nowhere",
+                "orders: rows that differ from their event",
+            },
+            id="a changed id",
+        ),
+    ],
+)
+def test_the_oracle_notices_rows(sent: list[Sent], change: Change, found: set[str]) -> None:
+    with rewritten(sent[0], change):
+        assert kinds(sent) == found
+    assert kinds(sent) == set()
+
+
+def test_the_oracle_notices_a_file_in_another_tenants_folder(sent: list[Sent]) -> None:
+    location = registry.current_table(sent[1].tenant, "orders").metadata_location
+    elsewhere = location.rpartition("/metadata/")[0]
+    with rewritten(sent[0], lambda rows: rows, folder=elsewhere):
+        assert kinds(sent) == {"files outside of their table's folder"}
+
+
+def test_the_oracle_notices_a_file_that_two_tables_have(sent: list[Sent]) -> None:
+    """One tenant's table is pointed at the other's metadata."""
+    theirs = registry.current_table(sent[1].tenant, "orders").metadata_location
+    with pointing_at(Owner(sent[0].tenant), theirs):
+        assert {"a file that is live more than once", "lost", "orders: ids from nowhere"} <= kinds(sent)
+
+
+def test_the_oracle_notices_a_lost_file(stack: Settings) -> None:
+    sent = ingested(SEED + 10)
+    location = registry.current_table(sent[0].tenant, "orders").metadata_location
+    table = iceberg.load_table((sent[0].tenant.namespace, "orders"), location)
+    path = next(iter(table.scan().plan_files())).file.file_path
+    object_store.file_system().delete_file(object_store.key(path))
+    assert "a table that cannot be read" in kinds(sent)
+
+
+def test_the_oracle_notices_a_dropped_dead_letter(stack: Settings) -> None:
+    sent = ingested(SEED + 20)
+    topic = sent[0].tenant.dead_letter_topic
+    gone = next(p for p in range(2) if kafka.offsets([(topic, p)], "latest")[topic, p])
+    for future in kafka.admin().delete_records([TopicPartition(topic, gone, 1)]).values():
+        future.result()
+    assert kinds(sent) == {"lost", "bad, and not a dead letter"}
+
+
+def test_the_oracle_notices_a_wrong_dead_letter(stack: Settings) -> None:
+    sent = ingested(SEED + 30)
+    tenant = sent[0].tenant
+    (partition, offset), (payload, _) = next(oracle.published(tenant))
+    producer = kafka.producer()
+    key = f"{tenant.topic}/{partition}/{offset}"
+    producer.produce(tenant.dead_letter_topic, payload, key, headers={"pulse.reason": "another"})
+    assert producer.flush(30) == 0
+    assert kinds(sent) == {"wrong dead letter"}
+
+
+def test_killed_at_every_step(stack: Settings) -> None:
+    """Every step once, and some random moments; what is left is as after a run without faults."""
+    killed = kills.run(SEED, kills=len(kills.STEPS) + len(kills.PLANNING) + 4, told=lambda _: None)
+    assert oracle.judge([*killed.sent, *killed.calm], spark()) == []
+    assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()
+    for under_kills, calm in zip(killed.sent, killed.calm, strict=True):
+        assert oracle.content(under_kills.tenant) == oracle.content(calm.tenant)
+
+
+def test_stopped_runs_are_fenced(stack: Settings) -> None:
+    sent = pauses.run(SEED, pauses=2, told=lambda _: None)
+    assert oracle.judge(sent, spark()) == []
