@@ -10,7 +10,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast lint format lock bench clean
+.PHONY: help setup demo up down status test chromium test-fast lint format lock chaos bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ lint: setup ## Check style (ruff) and types (mypy --strict)
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+chaos: setup ## Break it in every way it promises to survive, about 2 hours (ARGS="kills --count 50" for a part)
+	$(BIN)/python -m chaos $(or $(ARGS),all)
 
 bench: setup ## Run the benchmarks and compare them with the goals
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chaos import oracle, report
 from chaos.oracle import Finding
 from chaos.report import Result
-from chaos.scenarios import answers, outages, pauses
+from chaos.scenarios import answers, noise, outages, pauses, writers
 from chaos.scenarios import kills as killing
 from chaos.stack import Stack, stack
 from pulse_resources.settings import load_settings
@@ -28,7 +28,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console()
 HOME = Path(".pulse-chaos").absolute()
 PAGE = Path("docs/chaos.md")
-KILLS, CUTS, PAUSES = 500, 20, 20
+KILLS, CUTS, PAUSES, MINUTES = 500, 20, 20, 30.0
+NOISE_LIMIT = 1.5
+"""How much longer, at p95, the others' events may wait beside noisy neighbours."""
 FLUSH_S = "3"
 """Of `ingest.flush_seconds`, where Dagster runs the batches."""
 Seed = Annotated[
@@ -57,6 +59,13 @@ def pauses_(count: Annotated[int, typer.Option(help="Stopped runs.")] = PAUSES, 
         _end([_pauses(count, _drawn(seed))])
 
 
+@app.command("writers")
+def writers_(minutes: Annotated[float, typer.Option(help="How long.")] = MINUTES, seed: Seed = None) -> None:
+    """Batches, compaction, expiry, sweeps and backfills at once."""
+    with stack(HOME, dagster=False):
+        _end([_writers(minutes, _drawn(seed))])
+
+
 @app.command("outages")
 def outages_(
     only: Annotated[str, typer.Option(help="Part of the names of those to run.")] = "", seed: Seed = None
@@ -66,13 +75,22 @@ def outages_(
         _end(list(_outages(harmed, only, _drawn(seed))))
 
 
+@app.command("noise")
+def noise_(seed: Seed = None) -> None:
+    """Noisy neighbours: do the others stay as fresh?"""
+    with stack(HOME, dagster=True, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S):
+        _end([_noise(_drawn(seed))])
+
+
 @app.command("all")
 def all_(seed: Seed = None) -> None:
     """Everything, and the page docs/chaos.md about it."""
     seed = _drawn(seed)
     with stack(HOME, dagster=False) as harmed:
         results = [_kills(KILLS, seed), _cuts(harmed, CUTS, seed), _pauses(PAUSES, seed)]
+        results.append(_writers(MINUTES, seed))
     with stack(HOME, dagster=True, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
+        results.append(_noise(seed))
         results += _outages(harmed, "", seed)
     report.write(PAGE, results)
     _end(results)
@@ -127,6 +145,39 @@ def _pauses(count: int, seed: int) -> Result:
     )
 
 
+def _writers(minutes: float, seed: int) -> Result:
+    began = time.monotonic()
+    with _progress("batches", None) as told:
+        wrote = writers.run(seed, minutes * 60, told)
+    return Result(
+        "batches, compaction, expiry, sweeps and backfills at once",
+        f"python -m chaos writers --minutes {minutes:g} --seed {seed}",
+        f"{minutes:g} minutes",
+        wrote.sent,
+        oracle.judge(wrote.sent, _spark()),
+        time.monotonic() - began,
+        places=dict(wrote.commits),
+    )
+
+
+def _noise(seed: int) -> Result:
+    began = time.monotonic()
+    found = noise.run(seed)
+    findings = oracle.judge(found.sent, _spark())
+    ratio = found.noisy_s[1] / found.calm_s[1]
+    if ratio > NOISE_LIMIT:
+        findings.append(Finding("the others waited longer", "all", f"p95 {ratio:.2f} times as long"))
+    calm, noisy = (f"p50 {each[0]:.1f} s, p95 {each[1]:.1f} s" for each in (found.calm_s, found.noisy_s))
+    return Result(
+        "a tenant floods (100 ×), one is all bad, one has lost its table",
+        f"python -m chaos noise --seed {seed}",
+        f"freshness of the others: {calm} before; {noisy} meanwhile",
+        found.sent,
+        findings,
+        time.monotonic() - began,
+    )
+
+
 def _outages(harmed: Stack, only: str, seed: int) -> Iterator[Result]:
     for name, fault in outages.FAULTS.items():
         if only.lower() not in name.lower():
@@ -157,7 +208,7 @@ def _spark() -> SparkSession:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def _progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=total)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -28,6 +28,11 @@ from pulse_resources.settings import load_settings
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["chaos.inside"])
+ENDLESS_ATTEMPTS = {
+    "PULSE_INGEST__MAX_ATTEMPTS": "100000",
+    "PULSE_INGEST__RETRY_BACKOFF_SECONDS": "0",
+}
+"""A batch is never stuck and waits for nothing: the harness harms it far more often than it forgives."""
 PATIENCE_S = 180.0
 """Longer than anything that a fault makes an attempt wait for."""
 
@@ -132,11 +137,10 @@ def sweep() -> None:
 
 
 @contextmanager
-def endless_attempts() -> Iterator[None]:
-    """Without back-off, and never stuck: harness kills far more often than a batch forgives."""
-    names = {"PULSE_INGEST__MAX_ATTEMPTS": "100000", "PULSE_INGEST__RETRY_BACKOFF_SECONDS": "0"}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
+def with_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of this process, and of the attempts that it starts, while the block runs."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     load_settings.cache_clear()
     try:
         yield

@@ -33,6 +33,8 @@ class Stack:
     minio: Proxy
     by_proxy: Mapping[str, str]
     """Environment of a process that reaches Postgres and MinIO by the proxy, as all of Pulse does here."""
+    postgres_disk: Path | None
+    """Where Postgres keeps its data, if that is a disk of its own; only root can make one."""
 
     def end(self, service: str, number: signal.Signals) -> None:
         """Send a signal to a service's processes, all at once; nothing when it does not run."""
@@ -42,6 +44,19 @@ class Stack:
             with suppress(ProcessLookupError):
                 # Postgres alone takes its signals by its first process; the others have children.
                 (os.kill if service == "postgres" else os.killpg)(process.pid, number)
+
+    @contextmanager
+    def postgres_disk_full(self) -> Iterator[None]:
+        """Not a byte is left on Postgres' disk while the block runs."""
+        assert self.postgres_disk, "only root can give Postgres a disk of its own"
+        filler = self.postgres_disk / "filler"
+        try:
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(65_536))
+            yield
+        finally:
+            filler.unlink()
 
     def power_cut(self) -> None:
         """Kill every process of Pulse, and start everything again."""
@@ -68,6 +83,7 @@ def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
     _remove(home)
     try:
         _pulse(storage, "up", "--only", STORAGE)
+        disk = _small_disk(home, storage) if dagster else None
         os.environ |= storage
         _forget()
         found = load_settings()
@@ -80,7 +96,7 @@ def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
             _pulse(by_proxy, "up", *([] if dagster else ["--without-dagster"]))
             os.environ |= main | _addresses(found, upstream["postgres"], upstream["minio"])
             _forget()
-            yield Stack(home / "main", proxies["postgres"], proxies["minio"], by_proxy)
+            yield Stack(home / "main", proxies["postgres"], proxies["minio"], by_proxy, disk)
     finally:
         _forget()
         for each in (main, storage):
@@ -112,10 +128,30 @@ def _pulse(environment: Mapping[str, str], *arguments: str) -> None:
         raise RuntimeError(f"pulse {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
+def _small_disk(home: Path, storage: Mapping[str, str]) -> Path | None:
+    """Give Postgres a disk of its own, of 1 GiB."""
+    if os.geteuid():
+        return None
+    data = (home / "storage" / "postgres").resolve()
+    _pulse(storage, "down")
+    kept = data.with_name(f"{data.name}.kept")
+    data.rename(kept)
+    data.mkdir()
+    for command in (
+        ("mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", str(data)),
+        ("cp", "-a", f"{kept}/.", str(data)),
+    ):
+        subprocess.run(command, check=True)
+    shutil.rmtree(kept)
+    _pulse(storage, "up", "--only", STORAGE)
+    return data
+
+
 def _remove(home: Path) -> None:
-    data = home / "storage" / "postgres"
-    if data.is_symlink():  # root's folders are closed to Postgres' account
-        shutil.rmtree(data.resolve(), ignore_errors=True)
+    data = (home / "storage" / "postgres").resolve()  # elsewhere, where Postgres' account cannot come here
+    if data.is_mount():
+        subprocess.run(["umount", "-l", str(data)], check=True)  # noqa: S607
+    shutil.rmtree(data, ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from chaos.batches import make_tenant
-from chaos.load import Load
+from chaos.load import BAD, Load
 from chaos.sent import Sent
 from chaos.waiting import wait
 from pulse_pipelines.stages import attempts
@@ -26,11 +26,12 @@ class Traffic:
         seed: of the events.
         tenants: how many, made anew.
         rate: events per second, of each of them.
+        bad: the share of events that cannot land.
     """
 
-    def __init__(self, seed: int, tenants: int = 4, rate: int = 40) -> None:
+    def __init__(self, seed: int, tenants: int = 4, rate: int = 40, bad: float = BAD) -> None:
         self.sent = [Sent(make_tenant()) for _ in range(tenants)]
-        self._loads = [Load(seed + number) for number in range(tenants)]
+        self._loads = [Load(seed + number, bad=bad) for number in range(tenants)]
         self._rate = rate
         self._stop = threading.Event()
         self._failed: BaseException | None = None

@@ -43,7 +43,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.pdm_schemas":          ("own SI",      "own SI",    "all S",        NOTHING),
     "public.pdm_datasets":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING),
     "public.processed_event_ids":  (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING),
-    "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
+    "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
     "public.ingest_positions":     (OWN_FOR_OWNER, "own SI",    "all SIU",      NOTHING),
     "public.landings":             (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
     "public.raw_objects":          (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
@@ -59,6 +59,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING),
     "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SI",       NOTHING),
+    "public.accepted_losses":      (OWN_FOR_OWNER, NOTHING,     "own SI",       NOTHING),
     "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
     "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
     "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
@@ -138,6 +139,7 @@ ERASURES = (
     " SELECT tenant_id, 'any', dataset_id, slug, 'any', '', '', '{}' FROM pdm_datasets"
     " WHERE tenant_id = %(tenant)s",
     "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
+    "INSERT INTO accepted_losses (tenant_id, partition, position, problem) VALUES (%(tenant)s, 0, 0, 'any')",
 )
 BACKFILLS = (
     "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows,"

@@ -122,8 +122,8 @@ def table(**more: object) -> TableState:
     [
         (table(), []),
         (table(commits=96), [Task.MANIFESTS]),
-        (table(snapshots=400, manifests=1), []),
-        (table(snapshots=401, manifests=1), [Task.EXPIRE]),
+        (table(snapshots=325, manifests=1), []),
+        (table(snapshots=326, manifests=1), [Task.EXPIRE]),
         (table(oldest_at=NOW - 29 * HOUR), []),
         (table(oldest_at=NOW - 31 * HOUR), [Task.EXPIRE]),
         (table(oldest_at=NOW - 31 * HOUR, snapshots=10), []),

@@ -33,7 +33,7 @@ def run(stack: Stack, seed: int, cuts: int, told: Callable[[int], None]) -> list
         What was sent.
     """
     load, sent = Load(seed), Sent(batches.make_tenant())
-    with batches.endless_attempts():
+    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
         for number in range(1, cuts + 1):
             sent.send(load.events(EVENTS))
             batch = batches.plan([sent.tenant])

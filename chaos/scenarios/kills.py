@@ -68,7 +68,7 @@ def run(seed: int, kills: int, told: Callable[[int], None]) -> Killed:
     sent = [Sent(batches.make_tenant()) for _ in loads]
     tenants = [each.tenant for each in sent]
     rounds = 0
-    with batches.endless_attempts():
+    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
         while killed.total() < kills:
             rounds += 1
             for load, each in zip(loads, sent, strict=True):

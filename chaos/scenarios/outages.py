@@ -90,6 +90,11 @@ def _postgres_crashes(stack: Stack, draw: random.Random) -> None:
         time.sleep(draw.uniform(5, 10))
 
 
+def _postgres_disk_full(stack: Stack, draw: random.Random) -> None:
+    with stack.postgres_disk_full():
+        time.sleep(60)
+
+
 def _kafka_restarts(stack: Stack, draw: random.Random) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         stack.end("kafka", number)
@@ -124,6 +129,7 @@ FAULTS: dict[str, Fault] = {
     "Postgres gone for 2 minutes": _postgres_gone,
     "Postgres restarted three times": _postgres_restarts,
     "Postgres killed three times": _postgres_crashes,
+    "Postgres' disk full for a minute": _postgres_disk_full,
     "Kafka restarted, then killed": _kafka_restarts,
     "Kafka gone for 2 minutes": _kafka_gone,
     "Spark, code server, daemon and API killed, twice": _services_killed,

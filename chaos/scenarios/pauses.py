@@ -43,7 +43,7 @@ def run(seed: int, pauses: int, told: Callable[[int], None]) -> list[Sent]:
         What was sent.
     """
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
-    with batches.endless_attempts():
+    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
         for number in range(1, pauses + 1):
             sent.send(load.events(EVENTS))
             batch = batches.plan([sent.tenant])

@@ -51,7 +51,7 @@ def ingestion() -> Ingestion:
         for b in batches
         if b.state == "stuck"
     ]
-    alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}" for a in survey.alarms]
+    alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}. {a.fix}" for a in survey.alarms]
     return Ingestion(
         sum(backlog.pending for backlog in survey.backlogs),
         len(survey.backlogs),

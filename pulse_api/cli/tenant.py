@@ -1,17 +1,20 @@
 """`pulse tenant`: who owns events, and what they may have."""
 
 import math
+import sys
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 
 from pulse_api.cli.arguments import TenantSlug
-from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import quotas
+from pulse_pipelines.stages import losses
+from pulse_resources.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
 
@@ -113,6 +116,44 @@ def tenant_limits(
         emit({"tenant": owner.slug, "own": asdict(own), "in_force": asdict(in_force)})
     else:
         _show_limits(own, in_force)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    tenant: TenantSlug,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is lost.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on when the topic no longer holds events that were never ingested.
+
+    Nothing of a topic is ingested once its retention overtook ingestion, or it was recreated or cut: no event
+    is skipped without a person's word. This is that word. It is recorded, and what the topic holds now is
+    ingested. Restore the topic instead, if you can.
+
+    Example: pulse tenant accept-loss acme --dry-run
+    """
+    owner = registry.find_tenant(tenant)
+    found = losses.look(owner)
+    if found and not dry_run:
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError("this needs a confirmation", fix="Look with --dry-run, then add --yes")
+            _show_losses(found)
+            typer.confirm(f"Go on without these events of {tenant}, for good?", abort=True, err=True)
+        found = losses.accept(owner)
+    if as_json:
+        emit({"tenant": owner.slug, "accepted": not dry_run, "losses": found})
+        return
+    _show_losses(found)
+    if found and not dry_run:
+        remark("Recorded. What the topic holds now is ingested from here on.")
+
+
+def _show_losses(found: list[losses.Loss]) -> None:
+    rows = ((loss.partition, loss.position, loss.lost, loss.problem) for loss in found)
+    columns = ("partition", "position", "lost offsets", "problem")
+    show_table(columns, rows, empty="Nothing is lost: all that waits can be ingested")
 
 
 def _document(tenant: Tenant) -> dict[str, Any]:

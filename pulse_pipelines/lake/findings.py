@@ -131,7 +131,7 @@ def _topics(measured: Measures) -> Iterable[Finding]:
             f"{alarm.tenant.slug}/{alarm.partition}",
             "error",
             brief(f"partition {alarm.partition} of tenant {alarm.tenant.slug}'s topic: {alarm.problem}"),
-            "Nothing of this topic is ingested until an operator has decided what becomes of the gap",
+            f"Nothing of this topic is ingested meanwhile. {alarm.fix}",
             {"tenant": alarm.tenant.slug, "topic": alarm.tenant.topic, "partition": str(alarm.partition)},
         )
 

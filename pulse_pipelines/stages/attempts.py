@@ -50,7 +50,11 @@ TENANTS_OF = """
 SELECT DISTINCT slug FROM ingest_ranges JOIN pdm_tenants USING (tenant_id)
 WHERE batch_id = %s AND settled_at IS NULL ORDER BY slug
 """
-TENANTS = "SELECT tenant_id, slug FROM pdm_tenants WHERE tenant_id = ANY(%s)"
+TENANTS = """
+SELECT t.tenant_id, t.slug, max(p.topic_id), jsonb_object_agg(p.partition, p.base_offset)
+FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
+WHERE t.tenant_id = ANY(%s) GROUP BY t.tenant_id, t.slug
+"""
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,19 @@ def load_plan(batch: str, number: int) -> Plan:
         found = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
         ranges = tuple(OffsetRange(*row) for row in found)
         wanted = list({r.tenant_id for r in ranges})
-        tenants = [Tenant(*row) for row in connection.execute(TENANTS, [wanted])]
+        tenants = connection.execute(TENANTS, [wanted]).fetchall()
         owned: dict[UUID, list[Dataset]] = defaultdict(list)
         for dataset in datasets.read(connection, "d.tenant_id = ANY(%s)", [wanted]):
             owned[dataset.tenant_id].append(dataset)
-    scopes = {tenant.tenant_id: Scope(tenant, tuple(owned[tenant.tenant_id])) for tenant in tenants}
+    scopes = {
+        tenant_id: Scope(
+            Tenant(tenant_id, slug),
+            tuple(owned[tenant_id]),
+            topic_id,
+            {int(partition): base for partition, base in bases.items()},
+        )
+        for tenant_id, slug, topic_id, bases in tenants
+    }
     return Plan(batch, number, ranges, scopes)
 
 

@@ -127,7 +127,7 @@ def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> Top
         LakeWriter(scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1) as lake,
     ):
         fail_point("drain.before_fetch")
-        for messages in read(scope.tenant.topic, ranges, counts, settings.ingest.chunk_rows):
+        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows):
             fail_point("drain.before_conform")
             conformed = conformer.chunk(messages)
             fail_point("drain.after_conform")
@@ -142,6 +142,12 @@ def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> Top
             staging.add_dead_letters(conformed.dead_letters)
             if lake.buffered_bytes >= settings.ingest.buffer_bytes:
                 lake.flush()
+    if scope.topic_id and kafka.topic_ids([scope.tenant.topic]).get(scope.tenant.topic) != scope.topic_id:
+        raise Terminal(  # asked after reading: what was read may be another topic's
+            "the topic was recreated: its offsets are not those that were planned",
+            fix=f"To go on with what it holds now: pulse tenant accept-loss {scope.tenant.slug}",
+            tenant=scope.tenant.slug,
+        )
     return TopicDrained(
         scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw_objects), lake.copies
     )
@@ -176,7 +182,7 @@ def _bytes_line(message: Message) -> bytes:
 
 
 def read(
-    topic: str,
+    scope: Scope,
     ranges: Sequence[OffsetRange],
     counts: dict[int, PartitionCount],
     chunk_rows: int,
@@ -187,13 +193,16 @@ def read(
         Transient: the broker fell silent.
         Terminal: the topic or the offsets are gone.
     """
+    topic, bases = scope.tenant.topic, scope.bases
     wanted = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
     consumer = kafka.consumer()
     try:
         heard = time.monotonic()
         messages: list[Message] = []
         size = 0
-        consumer.assign([TopicPartition(topic, r.partition, r.start) for r in ranges])
+        consumer.assign(
+            [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
+        )
         while wanted:
             # consume() waits for as many as it is asked for: never ask for more than can come.
             left = sum(end - position for position, end in wanted.values())
@@ -208,7 +217,7 @@ def read(
                     continue
                 error = message.error()
                 if error is None:
-                    offset: int = message.offset()  # type: ignore[assignment]
+                    offset: int = message.offset() + bases.get(partition, 0)  # type: ignore[operator]
                     if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
                         counts[partition].absent.append((span[0], min(offset, span[1])))
                     if offset < span[1]:

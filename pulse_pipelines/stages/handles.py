@@ -16,6 +16,10 @@ class Scope:
 
     tenant: Tenant
     datasets: tuple[Dataset, ...]
+    topic_id: str | None = None
+    """The broker's id of the topic that the ranges are offsets of."""
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """By partition, what is added to the broker's offsets (see `losses`)."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pulse_resources import kafka, postgres
 from pulse_resources.faults import fail_point
 
 POSITIONS = """
-SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id
+SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 ORDER BY t.tenant_id, p.partition
 """
@@ -48,6 +48,11 @@ class Alarm:
     partition: int
     problem: str
 
+    @property
+    def fix(self) -> str:
+        command = f"pulse tenant accept-loss {self.tenant.slug}"
+        return f"Restore the topic; or, to go on without what is lost: {command}"
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -69,10 +74,11 @@ def survey() -> Survey:
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
     rows += _new_partitions(rows, tenants)
     asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
-    ends = kafka.offsets(asked, "latest")
+    bases = dict(zip(asked, (row.base for row in rows), strict=True))
+    ends = _positions(kafka.offsets(asked, "latest"), bases)
     # Where nothing waits, retention can have removed nothing that does.
     waits = [pair for row, pair in zip(rows, asked, strict=True) if _beyond(ends[pair], row.planned)]
-    starts = kafka.offsets(waits, "earliest")
+    starts = _positions(kafka.offsets(waits, "earliest"), bases)
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     alarms: list[Alarm] = []
     busy = {row.tenant_id for row in rows if row.planned != row.settled}
@@ -105,6 +111,18 @@ class _Position(NamedTuple):
     planned: int
     settled: int
     topic_id: str | None
+    base: int
+
+
+Answers = Mapping[tuple[str, int], int | KafkaException]
+
+
+def _positions(answers: Answers, bases: Mapping[tuple[str, int], int]) -> Answers:
+    """The broker's offsets as Pulse counts them (see `losses`)."""
+    return {
+        where: bases[where] + answer if isinstance(answer, int) else answer
+        for where, answer in answers.items()
+    }
 
 
 def _beyond(end: int | KafkaException, position: int) -> TypeGuard[int]:
@@ -114,7 +132,7 @@ def _beyond(end: int | KafkaException, position: int) -> TypeGuard[int]:
 def _lag(
     rows: Sequence[_Position],
     tenants: Mapping[UUID, Tenant],
-    ends: Mapping[tuple[str, int], int | KafkaException],
+    ends: Answers,
 ) -> dict[UUID, int]:
     lag: Counter[UUID] = Counter()
     unknown: set[UUID] = set()
@@ -132,7 +150,7 @@ def _problem(planned: int, start: object, end: object) -> str | None:
     if not isinstance(start, int) or not isinstance(end, int):
         return f"the broker does not answer: {end}"
     if end < planned:
-        return f"the topic ends at {end}, before the position {planned}: was it recreated?"
+        return f"the topic ends at {end}, before the position {planned}: it was recreated, or cut"
     if start > planned:
         return f"retention removed the offsets {planned} to {start} before they were ingested"
     return None
@@ -143,7 +161,7 @@ def _new_partitions(rows: Sequence[_Position], tenants: Mapping[UUID, Tenant]) -
     counts = kafka.partition_counts()
     known = Counter(row.tenant_id for row in rows)
     added = [
-        _Position(tenant_id, tenant.slug, partition, 0, 0, None)
+        _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0)
         for tenant_id, tenant in tenants.items()
         for partition in range(known[tenant_id], counts.get(tenant.topic, 0))
     ]

@@ -114,12 +114,18 @@ class Runner(threading.Thread):
         self._report("starting")
 
     def _become_ready(self) -> bool:
-        """True when ready, False when the process ended before."""
+        """True when ready, False when it has to be started again.
+
+        Raises:
+            Terminal: it never was ready, and is not in time.
+        """
         deadline = time.monotonic() + self.service.start_timeout
         while not self.service.ready():
             if self._process and self._process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
+                if self.up.is_set():  # what it needs may be away for longer
+                    return False
                 seconds = self.service.start_timeout
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
             self._sleep(_TICK)

@@ -45,7 +45,8 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         _give_up_dead_attempt(context, batch)
     survey = planning.survey()
     for alarm in survey.alarms:
-        context.log.error("tenant %s, partition %s: %s", alarm.tenant.slug, alarm.partition, alarm.problem)
+        where = alarm.tenant.slug, alarm.partition
+        context.log.error("tenant %s, partition %s: %s. %s", *where, alarm.problem, alarm.fix)
     waiting = _plan_due(survey, _first_seen(context.cursor))
     return dg.SensorResult(
         run_requests=list(_run_requests(attempts.open_batches())),

@@ -23,7 +23,7 @@ FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
 WHERE b.state = 'stuck' AND r.settled_at IS NULL
 """
 POSITIONS = """
-SELECT tenant_id, partition, settled_offset FROM ingest_positions WHERE tenant_id = ANY(%s)
+SELECT tenant_id, partition, settled_offset - base_offset FROM ingest_positions WHERE tenant_id = ANY(%s)
 """
 
 
@@ -77,7 +77,8 @@ def _ask_broker(found: Mapping[UUID, Finding], waiting: dict[UUID, float]) -> No
                 _fail(found[tenant_id], f"the broker does not answer: {error.args[0].str()}")
         return
     for alarm in survey.alarms:
-        _fail(found[alarm.tenant.tenant_id], f"partition {alarm.partition}: {alarm.problem}")
+        problem = f"partition {alarm.partition}: {alarm.problem}. {alarm.fix}"
+        _fail(found[alarm.tenant.tenant_id], problem)
 
 
 def _waits(survey: Survey) -> Iterator[tuple[UUID, float]]:

@@ -42,6 +42,7 @@ RLS_TABLES = (
     "upkeep_tenants",
     "erasures",
     "erased_offsets",
+    "accepted_losses",
     "summaries",
     "iceberg_tables",
     "iceberg_namespace_properties",

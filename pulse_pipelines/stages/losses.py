@@ -1,0 +1,148 @@
+"""Losses: a topic no longer holds what was never ingested, and an operator says to go on without it.
+
+Until then nothing of the topic is ingested. What follows has positions that no event had before.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from confluent_kafka import KafkaException
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import kafka, postgres
+from pulse_resources.errors import Conflict, Transient
+
+POSITIONS = """
+SELECT partition, settled_offset, base_offset, topic_id FROM ingest_positions
+WHERE tenant_id = %s ORDER BY partition
+"""
+OPEN_BATCHES = """
+SELECT DISTINCT batch_id FROM ingest_ranges WHERE tenant_id = %s AND settled_at IS NULL ORDER BY batch_id
+"""
+UNOWNED = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
+UNPLAN = "DELETE FROM ingest_ranges WHERE tenant_id = %s AND settled_at IS NULL"
+CLOSE = """
+UPDATE ingest_batches b SET state = 'settled', settled_at = now()
+WHERE batch_id = ANY(%s) AND state <> 'settled' AND NOT EXISTS (
+    SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
+"""
+REWIND = "UPDATE ingest_positions SET planned_offset = settled_offset WHERE tenant_id = %s"
+# An id that was claimed and never landed is free again: its event may be sent once more.
+RELEASE_CLAIMS = """
+DELETE FROM processed_event_ids WHERE tenant_id = %s AND partition = %s AND event_offset >= %s
+"""
+LOG = (
+    "INSERT INTO accepted_losses (tenant_id, partition, position, lost, problem) VALUES (%s, %s, %s, %s, %s)"
+)
+SKIPPED_BATCH = "INSERT INTO ingest_batches (batch_id, state, settled_at) VALUES (%s, 'settled', now())"
+SKIPPED_RANGE = """
+INSERT INTO ingest_ranges (batch_id, tenant_id, partition, start_offset, end_offset, settled_at,
+    drained, landed, duplicates, dead_letters, duplicate_offsets, absent_offsets)
+VALUES (%s, %s, %s, %s, %s, now(), 0, 0, 0, 0, '{}', %s)
+"""
+MOVE = """
+UPDATE ingest_positions
+SET planned_offset = %(to)s, settled_offset = %(to)s, base_offset = %(base)s, topic_id = %(topic_id)s
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s
+"""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a partition no longer holds."""
+
+    partition: int
+    position: int
+    """The first offset that was never ingested."""
+    lost: int | None
+    """Offsets from there on that are gone; None: nobody can know."""
+    problem: str
+    base: int
+    """What is added to the broker's offsets from now on."""
+    topic_id: str | None
+
+
+def look(tenant: Tenant) -> list[Loss]:
+    """What is lost of the tenant's topic, by partition; nothing, when all that waits can be ingested.
+
+    Raises:
+        Transient: the broker does not answer.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        positions = connection.execute(POSITIONS, [tenant.tenant_id]).fetchall()
+    try:
+        exists = tenant.topic in kafka.partition_counts()
+    except KafkaException as error:
+        raise Transient(f"the broker does not answer: {error}", tenant=tenant.slug) from error
+    if not exists:
+        return [Loss(p, at, None, "the topic is gone", at, None) for p, at, _, _ in positions]
+    where = [(tenant.topic, partition) for partition, _, _, _ in positions]
+    starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
+    current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
+    found = []
+    for partition, settled, base, known in positions:
+        start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
+        if not isinstance(start, int) or not isinstance(end, int):
+            raise Transient(f"the broker does not answer: {end}", tenant=tenant.slug, partition=partition)
+        loss = Loss(partition, settled, None, "", base, current)
+        if known and known != current:
+            problem = f"the topic was recreated: it holds {end - start} messages that were not ingested"
+            found.append(replace(loss, problem=problem, base=settled - start))
+        elif base + end < settled:
+            problem = f"the topic was cut: it ends at {base + end}, before the position {settled}"
+            found.append(replace(loss, problem=problem, base=settled - end))
+        elif base + start > settled:
+            problem = f"retention removed the offsets {settled} to {base + start} before they were ingested"
+            found.append(replace(loss, problem=problem, lost=base + start - settled))
+    return found
+
+
+def accept(tenant: Tenant) -> list[Loss]:
+    """Go on without what is lost; what the topic holds is ingested from now on.
+
+    Raises:
+        Conflict: nothing is lost.
+        Transient: a run works on a batch of the tenant, or the broker does not answer.
+    """
+    losses = look(tenant)
+    if not losses:
+        raise Conflict("nothing is lost: all that waits can be ingested", tenant=tenant.slug)
+    if any(loss.topic_id is None for loss in losses):
+        kafka.create_topics([tenant.topic])
+        made = kafka.topic_ids([tenant.topic])[tenant.topic]
+        losses = [replace(loss, topic_id=made) for loss in losses]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        _unplan(connection, tenant)
+        _record(connection, tenant, losses)
+    return losses
+
+
+def _unplan(connection: postgres.Connection, tenant: Tenant) -> None:
+    """Take the tenant out of the batches in flight: what is left is planned again."""
+    batches = [batch for (batch,) in connection.execute(OPEN_BATCHES, [tenant.tenant_id])]
+    for batch in batches:
+        if connection.execute(UNOWNED, [batch]).fetchone() != (True,):
+            fix = "Wait until it has failed, and say it again"
+            raise Transient("a run works on a batch of this tenant", tenant=tenant.slug, batch=batch, fix=fix)
+    connection.execute(UNPLAN, [tenant.tenant_id])
+    connection.execute(CLOSE, [batches])
+    connection.execute(REWIND, [tenant.tenant_id])
+
+
+def _record(connection: postgres.Connection, tenant: Tenant, losses: Sequence[Loss]) -> None:
+    batch = f"loss-{uuid.uuid4().hex[:15]}"
+    if any(loss.lost for loss in losses):
+        connection.execute(SKIPPED_BATCH, [batch])
+    for loss in losses:
+        where = tenant.tenant_id, loss.partition
+        connection.execute(RELEASE_CLAIMS, [*where, loss.position])
+        connection.execute(LOG, [*where, loss.position, loss.lost, loss.problem])
+        end = loss.position + (loss.lost or 0)
+        if loss.lost:
+            absent = Multirange([Range(loss.position, end)])
+            connection.execute(SKIPPED_RANGE, [batch, *where, loss.position, end, absent])
+        moved = {"tenant": where[0], "partition": where[1], "to": end}
+        connection.execute(MOVE, moved | {"base": loss.base, "topic_id": loss.topic_id})
