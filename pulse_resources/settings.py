@@ -101,8 +101,11 @@ class IngestSettings(BaseModel):
     batch_max_rows: int = Field(default=1_000_000, ge=1)
     """Most events one batch takes, over all its topics."""
     max_attempts: int = Field(default=5, ge=1)
+    """After so many a batch is stuck: an alert, and from then on ..."""
+    stuck_retry_seconds: float = Field(default=120.0, gt=0)
+    """... another attempt this long after the last, until it settles: an outage ends without a person."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
-    """Wait before attempt n+1: this times 2^(n-1)."""
+    """Wait before attempt n+1, before it is stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)
     max_event_depth: int = Field(default=64, ge=2, le=200)
     chunk_rows: int = Field(default=20_000, ge=1)

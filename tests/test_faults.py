@@ -5,7 +5,10 @@ Killing it at each of its steps is `test_chaos`.
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import dagster as dg
 import psycopg
 import pytest
 from fix_ingest import (
@@ -19,8 +22,10 @@ from fix_ingest import (
     wait_until_stopped,
 )
 
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts, settle
+from pulse_pipelines.stages.attempts import OpenBatch
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Fenced
 from pulse_resources.settings import Settings, load_settings
@@ -124,18 +129,63 @@ def test_a_swap_lost_to_another_writer_is_restaged(owner: Owner, monkeypatch: py
     assert reconcile_tenant(owner.tenant).balanced
 
 
-def test_after_the_last_attempt_the_batch_is_stuck_until_an_operator_retries(
-    owner: Owner,
-) -> None:
+def stick(owner: Owner) -> str:
+    """A batch that failed as often as one may."""
     owner.send(event("a"))
     batch = plan_batch([owner])
-    for attempt in range(1, 6):
+    for attempt in range(1, load_settings().ingest.max_attempts + 1):
         attempts.next_attempt(batch, attempt, "no luck")
-    (stuck,) = [b for b in attempts.open_batches() if b.batch_id == batch]
-    assert (stuck.state, stuck.last_error) == ("stuck", "no luck")
+    found = still_open(batch)
+    assert (found.state, found.ready, found.stuck, found.last_error) == ("stuck", False, True, "no luck")
+    return batch
+
+
+def still_open(batch: str) -> OpenBatch:
+    return next(b for b in attempts.open_batches() if b.batch_id == batch)
+
+
+def test_an_operator_tries_a_stuck_batch_again_at_once(owner: Owner) -> None:
+    batch = stick(owner)
     assert attempts.unstick(batch)
     run_batch(batch, 6)
     assert len(owner.rows()) == 1
+
+
+def test_a_stuck_batch_is_tried_again_without_an_operator(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage that outlasts all attempts ends by itself; it stays an alert until the batch settles."""
+    with patient(monkeypatch, 1.0):
+        batch = stick(owner)
+        assert batch not in launched()
+        time.sleep(1.1)
+        assert launched()[batch] == "6"
+        again = still_open(batch)
+        assert (again.state, again.attempt, again.stuck) == ("planned", 6, True)
+        attempts.next_attempt(batch, 6, "still no luck")
+        assert still_open(batch).state == "stuck"
+        time.sleep(1.1)
+        assert launched()[batch] == "7"
+    run_batch(batch, 7)
+    assert len(owner.rows()) == 1
+
+
+@contextmanager
+def patient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    """A stuck batch is tried again this long after its last attempt, while the block runs."""
+    with monkeypatch.context() as environment:
+        environment.setenv("PULSE_INGEST__STUCK_RETRY_SECONDS", str(seconds))
+        load_settings.cache_clear()
+        yield
+    load_settings.cache_clear()
+
+
+def launched() -> dict[str, str]:
+    """The attempts that a tick of the sensor launches, by batch."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = ingest_lag(dg.build_sensor_context(instance=instance))
+    assert isinstance(result, dg.SensorResult)
+    return {r.tags["pulse/batch"]: r.tags["pulse/attempt"] for r in result.run_requests or ()}
 
 
 @pytest.mark.parametrize("attempt", [1, 3])

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from pulse_resources.errors import Transient, UserError
 from pulse_resources.local import ports, prerequisites, processes, provision, stack, state
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
+from pulse_resources.local.runner import Runner
+from pulse_resources.local.service import Service
 from pulse_resources.local.status import Row, status
 
 FAST = "postgres,minio"
@@ -298,3 +301,37 @@ def test_down_refuses_while_up_prepares(layout: Layout) -> None:
         assert "still preparing" in run("down", code=1)
     finally:
         os.close(lock)
+
+
+def test_a_service_that_returns_slowly_does_not_stop_the_stack(layout: Layout) -> None:
+    """What it needs may be away for longer than a start may take."""
+    layout.make()
+    me, stop, answers = processes.ProcessId.of(os.getpid()), threading.Event(), threading.Event()
+    assert me
+    board = state.Board(layout, me)
+    service = Service(
+        "slow", "", command=("sleep", "600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
+    )
+    runner = Runner(layout, service, board, stop, {})
+
+    def now() -> state.ServiceState:
+        found = state.read(layout)
+        assert found
+        return found.services["slow"]
+
+    answers.set()
+    runner.start()
+    try:
+        until(lambda: now().phase == "up")
+        answers.clear()
+        first = now().process
+        assert first
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: now().restarts >= 2)
+        assert not stop.is_set()
+        answers.set()
+        until(lambda: now().phase == "up")
+    finally:
+        stop.set()
+        runner.join()
+    assert now().phase == "stopped"

@@ -49,7 +49,7 @@ def ingestion() -> Ingestion:
     stuck = [
         f"batch {b.batch_id} is stuck: {b.last_error}. Remove the cause, then: pulse batch retry {b.batch_id}"
         for b in batches
-        if b.state == "stuck"
+        if b.stuck
     ]
     alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}. {a.fix}" for a in survey.alarms]
     return Ingestion(

@@ -112,14 +112,15 @@ def _stale(waiting: Waiting, now: float, patience: float) -> Iterable[Finding]:
 
 def _stuck(batches: Iterable[OpenBatch]) -> Iterable[Finding]:
     for batch in batches:
-        if batch.state == "stuck":
+        if batch.stuck:
             tenants = attempts.tenants_of(batch.batch_id)
             yield Finding(
                 Kind.BATCH_STUCK,
                 batch.batch_id,
                 "error",
                 brief(f"batch {batch.batch_id} is stuck after {batch.attempt} attempts: {batch.last_error}"),
-                f"Remove the cause, then run: pulse batch retry {batch.batch_id}",
+                "Remove the cause; it is tried again from time to time, and at once by: "
+                f"pulse batch retry {batch.batch_id}",
                 {"batch": batch.batch_id, "tenants": ", ".join(tenants)},
             )
 

@@ -34,7 +34,8 @@ NEXT_ATTEMPT = """
 UPDATE ingest_batches
 SET state = CASE WHEN attempt >= %(max_attempts)s THEN 'stuck' ELSE 'planned' END,
     attempt = CASE WHEN attempt >= %(max_attempts)s THEN attempt ELSE attempt + 1 END,
-    not_before = now() + make_interval(secs => %(backoff)s * 2 ^ (attempt - 1)),
+    not_before = now() + make_interval(secs => CASE WHEN attempt >= %(max_attempts)s THEN %(stuck_retry)s
+                                               ELSE %(backoff)s * 2 ^ (attempt - 1) END),
     last_error = %(error)s
 WHERE batch_id = %(batch)s AND attempt = %(attempt)s AND state IN ('planned', 'running')
 """
@@ -66,6 +67,11 @@ class OpenBatch:
     """Its back-off is over."""
     age_s: float
     last_error: str | None
+
+    @property
+    def stuck(self) -> bool:
+        """It failed too often for a service that was away for a moment; also while it is tried again."""
+        return self.state == "stuck" or self.attempt > load_settings().ingest.max_attempts
 
 
 def open_batches() -> list[OpenBatch]:
@@ -127,7 +133,7 @@ def load_plan(batch: str, number: int) -> Plan:
 
 
 def next_attempt(batch: str, number: int, error: str) -> None:
-    """Give an unfinished attempt up: plan the next after a back-off, or declare the batch stuck."""
+    """Give an unfinished attempt up: the next comes after a back-off, and later where the batch is stuck."""
     settings = load_settings().ingest
     with postgres.transaction("pulse_pipeline") as connection:
         connection.execute(
@@ -138,11 +144,12 @@ def next_attempt(batch: str, number: int, error: str) -> None:
                 "error": error[:2000].replace("\0", ""),
                 "max_attempts": settings.max_attempts,
                 "backoff": settings.retry_backoff_seconds,
+                "stuck_retry": settings.stuck_retry_seconds,
             },
         )
 
 
 def unstick(batch: str) -> bool:
-    """Plan a stuck batch again; False when it is not stuck."""
+    """Plan a stuck batch again, at once; False when it is not stuck."""
     with postgres.transaction("pulse_pipeline") as connection:
         return connection.execute(UNSTICK, [batch]).rowcount == 1

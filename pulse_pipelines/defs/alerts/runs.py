@@ -26,7 +26,7 @@ def failed_runs(
     and when it is stuck that is a finding of its own.
     """
     since = (now or datetime.now(UTC)) - timedelta(hours=load_settings().alerts.failed_run_hours)
-    waiting = {batch.batch_id: batch for batch in batches if batch.state != "stuck"}
+    waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
     failures = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     seen: set[str] = set()
     for record in instance.get_run_records(failures, limit=MOST):

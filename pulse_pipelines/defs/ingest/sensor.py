@@ -38,7 +38,8 @@ _ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterR
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
     "after its first waiting event was seen (settings); all due topics go into one batch. Batches whose "
-    "run failed or vanished get a new attempt after a back-off; after the last one they are stuck.",
+    "run failed or vanished get a new attempt after a back-off; after five they are stuck, which is an "
+    "alert, and tried less often.",
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
@@ -113,10 +114,12 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
         late = launched is not None and time.time() - launched > LAUNCH_TIMEOUT_S
         if status in _ENDED or late:
             _give_up(context, batch, f"the run ended before it began the batch: {status.value}")
+    elif batch.state == "stuck" and batch.ready:
+        attempts.unstick(batch.batch_id)
     elif batch.state == "stuck":
         error = PulseError(
             f"batch is stuck: {batch.last_error}",
-            fix=f"Remove the cause, then run: pulse batch retry {batch.batch_id}",
+            fix=f"It is tried again from time to time; at once by: pulse batch retry {batch.batch_id}",
             batch=batch.batch_id,
         )
         context.log.error("%s", error)

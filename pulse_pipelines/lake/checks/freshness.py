@@ -20,7 +20,7 @@ LONGEST = timedelta(days=7)
 STUCK = """
 SELECT DISTINCT r.tenant_id, b.batch_id, b.last_error
 FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
-WHERE b.state = 'stuck' AND r.settled_at IS NULL
+WHERE (b.state = 'stuck' OR b.attempt > %s) AND b.state <> 'settled' AND r.settled_at IS NULL
 """
 POSITIONS = """
 SELECT tenant_id, partition, settled_offset - base_offset FROM ingest_positions WHERE tenant_id = ANY(%s)
@@ -37,7 +37,7 @@ def look(*, ask_broker: bool) -> Mapping[UUID, Finding]:
     with postgres.transaction("pulse_pipeline") as connection:
         latest = connection.execute(FRESHNESS).fetchall()
         waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
-        stuck = connection.execute(STUCK).fetchall()
+        stuck = connection.execute(STUCK, [load_settings().ingest.max_attempts]).fetchall()
     found: dict[UUID, Finding] = defaultdict(lambda: Finding(grave=False))
     if ask_broker:
         _ask_broker(found, waiting)
