@@ -42,8 +42,8 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             name="dagster-code",
             address=code,
             command=python(
-                *("dagster", "code-server", "start", "-m", module, "-h", _LOOPBACK),
-                *("-p", str(settings.dagster.code_server_port), *quiet),
+                *("pulse_pipelines.defs.code_server", "--module", module, "--host", _LOOPBACK),
+                *("--port", str(settings.dagster.code_server_port), *quiet),
             ),
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
