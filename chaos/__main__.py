@@ -6,7 +6,7 @@ with it the same events are sent, and the same harm is done in the same order.
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +72,7 @@ def outages_(
 ) -> None:
     """Services that are gone, slow, hanging, cut or killed, while Dagster runs everything."""
     with stack(HOME, dagster=True, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
-        _end(list(_outages(harmed, only, _drawn(seed))))
+        _end(_outages(harmed, only, _drawn(seed)))
 
 
 @app.command("noise")
@@ -85,15 +85,24 @@ def noise_(seed: Seed = None) -> None:
 @app.command("all")
 def all_(seed: Seed = None) -> None:
     """Everything, and the page docs/chaos.md about it."""
-    seed = _drawn(seed)
+    results: list[Result] = []
+    try:
+        results.extend(map(_show, _everything(_drawn(seed))))
+    finally:
+        report.write(PAGE, results)
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)
+
+
+def _everything(seed: int) -> Iterator[Result]:
     with stack(HOME, dagster=False) as harmed:
-        results = [_kills(KILLS, seed), _cuts(harmed, CUTS, seed), _pauses(PAUSES, seed)]
-        results.append(_writers(MINUTES, seed))
+        yield _kills(KILLS, seed)
+        yield _cuts(harmed, CUTS, seed)
+        yield _pauses(PAUSES, seed)
+        yield _writers(MINUTES, seed)
     with stack(HOME, dagster=True, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
-        results.append(_noise(seed))
-        results += _outages(harmed, "", seed)
-    report.write(PAGE, results)
-    _end(results)
+        yield _noise(seed)
+        yield from _outages(harmed, "", seed)
 
 
 def _kills(count: int, seed: int) -> Result:
@@ -215,18 +224,23 @@ def _progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _end(results: Sequence[Result]) -> None:
-    for result in results:
-        line = f"{'passed' if result.passed else 'FAILED'}: {result.name}: {result.harm}, "
-        line += f"{result.events:,} events, {result.took_s:.0f} s"
-        if result.recovered_s is not None:
-            line += f", recovered in {result.recovered_s:.1f} s"
-        console.print(line)
-        if result.error:
-            console.print(f"  {result.error}")
-        for finding in result.findings:
-            console.print(f"  {finding.kind} [tenant={finding.tenant}]: {finding.detail}", markup=False)
-    if not all(result.passed for result in results):
+def _show(result: Result) -> Result:
+    line = f"{'passed' if result.passed else 'FAILED'}: {result.name}: {result.harm}, "
+    line += f"{result.events:,} events, {result.took_s:.0f} s"
+    if result.recovered_s is not None:
+        line += f", recovered in {result.recovered_s:.1f} s"
+    console.print(line)
+    if result.error:
+        console.print(f"  {result.error}", markup=False)
+    for finding in result.findings:
+        console.print(f"  {finding.kind} [tenant={finding.tenant}]: {finding.detail}", markup=False)
+    return result
+
+
+def _end(results: Iterable[Result]) -> None:
+    """Show each as soon as it is there; exit code 1 when one failed."""
+    passed = [_show(result).passed for result in results]
+    if not all(passed):
         raise typer.Exit(1)
 
 
