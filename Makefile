@@ -10,7 +10,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast lint format lock chaos bench clean
+.PHONY: help setup demo up down status test chromium test-fast test-slow lint format lock chaos bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ down: setup ## Stop them; data stays in .pulse
 status: setup ## Show what runs, where, and how much memory it takes
 	@$(BIN)/pulse status $(ARGS)
 
-test: lint chromium ## Check style and types, then run every test against real services
+test: lint chromium ## Check style and types, then run the tests against real services
 	$(BIN)/pytest $(ARGS)
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
@@ -42,6 +42,9 @@ chromium: ## Install the browser that one test uses the Dagster UI with, where t
 
 test-fast: setup ## Only the tests that start no services
 	$(BIN)/pytest -m "not stack" $(ARGS)
+
+test-slow: setup ## The tests that `make test` leaves out for their time: more kills of the same kind
+	$(BIN)/pytest -m slow $(ARGS)
 
 lint: setup ## Check style (ruff) and types (mypy --strict)
 	$(BIN)/ruff check

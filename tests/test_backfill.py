@@ -258,7 +258,13 @@ def test_time_travel_reaches_behind_a_backfill(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["backfill.rebuilt", "rewrite.staged", "rewrite.before_commit", "rewrite.after_commit"]
+    "point",
+    [
+        pytest.param("backfill.rebuilt", marks=pytest.mark.slow),
+        pytest.param("rewrite.staged", marks=pytest.mark.slow),
+        pytest.param("rewrite.before_commit", marks=pytest.mark.slow),
+        "rewrite.after_commit",
+    ],
 )
 def test_a_backfill_killed_anywhere_leaves_the_old_or_the_new(owner: Owner, point: str) -> None:
     owner.send(event("a", count=1), event("b", count=1.5))

@@ -298,6 +298,7 @@ with spark.session() as session:
 """
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_is_old_or_new(zone: Zone) -> None:
     zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
 

@@ -80,6 +80,7 @@ def test_the_demo_accounts_for_every_event_of_the_source(demo: dict[str, object]
     assert demo["collect_events_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_a_second_demo_is_nothing_but_redelivery(demo: dict[str, object], home: Path) -> None:
     pulse("demo", "--days", str(DAYS))
     again = json.loads((home / "demo-report.json").read_text())
@@ -88,7 +89,7 @@ def test_a_second_demo_is_nothing_but_redelivery(demo: dict[str, object], home: 
     assert again["totals"]["duplicates"] == demo["totals"]["landed"] + demo["totals"]["duplicates"]
 
 
-@pytest.mark.parametrize("victim", ["run", "spark"])
+@pytest.mark.parametrize("victim", ["run", pytest.param("spark", marks=pytest.mark.slow)])
 def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, demo: dict[str, object]) -> None:
     owner = make_owner()
     owner.send(*(event(f"e{n}", count=n) for n in range(EVENTS)), b"not json")
