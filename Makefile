@@ -55,8 +55,8 @@ format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-chaos: setup ## Break it in every way it promises to survive, about 2 hours (ARGS="kills --count 50" for a part)
-	$(BIN)/python -m chaos $(or $(ARGS),all)
+chaos: setup ## Break it in every way it promises to survive, about 2 hours (ARGS="run --only kafka" for a part)
+	$(BIN)/python -m chaos $(or $(ARGS),run --page)
 
 bench: setup ## Run the benchmarks and compare them with the goals
 	$(BIN)/python -m benchmarks $(ARGS)

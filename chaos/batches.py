@@ -6,10 +6,8 @@ The processes are forked from one that has imported everything, so that an attem
 import multiprocessing
 import os
 import signal
-import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +16,7 @@ import orjson
 
 from chaos import inside
 from chaos.load import SCHEMAS
+from chaos.waiting import wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import attempts, dead_letter
@@ -28,10 +27,7 @@ from pulse_resources.settings import load_settings
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["chaos.inside"])
-ENDLESS_ATTEMPTS = {
-    "PULSE_INGEST__MAX_ATTEMPTS": "100000",
-    "PULSE_INGEST__RETRY_BACKOFF_SECONDS": "0",
-}
+ENDLESS_ATTEMPTS = {"INGEST__MAX_ATTEMPTS": 100_000, "INGEST__RETRY_BACKOFF_SECONDS": 0}
 """A batch is never stuck and waits for nothing: the harness harms it far more often than it forgives."""
 PATIENCE_S = 180.0
 """Longer than anything that a fault makes an attempt wait for."""
@@ -44,8 +40,10 @@ class Blow:
     point: str | None = None
     after_s: float | None = None
 
-    def __str__(self) -> str:
-        return self.point or f"after {self.after_s:.2f} s"
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the process that it is for."""
+        return {VARIABLE: self.point} if self.point else {}
 
 
 def make_tenant() -> Tenant:
@@ -70,25 +68,35 @@ def start(batch: str, number: int, **environment: str) -> BaseProcess:
     return process
 
 
-def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch | None:
-    """Plan what waits for the tenants, whatever happens to the planner; None when nothing waits."""
+def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
+    """Plan what waits for the tenants, whatever happens to the planner.
+
+    Args:
+        tenants: whose topics are looked at.
+        blow: a fail point that the first planner dies at.
+
+    Raises:
+        AssertionError: nothing waits, or a planner did not end as it should.
+    """
     wanted = [tenant.tenant_id for tenant in tenants]
     before = {batch.batch_id for batch in attempts.open_batches()}
     while True:
-        environment = dict(os.environ) | ({VARIABLE: blow.point} if blow and blow.point else {})
+        environment = dict(os.environ) | (blow.environment if blow else {})
         planner = _FORKS.Process(target=inside.plan_batch, args=(wanted, environment))
         planner.start()
         planner.join(PATIENCE_S)
+        killed = planner.exitcode == -signal.SIGKILL
+        assert killed == bool(blow), f"the planner under {blow} ended with {planner.exitcode}"
         found = [batch for batch in attempts.open_batches() if batch.batch_id not in before]
-        if found or planner.exitcode == 0:
-            return found[0] if found else None
-        assert planner.exitcode == -signal.SIGKILL, f"the planner ended with {planner.exitcode}"
+        if found:
+            return found[0]
+        assert blow, "what was sent is not there"
         blow = None  # the next one lives
 
 
 def strike(batch: OpenBatch, blow: Blow) -> bool:
     """One attempt under a blow; True when it died of it, False when it was done before."""
-    process = start(batch.batch_id, batch.attempt, **({VARIABLE: blow.point} if blow.point else {}))
+    process = start(batch.batch_id, batch.attempt, **blow.environment)
     process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
     if process.is_alive():
         process.kill()
@@ -102,7 +110,7 @@ def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
     Raises:
         AssertionError: attempt after attempt failed, though nothing was done to them.
     """
-    while (now := current(batch)) is not None:
+    while (now := current(batch.batch_id)) is not None:
         assert attempts_left, f"batch {batch.batch_id} does not settle: {now.last_error}; see {log()}"
         attempts_left -= 1
         process = start(now.batch_id, now.attempt)
@@ -110,44 +118,23 @@ def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
         assert process.exitcode is not None, f"batch {batch.batch_id} hangs; see {log()}"
 
 
-def current(batch: OpenBatch) -> OpenBatch | None:
-    """The batch as it is once its last attempt is given up, as the sensor does it; None: it is settled."""
+def current(batch: str) -> OpenBatch | None:
+    """The batch as it is once a dead attempt is given up, as the sensor does it; None: it is settled."""
     found = _found(batch)
     if found and found.state == "running":
-        deadline = (
-            time.monotonic() + PATIENCE_S
-        )  # the server may take a moment to see that its client is gone
-        while attempts.lease_held(batch.batch_id):
-            assert time.monotonic() < deadline, f"the lease on {batch.batch_id} outlives its process"
-            time.sleep(0.02)
+        # The server may take a moment to see that its client is gone.
+        wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process", PATIENCE_S)
         if (found := _found(batch)) and found.state == "running":
             attempts.next_attempt(found.batch_id, found.attempt, "the run died")
             found = _found(batch)
     return found
 
 
-def _found(batch: OpenBatch) -> OpenBatch | None:
-    return next((b for b in attempts.open_batches() if b.batch_id == batch.batch_id), None)
+def _found(batch: str) -> OpenBatch | None:
+    return next((b for b in attempts.open_batches() if b.batch_id == batch), None)
 
 
 def sweep() -> None:
     """Publish the dead letters that runs left behind, as the sensor of that name does."""
     for tenant in dead_letter.overdue(0):
         dead_letter.publish_tenant(kafka.producer(), tenant)
-
-
-@contextmanager
-def with_environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of this process, and of the attempts that it starts, while the block runs."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    load_settings.cache_clear()
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        load_settings.cache_clear()

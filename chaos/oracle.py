@@ -10,27 +10,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
 from pyarrow import fs
 from pyiceberg.table import Table
 from pyspark.sql.connect.session import SparkSession
 
 from chaos.load import SCHEMAS
-from chaos.sent import Sent
-from pulse_pipelines import registry
+from chaos.sent import Position, Sent, messages
+from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import duck
-from pulse_resources import iceberg, kafka, object_store, postgres
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import PulseError
 
 SHOWN = 3
 """Examples named per finding; its count is always exact."""
 
 COPIES = "SELECT partition, duplicate_offsets FROM ingest_ranges WHERE settled_at IS NOT NULL"
-_SILENCE_S = 10.0
-
-Position = tuple[int, int]
-"""(partition, offset) in a tenant's topic."""
 
 
 class Finding(NamedTuple):
@@ -39,6 +34,9 @@ class Finding(NamedTuple):
     kind: str
     tenant: str
     detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} [tenant={self.tenant}]: {self.detail}"
 
 
 @dataclass
@@ -65,12 +63,10 @@ class Lake:
         lake.letters = dict(published(tenant))
         return lake
 
-    def positions(self) -> Iterator[tuple[Position, str, str]]:
-        """Of each row: its position, its dataset and its event id."""
-        for slug, rows in self.rows.items():
-            columns = (rows.column(name).to_pylist() for name in ("_kafka_partition", "_offset", "id"))
-            for partition, offset, event_id in zip(*columns, strict=True):
-                yield (partition, offset), slug, event_id
+    def positions(self) -> Iterator[Position]:
+        """Of each row."""
+        for rows in self.rows.values():
+            yield from ((partition, offset) for partition, offset, _ in _seen(rows).elements())
 
 
 def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
@@ -83,6 +79,9 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
     findings: list[Finding] = []
     lakes: dict[str, Lake] = {}
     for each in sent:
+        each.locate()
+        if unlocated := each.unlocated():
+            findings.append(Finding("acknowledged, and not in the topic", each.tenant.slug, _some(unlocated)))
         try:
             lake = lakes[each.tenant.slug] = Lake.of(each.tenant)
         except (OSError, PulseError) as error:
@@ -102,7 +101,7 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
 
 def _by_position(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
     """sent = landed + copies + dead-lettered, message by message."""
-    became: Counter[Position] = Counter(position for position, _, _ in lake.positions())
+    became: Counter[Position] = Counter(lake.positions())
     became.update(lake.copies)
     became.update(lake.letters.keys())
     yield "lost", [p for p in sent.events if not became[p]]
@@ -189,6 +188,28 @@ def _by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
             yield Finding("a file that is live more than once", ", ".join(sorted(tenants)), path)
 
 
+def orphans(sent: Iterable[Sent]) -> list[Finding]:
+    """What lies in the folders of the tables, and no snapshot of theirs has, nor their metadata's log."""
+    findings = []
+    for each in sent:
+        left = []
+        for slug in SCHEMAS:
+            location = registry.current_table(each.tenant, slug).metadata_location
+            table = iceberg.load_table((each.tenant.namespace, slug), location)
+            known = {location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+            for snapshot in table.metadata.snapshots:
+                known.add(snapshot.manifest_list)
+                for manifest in snapshot.manifests(table.io):
+                    known.add(manifest.manifest_path)
+                    known |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+            folder = fs.FileSelector(object_store.key(table.location()), recursive=True)
+            there = object_store.file_system().get_file_info(folder)
+            left += [i.path for i in there if i.type is fs.FileType.File and f"s3://{i.path}" not in known]
+        if left:
+            findings.append(Finding("orphans after upkeep", each.tenant.slug, _some(left)))
+    return findings
+
+
 def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
     """By dataset, what its rows say, by id: the same after any two runs on the same events."""
     return {
@@ -203,28 +224,15 @@ def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
 def published(tenant: Tenant) -> Iterator[tuple[Position, tuple[bytes | None, str]]]:
     """The dead letters on the tenant's topic, by the position of their event: a copy of one counts once.
 
-    Raises:
-        TimeoutError: the broker does not answer.
+    The bytes of one that was too large for the topic are those that the registry keeps.
     """
-    topic = tenant.dead_letter_topic
-    partitions = range(kafka.partition_counts()[topic])
-    ends = kafka.offsets([(topic, partition) for partition in partitions], "latest")
-    consumer = kafka.consumer()
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        left = {partition for (_, partition), end in ends.items() if end != 0}
-        while left:
-            message = consumer.poll(_SILENCE_S)
-            if message is None:
-                raise TimeoutError(f"{topic}: the broker sent nothing")
-            if message.error():
-                left.discard(message.partition())
-                continue
-            _, partition, offset = _text(message.key()).rsplit("/", 2)
-            reason = _text(dict(message.headers() or ())["pulse.reason"])
-            yield (int(partition), int(offset)), (message.value(), reason)
-    finally:
-        consumer.close()
+    for _, message in messages(tenant.dead_letter_topic):
+        _, partition, offset = _text(message.key()).rsplit("/", 2)
+        headers = dict(message.headers() or ())
+        payload = message.value()
+        if "pulse.withheld-bytes" in headers:
+            payload = dead_letters.find_dead_letter(tenant, f"{partition}-{offset}").payload
+        yield (int(partition), int(offset)), (payload, _text(headers["pulse.reason"]))
 
 
 def _text(value: str | bytes | None) -> str:

@@ -1,37 +1,36 @@
-"""What was done, what was sent, and what the oracle found; as a page that is kept."""
+"""The page about the last run of each scenario, and the results that it is made of."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import subprocess
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
-from chaos.oracle import Finding
-from chaos.sent import Sent
+from pydantic import BaseModel, TypeAdapter
 
 INTRODUCTION = """\
-On {}, on {} cores and {:.0f} GiB, by `make chaos`. Each scenario sends events of many kinds (valid
-ones of two datasets, copies, late ones, six kinds of bad ones) while it does its harm. Then the oracle
-(`chaos/oracle.py`) accounts for every message by position and by event id, reads the tables with PyIceberg,
-DuckDB and Spark, and looks at every live file. *Recovered* is the time from the end of the harm until
-everything that had been acknowledged by then was settled.
+On {cores} cores and {memory:.0f} GiB, by `make chaos`. Each scenario sends events of many kinds (valid
+ones of two datasets, copies, late ones, six kinds of bad ones, and where Dagster runs also some through
+`POST /v1/collect`) while it does its harm. Then the oracle (`chaos/oracle.py`) accounts for every message by
+position and by event id, reads the tables with PyIceberg, DuckDB and Spark, and looks at every live file.
+*Recovered* is the time from the end of the harm until everything that had been acknowledged by then was
+settled.
 """
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(BaseModel):
     """One scenario."""
 
     name: str
     command: str
     """That repeats it, with its seed."""
-    harm: str
+    harm: str = ""
     """How much was done."""
-    sent: Sequence[Sent]
-    findings: Sequence[Finding]
+    events: int = 0
+    findings: Sequence[str] = ()
     took_s: float
     recovered_s: float | None = None
-    places: dict[str, int] = field(default_factory=dict)
+    places: Mapping[str, int] = {}
     error: str | None = None
     """Why it did not come to its end."""
 
@@ -39,30 +38,53 @@ class Result:
     def passed(self) -> bool:
         return not self.findings and self.error is None
 
-    @property
-    def events(self) -> int:
-        return sum(len(each.events) for each in self.sent)
+
+class Kept(BaseModel):
+    """A result with what it is true of."""
+
+    result: Result
+    day: date
+    commit: str
+    cores: int
+    memory_gib: float
 
 
-def write(path: Path, results: Sequence[Result]) -> None:
-    """The page, in Markdown."""
+_KEPT = TypeAdapter(dict[str, Kept])
+
+
+def keep(page: Path, result: Result) -> None:
+    """Put a result in the place of the last one of its scenario, and write the page anew."""
+    file = page.with_suffix(".json")
+    kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
+    command = ["git", "rev-parse", "--short=9", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    kept[result.name] = Kept(
+        result=result, day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory
+    )
+    file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
+    page.write_text(_page(list(kept.values())))
+
+
+def _page(kept: Sequence[Kept]) -> str:
     lines = [
         "# The last chaos run",
         "",
-        INTRODUCTION.format(date.today().isoformat(), os.cpu_count(), memory),
-        "| scenario | harm | events | findings | recovered | took | again |",
-        "|---|---|---|---|---|---|---|",
+        INTRODUCTION.format(cores=kept[-1].cores, memory=kept[-1].memory_gib),
+        "| scenario | harm | events | findings | recovered | took | on | of |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for result in results:
-        found = result.error or ("none" if result.passed else "; ".join(f.kind for f in result.findings))
+    for each in kept:
+        result = each.result
+        found = result.error or "; ".join(result.findings) or "none"
         recovered = "" if result.recovered_s is None else f"{result.recovered_s:.1f} s"
         lines.append(
             f"| {result.name} | {result.harm} | {result.events:,} | {found} | {recovered} "
-            f"| {result.took_s:.0f} s | `{result.command}` |"
+            f"| {result.took_s:.0f} s | {each.day} | {each.commit} |"
         )
-    for result in results:
-        if result.places:
-            lines += ["", f"## {result.name}: where", "", "| where | times |", "|---|---|"]
-            lines += [f"| {place} | {times} |" for place, times in sorted(result.places.items())]
-    path.write_text("\n".join(lines) + "\n")
+    lines += ["", "Each again, with the same seed:", "", "```", *(k.result.command for k in kept), "```"]
+    for each in kept:
+        if places := each.result.places:
+            lines += ["", f"## {each.result.name}: what, how often", "", "| what | times |", "|---|---|"]
+            lines += [f"| {place} | {times} |" for place, times in sorted(places.items())]
+    return "\n".join(lines) + "\n"

@@ -1,11 +1,12 @@
 """What was sent to a tenant's topic, and where the broker put it."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from confluent_kafka import KafkaError, Message, Producer
+import httpx
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, Producer, TopicPartition
 
 from chaos.load import Event
 from pulse_pipelines.domain.tenant import Tenant
@@ -13,6 +14,11 @@ from pulse_resources import kafka
 
 PARTITIONS = 2
 FLUSH_S = 300.0
+REQUEST_S = 30.0
+_SILENCE_S = 10.0
+
+Position = tuple[int, int]
+"""(partition, offset) in a tenant's topic."""
 
 
 @dataclass
@@ -20,16 +26,16 @@ class Sent:
     """The messages of one tenant by position; `doubtful` were not acknowledged, and may be there or not."""
 
     tenant: Tenant
-    events: dict[tuple[int, int], Event] = field(default_factory=dict)
+    events: dict[Position, Event] = field(default_factory=dict)
     doubtful: list[Event] = field(default_factory=list)
+    base: dict[int, int] = field(default_factory=dict)
+    """By partition, what is added to the broker's offsets, since the topic was recreated."""
     _turn: int = 0
 
-    def send(self, events: Iterable[Event], producer: Producer | None = None) -> int:
-        """Publish events, in turns to each partition, and wait for the broker's word; returns how many."""
+    def send(self, events: Iterable[Event], producer: Producer | None = None) -> None:
+        """Publish events, in turns to each partition, and wait for the broker's word."""
         producer = producer or kafka.producer()
-        count = 0
         for event in events:
-            count += 1
             self._turn += 1
             while True:
                 try:
@@ -45,7 +51,6 @@ class Sent:
         left = producer.flush(FLUSH_S)
         if left:
             raise TimeoutError(f"{left} messages have neither been acknowledged nor refused")
-        return count
 
     def valid(self) -> dict[str, dict[str, Event]]:
         """By dataset and id: the events that must be rows, each exactly once."""
@@ -55,8 +60,79 @@ class Sent:
                 found[event.dataset][event.event_id] = event
         return found
 
+    def locate(self) -> None:
+        """Find out where what was sent is; known already, when the broker said it."""
+
+    def unlocated(self) -> list[str]:
+        """What was acknowledged, and is nowhere in the topic."""
+        return []
+
     def _note(self, event: Event, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.events[message.partition(), message.offset()] = event  # type: ignore[index]
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.events[partition, offset + self.base.get(partition, 0)] = event
         else:
             self.doubtful.append(event)
+
+
+@dataclass
+class Collected(Sent):
+    """Valid events sent through POST /v1/collect, as a careful client does: again until the answer is 202."""
+
+    url: str = ""
+    key: str = field(default="", repr=False)
+    _owed: list[Event] = field(default_factory=list)
+    _offered: dict[bytes, Event] = field(default_factory=dict)
+    _acknowledged: Counter[bytes] = field(default_factory=Counter)
+
+    def send(self, events: Iterable[Event], producer: Producer | None = None) -> None:
+        """Collect events, and all that is still owed."""
+        self._owed.extend(events)
+        self._offered |= {event.payload: event for event in self._owed}
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
+        body = b"\n".join(event.payload for event in self._owed)
+        try:
+            answer = httpx.post(f"{self.url}/v1/collect", content=body, headers=headers, timeout=REQUEST_S)
+        except httpx.TransportError:
+            return
+        if answer.status_code == httpx.codes.ACCEPTED:
+            self._acknowledged.update(event.payload for event in self._owed)
+            self._owed.clear()
+
+    def locate(self) -> None:
+        """Read the topic: nothing is believed of where the API put an event."""
+        for (partition, offset), message in messages(self.tenant.topic):
+            self.events[partition, offset] = self._offered[message.value() or b""]
+
+    def unlocated(self) -> list[str]:
+        there = Counter(event.payload for event in self.events.values())
+        return [str(self._offered[e].event_id) for e, times in self._acknowledged.items() if there[e] < times]
+
+
+def messages(topic: str) -> Iterator[tuple[Position, Message]]:
+    """All that a topic holds now.
+
+    Raises:
+        TimeoutError: the broker does not answer.
+    """
+    where = [(topic, partition) for partition in range(kafka.partition_counts()[topic])]
+    starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
+    left = {partition for place, partition in where if starts[place, partition] != ends[place, partition]}
+    consumer = kafka.consumer()
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
+        while left:
+            message = consumer.poll(_SILENCE_S)
+            if message is None:
+                raise TimeoutError(f"{topic}: the broker sent nothing")
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            if message.error():  # its end
+                left.discard(partition)
+            else:
+                yield (partition, offset), message
+    finally:
+        consumer.close()

@@ -7,21 +7,22 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos import proxy
+from chaos import clock, proxy
+from chaos.clock import Clock
 from chaos.proxy import Proxy
-from pulse_resources import kafka, object_store, postgres
+from chaos.surroundings import forget_connections, pulse
 from pulse_resources.local import processes, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 
-PULSE = str(Path(sys.executable).parent / "pulse")
-STORAGE = "postgres,minio"
+STORAGE = ("postgres", "minio")
+DISK_MIB = {"postgres": 1024, "main": 2048, "scratch": 64}
+"""Of the disks that can be full: Postgres' data, all that Pulse itself writes, Spark's scratch space."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,23 @@ class Stack:
     minio: Proxy
     by_proxy: Mapping[str, str]
     """Environment of a process that reaches Postgres and MinIO by the proxy, as all of Pulse does here."""
-    postgres_disk: Path | None
-    """Where Postgres keeps its data, if that is a disk of its own; only root can make one."""
+    disks: Mapping[str, Path]
+    """Those of `DISK_MIB`, where Dagster runs; only root can make them."""
+    clocks: Mapping[str, Clock]
+    """Of the two parts, where Dagster runs: `storage` (Postgres and MinIO) and `main` (all else)."""
 
     def end(self, service: str, number: signal.Signals) -> None:
         """Send a signal to a service's processes, all at once; nothing when it does not run."""
-        folder = self.home.parent / ("storage" if service in STORAGE.split(",") else "main")
-        found = state.read(Layout(folder))
+        found = state.read(Layout(self.home / ("storage" if service in STORAGE else "main")))
         if found and (process := found.services[service].process):
             with suppress(ProcessLookupError):
                 # Postgres alone takes its signals by its first process; the others have children.
                 (os.kill if service == "postgres" else os.killpg)(process.pid, number)
 
     @contextmanager
-    def postgres_disk_full(self) -> Iterator[None]:
-        """Not a byte is left on Postgres' disk while the block runs."""
-        assert self.postgres_disk, "only root can give Postgres a disk of its own"
-        filler = self.postgres_disk / "filler"
+    def full(self, disk: str) -> Iterator[None]:
+        """Not a byte is left on a disk while the block runs."""
+        filler = self.disks[disk] / "filler"
         try:
             with filler.open("wb", buffering=0) as file, suppress(OSError):
                 while True:
@@ -60,12 +61,12 @@ class Stack:
 
     def power_cut(self) -> None:
         """Kill every process of Pulse, and start everything again."""
-        for folder in (self.home, self.home.parent / "storage"):
-            for process in processes.marked(str(folder)):
+        for part in ("main", "storage"):
+            for process in processes.marked(str(self.home / part)):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        _pulse({"PULSE_HOME": str(self.home.parent / "storage")}, "up", "--only", STORAGE)
-        _pulse(self.by_proxy, "up")
+        _up_storage(self.home, self.clocks)
+        pulse("up", environment={**self.by_proxy, **_clock(self.clocks, "main")})
 
 
 @contextmanager
@@ -77,15 +78,19 @@ def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
         dagster: with it, and with the API; else tests take the batches themselves.
         environment: of all that runs.
     """
-    storage, main = {"PULSE_HOME": str(home / "storage")}, {"PULSE_HOME": str(home / "main")}
+    main = {"PULSE_HOME": str(home / "main")}
     before = dict(os.environ)
     os.environ |= environment
     _remove(home)
+    clocks = {part: Clock.made(part) for part in ("storage", "main")} if dagster else {}
+    disks: dict[str, Path] = {}
     try:
-        _pulse(storage, "up", "--only", STORAGE)
-        disk = _small_disk(home, storage) if dagster else None
-        os.environ |= storage
-        _forget()
+        _up_storage(home, clocks)
+        if dagster and not os.geteuid():
+            disks = _make_disks(home)
+            _up_storage(home, clocks)
+        os.environ |= {"PULSE_HOME": str(home / "storage")}
+        forget_connections()
         found = load_settings()
         upstream = {
             "postgres": found.postgres.port,
@@ -93,18 +98,28 @@ def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
         }
         with proxy.running(upstream) as proxies:
             by_proxy = main | _addresses(found, proxies["postgres"].port, proxies["minio"].port)
-            _pulse(by_proxy, "up", *([] if dagster else ["--without-dagster"]))
+            only = [] if dagster else ["--without-dagster"]
+            pulse("up", *only, environment={**by_proxy, **_clock(clocks, "main")})
             os.environ |= main | _addresses(found, upstream["postgres"], upstream["minio"])
-            _forget()
-            yield Stack(home / "main", proxies["postgres"], proxies["minio"], by_proxy, disk)
+            forget_connections()
+            yield Stack(home, proxies["postgres"], proxies["minio"], by_proxy, disks, clocks)
     finally:
-        _forget()
-        for each in (main, storage):
-            _pulse(each, "down")
+        forget_connections()
+        for part in ("main", "storage"):
+            pulse("down", environment={"PULSE_HOME": str(home / part)})
         _remove(home)
         os.environ.clear()
         os.environ |= before
-        _forget()
+        forget_connections()
+
+
+def _up_storage(home: Path, clocks: Mapping[str, Clock]) -> None:
+    environment = {"PULSE_HOME": str(home / "storage"), **_clock(clocks, "storage")}
+    pulse("up", "--only", ",".join(STORAGE), environment=environment)
+
+
+def _clock(clocks: Mapping[str, Clock], part: str) -> Mapping[str, str]:
+    return clocks[part].environment if clocks else {}
 
 
 def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str, str]:
@@ -120,42 +135,32 @@ def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str
     }
 
 
-def _pulse(environment: Mapping[str, str], *arguments: str) -> None:
-    done = subprocess.run(
-        [PULSE, *arguments], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"pulse {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-
-
-def _small_disk(home: Path, storage: Mapping[str, str]) -> Path | None:
-    """Give Postgres a disk of its own, of 1 GiB."""
-    if os.geteuid():
-        return None
-    data = (home / "storage" / "postgres").resolve()
-    _pulse(storage, "down")
-    kept = data.with_name(f"{data.name}.kept")
-    data.rename(kept)
-    data.mkdir()
-    for command in (
-        ("mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", str(data)),
-        ("cp", "-a", f"{kept}/.", str(data)),
-    ):
+def _make_disks(home: Path) -> dict[str, Path]:
+    """Disks that are small enough to be filled; what Postgres has moves to its own."""
+    pulse("down", environment={"PULSE_HOME": str(home / "storage")})
+    paths = _paths(home)
+    kept = paths["postgres"].with_name(f"{paths['postgres'].name}.kept")
+    paths["postgres"].rename(kept)
+    for name, path in paths.items():
+        path.mkdir(parents=True)
+        command = ("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB[name]}m,mode=755", "tmpfs", str(path))
         subprocess.run(command, check=True)
+    subprocess.run(["cp", "-a", f"{kept}/.", str(paths["postgres"])], check=True)  # noqa: S607
     shutil.rmtree(kept)
-    _pulse(storage, "up", "--only", STORAGE)
-    return data
+    return paths
+
+
+def _paths(home: Path) -> dict[str, Path]:
+    """Of the disks, an outer one before those in it."""
+    postgres = (home / "storage" / "postgres").resolve()  # elsewhere, where its account cannot come here
+    return {"postgres": postgres, "main": home / "main", "scratch": home / "main" / "spark" / "local"}
 
 
 def _remove(home: Path) -> None:
-    data = (home / "storage" / "postgres").resolve()  # elsewhere, where Postgres' account cannot come here
-    if data.is_mount():
-        subprocess.run(["umount", "-l", str(data)], check=True)  # noqa: S607
-    shutil.rmtree(data, ignore_errors=True)
+    paths = _paths(home)
+    for path in reversed(paths.values()):
+        if path.is_mount():
+            subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S607
+    shutil.rmtree(paths["postgres"], ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
-
-
-def _forget() -> None:
-    postgres.close_pools()
-    for cached in (load_settings, kafka.admin, object_store.file_system):
-        cached.cache_clear()
+    clock.remove()

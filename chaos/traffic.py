@@ -1,7 +1,6 @@
 """Load that goes on while things break, and the time until all of it is settled again."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,10 +8,14 @@ import psycopg
 
 from chaos.batches import make_tenant
 from chaos.load import BAD, Load
-from chaos.sent import Sent
+from chaos.sent import Collected, Sent
 from chaos.waiting import wait
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.registry import keys
 from pulse_pipelines.stages import attempts
 from pulse_resources import kafka, postgres
+from pulse_resources.local import api as local_api
+from pulse_resources.settings import load_settings
 
 SETTLED = "SELECT tenant_id, partition, settled_offset FROM ingest_positions"
 PERIOD_S = 0.5
@@ -27,11 +30,19 @@ class Traffic:
         tenants: how many, made anew.
         rate: events per second, of each of them.
         bad: the share of events that cannot land.
+        api: whether one more tenant's events come through POST /v1/collect, all of them valid.
     """
 
-    def __init__(self, seed: int, tenants: int = 4, rate: int = 40, bad: float = BAD) -> None:
+    def __init__(
+        self, seed: int, tenants: int = 4, rate: int = 40, bad: float = BAD, *, api: bool = False
+    ) -> None:
         self.sent = [Sent(make_tenant()) for _ in range(tenants)]
         self._loads = [Load(seed + number, bad=bad) for number in range(tenants)]
+        if api:
+            tenant = make_tenant()
+            key = keys.issue_key(tenant, "chaos", [KeyScope.COLLECT])
+            self.sent.append(Collected(tenant, url=local_api.url(load_settings()), key=key.text))
+            self._loads.append(Load(seed + tenants, bad=0))
         self._rate = rate
         self._stop = threading.Event()
         self._failed: BaseException | None = None
@@ -65,12 +76,13 @@ def settled_until(sent: Sequence[Sent]) -> float:
     Raises:
         AssertionError: it does not settle; says what is in the way.
     """
+    for each in sent:
+        each.locate()
     ends = {
         (each.tenant.tenant_id, partition): 1 + max(o for p, o in list(each.events) if p == partition)
         for each in sent
         for partition in {p for p, _ in list(each.events)}
     }
-    began = time.monotonic()
 
     def reached() -> bool:
         try:
@@ -81,8 +93,7 @@ def settled_until(sent: Sequence[Sent]) -> float:
         return all(found.get(where, 0) >= end for where, end in ends.items())
 
     try:
-        wait(reached, "not everything is settled", PATIENCE_S)
+        return wait(reached, "not everything is settled", PATIENCE_S)
     except AssertionError as error:
         stuck = [f"{batch.batch_id}: {batch.state}, {batch.last_error}" for batch in attempts.open_batches()]
         raise AssertionError(f"{error}; open batches: {stuck}") from error
-    return time.monotonic() - began

@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-
-from chaos.batches import log
 
 
 def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = 60.0) -> float:
-    """Wait for a condition; returns the seconds that it took.
+    """Wait until a condition holds; returns the seconds that it took.
 
     Raises:
         AssertionError: it did not come in time; says what stands in `otherwise`.
@@ -21,11 +18,6 @@ def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = 60.0
     return time.monotonic() - began
 
 
-def stopped(process: BaseProcess) -> bool:
-    """Whether a process stands still at its fail point.
-
-    Raises:
-        AssertionError: it ended.
-    """
-    assert process.is_alive(), f"the run ended before its fail point; see {log()}"
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def stands_still(process: int | None) -> bool:
+    """Whether a process was stopped, as at a `stop:` fail point."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from chaos.waiting import stands_still, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.domain.tenant import Tenant
@@ -156,11 +156,9 @@ def start_attempt(batch: str, attempt: int = 1, **env: str) -> "subprocess.Popen
 
 def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
     """Wait until a process reached its `stop:` fail point."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        if state == "T":
-            return
+
+    def stopped() -> bool:
         assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
-    raise AssertionError("the run did not reach its stop")
+        return stands_still(process.pid)
+
+    wait(stopped, "the run did not reach its stop")

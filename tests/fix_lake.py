@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 from fix_ingest import Owner
 from pyiceberg.table import Table
+from pyspark.sql.connect.session import SparkSession
 
+from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.stages import columns, files, land
 from pulse_pipelines.stages.handles import StagedTable
@@ -19,10 +20,9 @@ from pulse_resources.settings import load_settings
 DAY = date(2026, 11, 19)  # of `fix_ingest.event`
 
 
-def superuser() -> "psycopg.Connection[Any]":
-    """A session above row-level security, which commits each statement."""
-    settings = load_settings().postgres
-    return psycopg.connect(settings.superuser_url(settings.database), autocommit=True)
+def spark() -> SparkSession:
+    """The Spark session of this process; others of it share it, so nobody may stop it."""
+    return SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
 
 
 def location(owner: Owner, slug: str = "orders") -> str:

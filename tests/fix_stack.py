@@ -2,34 +2,13 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from pulse_resources import kafka, object_store, postgres
+from chaos.surroundings import forget_connections, pulse
 from pulse_resources.local import api as local_api
 from pulse_resources.settings import Settings, load_settings
-
-PULSE = str(Path(sys.executable).parent / "pulse")
-
-
-def pulse(*arguments: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line of this environment."""
-    done = subprocess.run(
-        [PULSE, *arguments], env=os.environ | env, capture_output=True, text=True, timeout=900
-    )
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def forget_connections() -> None:
-    """Drop every cached client and setting of this process: the addresses have changed."""
-    postgres.close_pools()
-    for cached in (load_settings, kafka.admin, object_store.file_system):
-        cached.cache_clear()
 
 
 def stop() -> None:

@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from uuid import UUID
 
 from fix_ingest import Owner
-from fix_lake import DAY, table
-from pyspark.sql.connect.session import SparkSession
+from fix_lake import DAY, spark, table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.lake.upkeep.history import Done
@@ -19,7 +16,6 @@ from pulse_pipelines.lake.upkeep.needs import Need, Task
 from pulse_pipelines.lake.upkeep.run import run
 from pulse_pipelines.registry import find_dataset
 from pulse_resources import iceberg, object_store, postgres
-from pulse_resources.settings import load_settings
 
 
 def orders(owner: Owner) -> Dataset:
@@ -36,9 +32,8 @@ def need(owner: Owner, task: Task, day: date | None = None) -> Need:
 
 def do(owner: Owner, *tasks: Task) -> list[Done]:
     """Carry tasks out in this process, on the day of `fix_ingest.event` where they are about a day."""
-    session = SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
     wanted = [need(owner, task) for task in tasks]
-    return list(run(lambda: session, wanted, run_id="test", seconds=600))
+    return list(run(spark, wanted, run_id="test", seconds=600))
 
 
 def done(owner: Owner, *tasks: Task) -> list[Done]:
@@ -46,21 +41,6 @@ def done(owner: Owner, *tasks: Task) -> list[Done]:
     found = do(owner, *tasks)
     assert [each.outcome for each in found] == ["done"] * len(tasks), found
     return found
-
-
-@contextmanager
-def settings(**upkeep: object) -> Iterator[None]:
-    """Settings of upkeep while the block runs."""
-    names = {f"PULSE_UPKEEP__{name.upper()}": str(value) for name, value in upkeep.items()}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    load_settings.cache_clear()
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        load_settings.cache_clear()
 
 
 def live_files(owner: Owner) -> list[str]:

@@ -17,9 +17,9 @@ from typing import Any
 import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest, ingest_job, plan_batch, run_batch, run_config
-from fix_lake import superuser
 from typer.testing import CliRunner
 
+from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs

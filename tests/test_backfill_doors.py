@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest
 from fix_lake import location
-from fix_stack import pulse
 
+from chaos.surroundings import pulse
 from pulse_pipelines import registry
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 

@@ -9,11 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest, ingest_job, make_owner, plan_batch, run_config
-from fix_lake import changed, harmed, location, pointing_at, row, superuser, table, with_file
+from fix_lake import changed, harmed, location, pointing_at, row, table, with_file
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IntegerType, LongType, StringType
 
+from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.assets import asset_key, partitions, tenant_partitions
 from pulse_pipelines.lake import checks

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import typer
 from fix_ingest import SCHEMA, Owner, event
-from fix_stack import PULSE, forget_connections
 from psycopg_pool import ConnectionPool
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from chaos.surroundings import PULSE, forget_connections
 from pulse_api import cli, client
 from pulse_api.cli.arguments import duration
 from pulse_api.cli.ingestion import Ingestion

@@ -2,20 +2,26 @@
 
 import base64
 import gzip
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pyarrow.fs as pafs
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from fix_ingest import Owner, event, ingest, make_owner
 
+from pulse_pipelines import dead_letters
 from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import dead_letter
 from pulse_pipelines.stages.dead_letter import publish_tenant
 from pulse_resources import kafka, object_store, postgres
+from pulse_resources.kafka import MAX_MESSAGE_BYTES
 from pulse_resources.settings import Settings, load_settings
 
 BAD: list[tuple[bytes | None, Reason, str | None]] = [
@@ -175,6 +181,48 @@ def test_every_event_is_accounted_for(sent: Sent) -> None:
     counts = (report.drained, report.landed, report.duplicates, report.dead_letters, report.problems)
     assert counts == (len(sent.payloads), len(GOOD), 1, len(BAD), [])
     assert sent.owner.claims() == len(GOOD)
+
+
+def test_one_that_is_too_large_for_the_topic_goes_without_its_bytes(owner: Owner) -> None:
+    """Too large for the broker, and for the client; what comes after them is published, too."""
+    largest = MAX_MESSAGE_BYTES - 200  # of an event: its headers make it too large as a dead letter
+    payloads = [os.urandom(300_000), b"y" * largest, b"not JSON", event("a")]  # lz4 makes nothing of y
+    owner.send(*payloads)
+    set_limit(owner.tenant.dead_letter_topic, 200_000)
+    ingest(owner)
+    letters = {dict(m.headers() or ())["pulse.reason"]: m for m in published(owner)}
+    found = [(m.value(), dict(m.headers()).get("pulse.withheld-bytes")) for m in published(owner)]
+    assert sorted(found, key=str) == sorted(
+        [(None, b"300000"), (None, str(largest).encode()), (b"not JSON", None)], key=str
+    )
+    assert letters.keys() == {b"oversize", b"undecodable"}
+    for offset in (0, 1):
+        assert dead_letters.find_dead_letter(owner.tenant, f"0-{offset}").payload == payloads[offset]
+    assert reconcile_tenant(owner.tenant).problems == []
+
+
+def set_limit(topic: str, limit: int) -> None:
+    """Messages of the topic may have so many bytes."""
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    for future in kafka.admin().incremental_alter_configs([change]).values():
+        future.result(30)
+
+
+def test_pages_are_bound_by_bytes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[int] = []
+    publish = dead_letter._publish
+
+    def noting(producer: Producer, tenant: Tenant, letters: Sequence[Any]) -> None:
+        pages.append(len(letters))
+        publish(producer, tenant, letters)
+
+    monkeypatch.setattr(dead_letter, "PAGE_BYTES", 1_500)
+    monkeypatch.setattr(dead_letter, "_publish", noting)
+    owner.send(*(b"x" * 1_000 for _ in range(3)), b"x" * 9_000)
+    ingest(owner)
+    assert [count for count in pages if count] == [2, 2]
+    assert len(published(owner)) == 4
 
 
 def test_publishing_again_publishes_nothing(sent: Sent) -> None:

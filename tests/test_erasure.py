@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fix_ingest import Owner, ingest, make_owner
-from fix_lake import superuser
-from fix_stack import pulse
 from test_backfill import rebuilt
 from typer.testing import CliRunner
 
+from chaos.surroundings import pulse, superuser
 from pulse_api import cli
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.curated import table as curated_table
@@ -561,7 +560,7 @@ def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owne
     person = f"person-{POINTS.index(point)}-of-many@example.org"
     others = {row["id"] for row in crowd.rows() if row["country"] != person}
     command = (crowd.tenant.slug, "--dataset", "orders", "--where", f"country={person}", "--yes")
-    dying = pulse("erase", *command, check=False, PULSE_FAIL_POINT=point)
+    dying = pulse("erase", *command, environment={"PULSE_FAIL_POINT": point}, check=False)
     assert dying.returncode == -signal.SIGKILL, dying.stdout + dying.stderr
     with postgres.tenant_transaction("pulse_pipeline", crowd.tenant.tenant_id) as connection:
         query = "SELECT erasure_id FROM erasures WHERE finished_at IS NULL"

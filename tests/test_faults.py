@@ -5,8 +5,6 @@ Killing it at each of its steps is `test_chaos`.
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import dagster as dg
 import psycopg
@@ -22,6 +20,7 @@ from fix_ingest import (
     wait_until_stopped,
 )
 
+from chaos.surroundings import superuser, with_settings
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts, settle
@@ -37,19 +36,6 @@ def content(owner: Owner) -> list[tuple[object, ...]]:
     """The table without what names the attempt: the batch is derived from the tenant's id."""
     columns = ("id", "timestamp", "country", "count", "_kafka_partition", "_offset", "_extra")
     return [tuple(row[name] for name in columns) for row in owner.rows()]
-
-
-def give_up_if_dead(batch: str, attempt: int) -> int | None:
-    """What the sensor does for a batch whose run died: the number of the next attempt, if any."""
-    still_open = {b.batch_id: b for b in attempts.open_batches()}
-    if batch not in still_open:
-        return None
-    deadline = time.monotonic() + 30  # the server may take a moment to see that its client is gone
-    while attempts.lease_held(batch) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not attempts.lease_held(batch)
-    attempts.next_attempt(batch, attempt, "the run died")
-    return attempt + 1
 
 
 def test_two_runs_of_one_attempt_land_once(owner: Owner) -> None:
@@ -155,7 +141,7 @@ def test_a_stuck_batch_is_tried_again_without_an_operator(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage that outlasts all attempts ends by itself; it stays an alert until the batch settles."""
-    with patient(monkeypatch, 1.0):
+    with with_settings(INGEST__STUCK_RETRY_SECONDS=1.0):
         batch = stick(owner)
         assert batch not in launched()
         time.sleep(1.1)
@@ -168,16 +154,6 @@ def test_a_stuck_batch_is_tried_again_without_an_operator(
         assert launched()[batch] == "7"
     run_batch(batch, 7)
     assert len(owner.rows()) == 1
-
-
-@contextmanager
-def patient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
-    """A stuck batch is tried again this long after its last attempt, while the block runs."""
-    with monkeypatch.context() as environment:
-        environment.setenv("PULSE_INGEST__STUCK_RETRY_SECONDS", str(seconds))
-        load_settings.cache_clear()
-        yield
-    load_settings.cache_clear()
 
 
 def launched() -> dict[str, str]:
@@ -210,7 +186,7 @@ def test_a_tenant_that_cannot_be_conformed_holds_up_no_other(attempt: int, stack
 
 def set_table_schema(owner: Owner, table_schema: str) -> str:
     """Change what the registry says of the table as only a superuser can; returns what it was."""
-    with psycopg.connect(superuser_url(), autocommit=True) as connection:
+    with superuser() as connection:
         where = [owner.tenant.tenant_id]
         query = "SELECT table_schema FROM pdm_datasets WHERE tenant_id = %s"
         (before,) = connection.execute(query, where).fetchone()
@@ -219,13 +195,8 @@ def set_table_schema(owner: Owner, table_schema: str) -> str:
     return before
 
 
-def superuser_url() -> str:
-    postgres_settings = load_settings().postgres
-    return postgres_settings.superuser_url(postgres_settings.database)
-
-
 def end_sessions(application: str) -> None:
-    with psycopg.connect(superuser_url(), autocommit=True) as connection:
+    with superuser() as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
             [application],

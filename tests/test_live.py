@@ -17,9 +17,10 @@ import pytest
 from fix_browser import Picture
 from fix_ingest import Owner, event, make_owner
 from fix_lake import DAY
-from fix_stack import forget_connections, pulse, stop
+from fix_stack import stop
 from playwright.sync_api import Page, expect
 
+from chaos.surroundings import forget_connections, pulse
 from pulse_api.demo import source
 from pulse_pipelines import registry
 from pulse_pipelines.curated.summary import summary

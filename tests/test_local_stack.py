@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fix_stack import forget_connections
 from typer.testing import CliRunner
 
+from chaos.surroundings import forget_connections
 from pulse_api.cli.stack import app
 from pulse_pipelines.domain.key import Presented
 from pulse_resources.errors import Transient, UserError

@@ -2,13 +2,11 @@
 
 import pytest
 from fix_ingest import Owner, event, ingest
-from fix_lake import location, row, table, with_file
+from fix_lake import location, row, spark, table, with_file
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from pyspark.sql.connect.session import SparkSession
 
 from pulse_resources import iceberg, manifest_list, postgres
-from pulse_resources.settings import load_settings
 
 
 @pytest.fixture
@@ -46,10 +44,6 @@ def manifests(found: Table) -> list[ManifestFile]:
     snapshot = found.current_snapshot()
     assert snapshot
     return snapshot.manifests(found.io)
-
-
-def spark() -> SparkSession:
-    return SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
 
 
 def test_appends_extend_the_list(owner: Owner, extended: list[bytes]) -> None:

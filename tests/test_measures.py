@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from fix_http import Api
 from fix_ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
-from fix_lake import superuser
 from prometheus_client.parser import text_string_to_metric_families
-from test_faults import give_up_if_dead
 
+from chaos import batches
+from chaos.surroundings import superuser
 from pulse_api.http import metrics as http_metrics
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.key import KeyScope
@@ -171,9 +171,9 @@ def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_found_it_valid(owner: O
     with superuser() as connection:
         change = "UPDATE pdm_datasets SET schema_uri = %s WHERE tenant_id = %s RETURNING schema_uri"
         connection.execute(change, [stricter, owner.tenant.tenant_id])
-    attempt = give_up_if_dead(batch, 1)
-    assert attempt is not None
-    run_batch(batch, attempt)
+    given_up = batches.current(batch)
+    assert given_up
+    run_batch(batch, given_up.attempt)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation"]
     assert owner.claims() == 0
     with superuser() as connection:

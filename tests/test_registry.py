@@ -10,10 +10,10 @@ from typing import Any, get_args
 import psycopg
 import pytest
 from fix_ingest import SCHEMA, event, ingest, make_owner
-from fix_stack import pulse
 from pyiceberg.table import Table
 from typer.testing import CliRunner
 
+from chaos.surroundings import pulse, superuser
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
@@ -22,7 +22,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets
 from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
-from pulse_resources.settings import Role, Settings, load_settings
+from pulse_resources.settings import Role, Settings
 
 FIELDS = {
     "country": "string",
@@ -195,8 +195,7 @@ def traces(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
             tenant.namespace,
         ),
     }
-    url = load_settings().postgres
-    with psycopg.connect(url.superuser_url(url.database)) as connection:
+    with superuser() as connection:
         return {
             what: connection.execute(query, [value]).fetchall() for what, (query, value) in queries.items()
         }

@@ -14,8 +14,8 @@ import orjson
 import pytest
 from confluent_kafka import Message, TopicPartition
 from fix_ingest import SCHEMA, Owner, event, ingest, make_owner
-from fix_lake import superuser
 
+from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import Filter, Outcome, Result, State, discard, replay, selection
 from pulse_pipelines.dead_letters.letters import Cursor

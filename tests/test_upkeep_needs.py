@@ -9,8 +9,9 @@ import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest
 from fix_lake import DAY, location, pointing_at
-from fix_upkeep import done, settings
+from fix_upkeep import done
 
+from chaos.surroundings import with_settings
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.upkeep.triggers import upkeep_needed
 from pulse_pipelines.lake.upkeep.needs import (
@@ -139,7 +140,9 @@ def test_a_table_wants(state: TableState, tasks: list[Task]) -> None:
 
 @pytest.fixture
 def eager() -> Iterator[None]:
-    with settings(merge_files=4, merge_minutes=0, manifests=2, sweep_hours=1):
+    with with_settings(
+        UPKEEP__MERGE_FILES=4, UPKEEP__MERGE_MINUTES=0, UPKEEP__MANIFESTS=2, UPKEEP__SWEEP_HOURS=1
+    ):
         yield
 
 

@@ -4,11 +4,12 @@ import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fix_ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
+from fix_ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt, wait_until_stopped
 from fix_lake import table
-from fix_upkeep import done, live_files, objects, orders, settings
-from test_faults import give_up_if_dead, wait_until_stopped
+from fix_upkeep import done, live_files, objects, orders
 
+from chaos import batches
+from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
@@ -24,7 +25,7 @@ from pulse_resources.settings import load_settings
 
 @pytest.fixture(autouse=True)
 def young_orphans_too(stack: object):  # type: ignore[no-untyped-def]
-    with settings(orphan_hours=0):
+    with with_settings(UPKEEP__ORPHAN_HOURS=0):
         yield
 
 
@@ -69,8 +70,9 @@ def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner
     left = objects(table(owner).location()) | objects(raw_prefix(owner))
     done(owner, Task.SWEEP, Task.RAW)
     assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
-    assert give_up_if_dead(batch, 1) == 2
-    run_batch(batch, 2)
+    given_up = batches.current(batch)
+    assert given_up
+    run_batch(batch, given_up.attempt)
     swept, raw = done(owner, Task.SWEEP, Task.RAW)
     found = objects(table(owner).location()) | objects(raw_prefix(owner))
     assert not {path for path in found if f"/{batch}-1-" in path}
@@ -103,10 +105,10 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
         moments.append(datetime.now(UTC))
     done(owner, Task.MERGE)
     newest, *_, oldest = snapshots(owner.tenant, "orders")
-    with settings(history_snapshots=1_000, history_hours=1):
+    with with_settings(UPKEEP__HISTORY_SNAPSHOTS=1_000, UPKEEP__HISTORY_HOURS=1):
         done(owner, Task.EXPIRE, Task.SWEEP)
     assert preview(owner.tenant, "orders", 9, as_of=moments[0]).num_rows == 1
-    with settings(history_snapshots=3, history_minimum=1):
+    with with_settings(UPKEEP__HISTORY_SNAPSHOTS=3, UPKEEP__HISTORY_MINIMUM=1):
         (expired,) = done(owner, Task.EXPIRE)
     assert (expired.before, expired.after) == ({"snapshots": 5}, {"snapshots": 3})
     assert preview(owner.tenant, "orders", 9, as_of=moments[2]).num_rows == 3
@@ -114,7 +116,7 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
         preview(owner.tenant, "orders", 9, as_of=moments[1])
     with pytest.raises(NotFound, match="no such snapshot"):
         preview(owner.tenant, "orders", 9, snapshot_id=oldest.snapshot_id)
-    with settings(history_hours=0, history_minimum=2):
+    with with_settings(UPKEEP__HISTORY_HOURS=0, UPKEEP__HISTORY_MINIMUM=2):
         done(owner, Task.EXPIRE, Task.SWEEP)
     assert snapshots(owner.tenant, "orders")[0].snapshot_id == newest.snapshot_id
     assert preview(owner.tenant, "orders", 9, as_of=moments[3]).num_rows == 4
@@ -166,7 +168,7 @@ def test_old_metadata_files_are_removed_and_those_in_the_log_stay(owner: Owner) 
 
 def test_an_age_is_a_difference_of_the_stores_own_clock(owner: Owner) -> None:
     path = stray(owner, "young")
-    with settings(orphan_hours=1):
+    with with_settings(UPKEEP__ORPHAN_HOURS=1):
         done(owner, Task.SWEEP)
     assert path in objects(table(owner).location())
     (found,) = [each for each in store.listed(table(owner).location()) if each.path == path]
@@ -177,7 +179,7 @@ def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: 
     owner.send(event("a"), event("b"))
     ingest(owner)
     kept = objects(raw_prefix(owner))
-    with settings(raw_days=1, claim_days=1):
+    with with_settings(UPKEEP__RAW_DAYS=1, UPKEEP__CLAIM_DAYS=1):
         (nothing,) = done(owner, Task.RETENTION)
     assert nothing.after == {"raw_objects_removed": 0, "claims_removed": 0}
     assert objects(raw_prefix(owner)) == kept
@@ -187,7 +189,7 @@ def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: 
     running = start_attempt(batch, PULSE_FAIL_POINT="stop:after.dedup_gate")
     wait_until_stopped(running)
     age(owner)
-    with settings(raw_days=1, claim_days=1):
+    with with_settings(UPKEEP__RAW_DAYS=1, UPKEEP__CLAIM_DAYS=1):
         (gone,) = done(owner, Task.RETENTION)
     assert gone.after == {"raw_objects_removed": len(kept), "claims_removed": 2}
     assert not objects(raw_prefix(owner)) & kept

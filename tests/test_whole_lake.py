@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 import dagster as dg
 import pytest
 from fix_ingest import Owner, event, ingest, ingest_job, make_owner, plan_batch, run_config
-from fix_lake import changed, harmed, pointing_at, row, superuser, table, with_file
+from fix_lake import changed, harmed, pointing_at, row, table, with_file
 from pyspark.sql.connect.session import SparkSession
 
+from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.checks import DESCRIPTIONS
 from pulse_pipelines.defs.datasets.evaluation import evaluation

@@ -1,1 +1,21 @@
-"""Kinds of fault, one module each: each does harm under load, and gives back what must hold then."""
+"""Kinds of harm, a module each, in the order in which they are done."""
+
+from functools import partial
+
+from chaos.scenario import Scenario
+from chaos.scenarios import answers, kills, losses, noise, outages, pauses, poison, writers
+
+SCENARIOS = (
+    Scenario("kill -9 of the run, at every step and at random moments", kills.run, 500, "kills"),
+    Scenario("answer to COMMIT lost while another writer commits", answers.run, 20, "answers"),
+    Scenario("run stopped, overtaken, continued", pauses.run, 20, "pauses"),
+    Scenario("poison: oversize, deep and broken messages", poison.run, 3, "batches"),
+    Scenario("topic recreated, retention overtaking the position", losses.run, 4, "losses"),
+    Scenario("batches, compaction, expiry, sweeps and backfills at once", writers.run, 30, "minutes"),
+    Scenario(
+        "a tenant floods (100 times the others), one is all bad, one has lost its table",
+        noise.run,
+        dagster=True,
+    ),
+    *(Scenario(name, partial(outages.run, fault), dagster=True) for name, fault in outages.FAULTS.items()),
+)

@@ -3,14 +3,15 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 
 from chaos import batches
 from chaos.load import Load
+from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
-from chaos.waiting import stopped, wait
+from chaos.surroundings import with_settings
+from chaos.waiting import stands_still, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import iceberg, postgres
@@ -20,28 +21,17 @@ EVENTS = 200
 SETTLED = "SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batch_id = %s AND tenant_id = %s"
 
 
-def run(stack: Stack, seed: int, cuts: int, told: Callable[[int], None]) -> list[Sent]:
-    """Lose the answer to COMMIT again and again.
-
-    Args:
-        stack: its Postgres is behind a proxy.
-        seed: of the events.
-        cuts: answers that are lost.
-        told: called with the number of cuts so far.
-
-    Returns:
-        What was sent.
-    """
+def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+    """Lose the answer to COMMIT again and again."""
     load, sent = Load(seed), Sent(batches.make_tenant())
-    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
-        for number in range(1, cuts + 1):
+    with with_settings(**batches.ENDLESS_ATTEMPTS):
+        for number in range(1, round(amount) + 1):
             sent.send(load.events(EVENTS))
             batch = batches.plan([sent.tenant])
-            assert batch, "what was sent is not there"
             process = batches.start(
                 batch.batch_id, batch.attempt, **stack.by_proxy, **{VARIABLE: "stop:settle.before_commit"}
             )
-            wait(partial(stopped, process), "the run did not come to its COMMIT")
+            wait(partial(stands_still, process.pid), "the run did not come to its COMMIT")
             with stack.postgres.toxic("timeout", timeout=0):  # nothing comes back any more
                 os.kill(process.pid or 0, signal.SIGCONT)
                 wait(partial(_settled, batch.batch_id, sent.tenant), "COMMIT was not executed")
@@ -53,10 +43,10 @@ def run(stack: Stack, seed: int, cuts: int, told: Callable[[int], None]) -> list
             assert process.exitcode == 0, (
                 f"the run did not see that its batch is settled; see {batches.log()}"
             )
-            assert batches.current(batch) is None
+            assert batches.current(batch.batch_id) is None
             told(number)
         batches.sweep()
-    return [sent]
+    return Outcome([sent], f"{amount:.0f} answers")
 
 
 def _touch(tenant: Tenant, slug: str) -> None:

@@ -2,13 +2,16 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from chaos import batches
+from chaos import batches, oracle
 from chaos.batches import Blow
 from chaos.load import Load
+from chaos.oracle import Finding
+from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
+from chaos.stack import Stack
+from chaos.surroundings import with_settings
 
 PLANNING = ("plan.before_commit", "plan.after_commit")
 STEPS = (
@@ -44,23 +47,11 @@ LONGEST_S = 4.0
 """Random moments are drawn from so many seconds: a little more than an attempt takes."""
 
 
-@dataclass(frozen=True)
-class Killed:
-    sent: list[Sent]
-    """Under the kills."""
-    calm: list[Sent]
-    """The same events to other tenants, without any."""
-    places: Counter[str]
-    """How many died where."""
+def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+    """Kill attempts and planners until there were enough, while batch after batch goes on.
 
-
-def run(seed: int, kills: int, told: Callable[[int], None]) -> Killed:
-    """Kill attempts until there were enough, while batch after batch goes on.
-
-    Args:
-        seed: of the events, and of the blows.
-        kills: of attempts and planners, in all; each step comes at least once if there are enough.
-        told: called with the number of kills so far.
+    Each step comes at least once if there are enough. The same events go to other tenants without any kill:
+    what their tables hold must be the same.
     """
     blows = _blows(seed)
     killed: Counter[str] = Counter()
@@ -68,18 +59,17 @@ def run(seed: int, kills: int, told: Callable[[int], None]) -> Killed:
     sent = [Sent(batches.make_tenant()) for _ in loads]
     tenants = [each.tenant for each in sent]
     rounds = 0
-    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
-        while killed.total() < kills:
+    with with_settings(**batches.ENDLESS_ATTEMPTS):
+        while killed.total() < amount:
             rounds += 1
             for load, each in zip(loads, sent, strict=True):
                 each.send(load.events(EVENTS))
             points = [PLANNING[rounds % 2]] if rounds <= 2 or rounds % 7 == 0 else []
             batch = batches.plan(tenants, *map(Blow, points))
-            assert batch, "what was sent is not there"
             killed.update(points)
             for _ in range(4):
-                now = batches.current(batch)
-                if now is None or killed.total() >= kills:
+                now = batches.current(batch.batch_id)
+                if now is None or killed.total() >= amount:
                     break
                 blow = next(blows)
                 if batches.strike(now, blow):
@@ -88,7 +78,12 @@ def run(seed: int, kills: int, told: Callable[[int], None]) -> Killed:
             batches.finish(batch)
         batches.sweep()
         calm = _without_faults(seed, rounds)
-    return Killed(sent, calm, killed)
+    differing = [
+        Finding("differs from the run without faults", a.tenant.slug, f"and {b.tenant.slug}")
+        for a, b in zip(sent, calm, strict=True)
+        if oracle.content(a.tenant) != oracle.content(b.tenant)
+    ]
+    return Outcome([*sent, *calm], f"{killed.total()} kills", differing, places=killed)
 
 
 def _without_faults(seed: int, rounds: int) -> list[Sent]:
@@ -96,9 +91,7 @@ def _without_faults(seed: int, rounds: int) -> list[Sent]:
     calm = [Sent(batches.make_tenant()) for _ in loads]
     for load, each in zip(loads, calm, strict=True):
         each.send(load.events(EVENTS * rounds))
-    batch = batches.plan([each.tenant for each in calm])
-    assert batch, "what was sent is not there"
-    batches.finish(batch, attempts_left=1)
+    batches.finish(batches.plan([each.tenant for each in calm]), attempts_left=1)
     return calm
 
 

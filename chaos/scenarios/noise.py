@@ -2,17 +2,18 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-import psycopg
-
-from chaos.sent import Sent
+from chaos.oracle import Finding
+from chaos.scenario import Outcome, Told
+from chaos.stack import Stack
+from chaos.surroundings import superuser
 from chaos.traffic import Traffic, settled_until
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
-from pulse_resources.settings import load_settings
 
 PHASE_S = 60.0
+LIMIT = 1.5
+"""How much longer, at p95, the others' events may wait beside noisy neighbours."""
 RATE, FLOOD = 40, 4_000
 """Events per second, of a quiet tenant and of the one that floods."""
 WARM_UP_S = 20.0
@@ -24,17 +25,8 @@ SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds) FROM (
 DROP = "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s AND table_name = 'orders'"
 
 
-@dataclass(frozen=True)
-class Noise:
-    sent: list[Sent]
-    """By all but the tenant without a table."""
-    calm_s: tuple[float, float]
-    """Freshness of the quiet tenants without neighbours, p50 and p95: the age of a range's oldest event."""
-    noisy_s: tuple[float, float]
-
-
-def run(seed: int) -> Noise:
-    """Freshness of quiet tenants without noise, and with it."""
+def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
+    """How old the oldest event of a range is when it settles: of quiet tenants, without noise and with it."""
     quiet = Traffic(seed, tenants=4, rate=RATE)
     noisy = [
         Traffic(seed + 10, tenants=1, rate=FLOOD),
@@ -52,18 +44,22 @@ def run(seed: int) -> Noise:
                 all_of_them.enter_context(traffic.flowing())
             time.sleep(PHASE_S)
             ended = _now()
-    settled_until([sent for traffic in (quiet, *noisy) for sent in traffic.sent])
+    with_tables = [*quiet.sent, *noisy[0].sent, *noisy[1].sent]
+    settled_until(with_tables)
+    settled_until(noisy[2].sent)
     tenants = [sent.tenant for sent in quiet.sent]
-    return Noise(
-        [*quiet.sent, *noisy[0].sent, *noisy[1].sent],
-        _freshness(tenants, began, between),
-        _freshness(tenants, between, ended),
-    )
+    calm, loud = _freshness(tenants, began, between), _freshness(tenants, between, ended)
+    ratio = loud[1] / calm[1]
+    findings = []
+    if ratio > LIMIT:
+        findings.append(Finding("the others waited longer", "all", f"p95 {ratio:.2f} times as long"))
+    before, meanwhile = (f"p50 {each[0]:.1f} s, p95 {each[1]:.1f} s" for each in (calm, loud))
+    harm = f"freshness of the others: {before} before; {meanwhile} meanwhile"
+    return Outcome(with_tables, harm, findings)
 
 
 def _drop_table(tenant: Tenant) -> None:
-    settings = load_settings().postgres
-    with psycopg.connect(settings.superuser_url(settings.database), autocommit=True) as connection:
+    with superuser() as connection:
         assert connection.execute(DROP, [tenant.namespace]).rowcount == 1
 
 

@@ -3,13 +3,21 @@
 import random
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from chaos import refusing
+from chaos import oracle, refusing
+from chaos.load import SCHEMAS
+from chaos.oracle import Finding
+from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
+from chaos.surroundings import with_settings
 from chaos.traffic import Traffic, settled_until
+from pulse_pipelines import registry
+from pulse_pipelines.lake.upkeep.needs import Need, Task
+from pulse_pipelines.lake.upkeep.run import run as upkeep
+from pulse_resources import spark
 
 BEFORE_S, AFTER_S = 8.0, 5.0
 """Of traffic around a fault."""
@@ -18,21 +26,13 @@ Fault = Callable[[Stack, random.Random], None]
 """Harms the stack and gives it back; returns when the harm is over."""
 
 
-@dataclass(frozen=True)
-class Survived:
-    sent: list[Sent]
-    lasted_s: float
-    recovered_s: float
-    """From the end of the fault until all that had been acknowledged by then was settled."""
-
-
-def run(stack: Stack, fault: Fault, seed: int) -> Survived:
+def run(fault: Fault, stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
     """Harm the stack under load, and wait until it has recovered.
 
     Raises:
         AssertionError: it does not recover.
     """
-    traffic = Traffic(seed)
+    traffic = Traffic(seed, api=True)
     with traffic.flowing():
         time.sleep(BEFORE_S)
         began = time.monotonic()
@@ -41,7 +41,21 @@ def run(stack: Stack, fault: Fault, seed: int) -> Survived:
         recovered = settled_until(traffic.sent)
         time.sleep(AFTER_S)
     settled_until(traffic.sent)
-    return Survived(traffic.sent, lasted, recovered)
+    return Outcome(traffic.sent, f"{lasted:.0f} s", _orphans(traffic.sent), recovered)
+
+
+def _orphans(sent: Sequence[Sent]) -> list[Finding]:
+    """Upkeep takes away what runs left in the object store, and nothing else (the oracle reads all later)."""
+    with with_settings(UPKEEP__ORPHAN_HOURS=0), spark.session() as session:
+        for each in sent:
+            tenant = each.tenant
+            needs = [
+                Need(tenant, registry.find_dataset(tenant, slug).dataset_id, slug, Task.SWEEP, "chaos", 1)
+                for slug in SCHEMAS
+            ]
+            done = [each.outcome for each in upkeep(lambda: session, needs, run_id=None, seconds=600)]
+            assert done == ["done"] * len(needs), f"the sweep of {tenant.slug} did not come through: {done}"
+    return oracle.orphans(sent)
 
 
 def _store_gone(stack: Stack, draw: random.Random) -> None:
@@ -90,11 +104,6 @@ def _postgres_crashes(stack: Stack, draw: random.Random) -> None:
         time.sleep(draw.uniform(5, 10))
 
 
-def _postgres_disk_full(stack: Stack, draw: random.Random) -> None:
-    with stack.postgres_disk_full():
-        time.sleep(60)
-
-
 def _kafka_restarts(stack: Stack, draw: random.Random) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         stack.end("kafka", number)
@@ -120,6 +129,18 @@ def _everything_killed(stack: Stack, draw: random.Random) -> None:
     stack.power_cut()
 
 
+def _clock(part: str, stack: Stack, draw: random.Random) -> None:
+    for hours in draw.sample((-1, 1), 2):
+        with stack.clocks[part].wrong_by(hours):
+            time.sleep(40)
+        time.sleep(5)
+
+
+def _disk_full(disk: str, stack: Stack, draw: random.Random) -> None:
+    with stack.full(disk):
+        time.sleep(60)
+
+
 FAULTS: dict[str, Fault] = {
     "object store gone for 2 minutes": _store_gone,
     "object store slow for a minute": _store_slow,
@@ -129,9 +150,13 @@ FAULTS: dict[str, Fault] = {
     "Postgres gone for 2 minutes": _postgres_gone,
     "Postgres restarted three times": _postgres_restarts,
     "Postgres killed three times": _postgres_crashes,
-    "Postgres' disk full for a minute": _postgres_disk_full,
+    "Postgres' disk full for a minute": partial(_disk_full, "postgres"),
     "Kafka restarted, then killed": _kafka_restarts,
     "Kafka gone for 2 minutes": _kafka_gone,
     "Spark, code server, daemon and API killed, twice": _services_killed,
     "power cut: every process killed at once": _everything_killed,
+    "Spark's scratch disk full for a minute": partial(_disk_full, "scratch"),
+    "disk of Kafka, Spark, Dagster and all logs full for a minute": partial(_disk_full, "main"),
+    "clock of Postgres and MinIO an hour wrong, both ways": partial(_clock, "storage"),
+    "clock of all but Postgres and MinIO an hour wrong, both ways": partial(_clock, "main"),
 }

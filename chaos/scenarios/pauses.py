@@ -3,18 +3,17 @@
 import os
 import random
 import signal
-from collections.abc import Callable
 from functools import partial
-
-import psycopg
 
 from chaos import batches
 from chaos.load import Load
+from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
-from chaos.waiting import stopped, wait
+from chaos.stack import Stack
+from chaos.surroundings import superuser, with_settings
+from chaos.waiting import stands_still, wait
 from pulse_pipelines.stages import attempts
 from pulse_resources.faults import VARIABLE
-from pulse_resources.settings import load_settings
 
 EVENTS = 100
 POINTS = (
@@ -31,26 +30,16 @@ WHERE application_name = %s OR (application_name = 'pulse' AND state = 'idle in 
 """
 
 
-def run(seed: int, pauses: int, told: Callable[[int], None]) -> list[Sent]:
-    """Stop runs, each at a step that the seed chooses, and let another attempt overtake them.
-
-    Args:
-        seed: of the events, and of the steps.
-        pauses: runs that are stopped.
-        told: called with the number of pauses so far.
-
-    Returns:
-        What was sent.
-    """
+def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+    """Stop runs, each at a step that the seed chooses, and let another attempt overtake them."""
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
-    with batches.with_environment(batches.ENDLESS_ATTEMPTS):
-        for number in range(1, pauses + 1):
+    with with_settings(**batches.ENDLESS_ATTEMPTS):
+        for number in range(1, round(amount) + 1):
             sent.send(load.events(EVENTS))
             batch = batches.plan([sent.tenant])
-            assert batch, "what was sent is not there"
             point = draw.choice(POINTS)
             slow = batches.start(batch.batch_id, batch.attempt, **{VARIABLE: f"stop:{point}"})
-            wait(partial(stopped, slow), f"the run did not come to {point}")
+            wait(partial(stands_still, slow.pid), f"the run did not come to {point}")
             _end_sessions(batch.batch_id)
             attempts.next_attempt(batch.batch_id, batch.attempt, "the run does not answer")
             batches.finish(batch, attempts_left=1)
@@ -61,10 +50,9 @@ def run(seed: int, pauses: int, told: Callable[[int], None]) -> list[Sent]:
             )
             told(number)
         batches.sweep()
-    return [sent]
+    return Outcome([sent], f"{amount:.0f} pauses")
 
 
 def _end_sessions(batch: str) -> None:
-    settings = load_settings().postgres
-    with psycopg.connect(settings.superuser_url(settings.database), autocommit=True) as connection:
+    with superuser() as connection:
         connection.execute(END_SESSIONS, [f"pulse-lease-{batch}"])

@@ -5,12 +5,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 from chaos import batches
 from chaos.load import DAYS, NOW, SCHEMAS, Load
+from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
+from chaos.stack import Stack
+from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import backfill
 from pulse_pipelines.domain.tenant import Tenant
@@ -23,34 +25,23 @@ EVENTS = 60
 OF_A_DAY = (Task.MERGE, Task.SORT)
 OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.SWEEP)
 EAGER = {
-    "PULSE_UPKEEP__HISTORY_HOURS": "0",
-    "PULSE_UPKEEP__HISTORY_SNAPSHOTS": "5",
-    "PULSE_UPKEEP__HISTORY_MINIMUM": "2",
-    "PULSE_UPKEEP__ORPHAN_HOURS": "0",
+    "UPKEEP__HISTORY_HOURS": 0,
+    "UPKEEP__HISTORY_SNAPSHOTS": 5,
+    "UPKEEP__HISTORY_MINIMUM": 2,
+    "UPKEEP__ORPHAN_HOURS": 0,
 }
 """Upkeep keeps as little as it may, so that what it must not take is taken at once if it is not careful."""
 
 
-@dataclass
-class Wrote:
-    sent: list[Sent]
-    commits: Counter[str]
-    """By writer, how often it came through; and how often it gave way to another."""
-
-
-def run(seed: int, seconds: float, told: Callable[[int], None]) -> Wrote:
-    """Let all writers at one tenant's tables.
-
-    Args:
-        seed: of the events, and of what upkeep and backfills do in which order.
-        seconds: for how long.
-        told: called with the number of batches so far.
+def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+    """Let all writers at one tenant's tables for so many minutes.
 
     Raises:
         AssertionError: a batch, an upkeep task or a backfill failed otherwise than by giving way.
     """
-    wrote = Wrote([Sent(batches.make_tenant())], Counter())
-    tenant, load, until = wrote.sent[0].tenant, Load(seed), time.monotonic() + seconds
+    sent, load, commits = Sent(batches.make_tenant()), Load(seed), Counter[str]()
+    tenant, began = sent.tenant, time.monotonic()
+    until = began + 60 * amount
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[Tenant, random.Random], str], number: int) -> None:
@@ -58,9 +49,9 @@ def run(seed: int, seconds: float, told: Callable[[int], None]) -> Wrote:
         try:
             while time.monotonic() < until and not failed:
                 try:
-                    wrote.commits[work(tenant, draw)] += 1
+                    commits[work(tenant, draw)] += 1
                 except Transient:
-                    wrote.commits[f"{work.__name__.strip('_')} gave way"] += 1
+                    commits[f"{work.__name__.strip('_')} gave way"] += 1
         except BaseException as error:
             failed.append(error)
 
@@ -68,27 +59,25 @@ def run(seed: int, seconds: float, told: Callable[[int], None]) -> Wrote:
         threading.Thread(target=guarded, args=(work, number), daemon=True)
         for number, work in enumerate((_upkeep, _upkeep, _backfill), 1)
     ]
-    with batches.with_environment(batches.ENDLESS_ATTEMPTS | EAGER):
-        _ingest(wrote, load)
+    with with_settings(**batches.ENDLESS_ATTEMPTS, **EAGER):
+        _ingest(sent, load)
         for writer in writers:
             writer.start()
         while time.monotonic() < until and not failed:
-            _ingest(wrote, load)
-            told(wrote.commits["batch"])
+            _ingest(sent, load)
+            commits["batch"] += 1
+            told(min(amount, (time.monotonic() - began) / 60))
         for writer in writers:
             writer.join()
         batches.sweep()
     if failed:
         raise AssertionError(f"a writer failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
-    return wrote
+    return Outcome([sent], f"{amount:g} minutes", places=commits)
 
 
-def _ingest(wrote: Wrote, load: Load) -> None:
-    wrote.sent[0].send(load.events(EVENTS))
-    batch = batches.plan([wrote.sent[0].tenant])
-    assert batch, "what was sent is not there"
-    batches.finish(batch)
-    wrote.commits["batch"] += 1
+def _ingest(sent: Sent, load: Load) -> None:
+    sent.send(load.events(EVENTS))
+    batches.finish(batches.plan([sent.tenant]))
 
 
 def _upkeep(tenant: Tenant, draw: random.Random) -> str:

@@ -1,12 +1,15 @@
 """Dead letters: publish settled ones to the tenant's topic, and make them of rows that cannot land.
 
 Publishing comes after settle and is repeated until the broker acknowledged: a dead letter may appear
-twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell.
+twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell. One that
+is too large for the topic goes without its bytes, which stay in the registry.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 import orjson
@@ -22,14 +25,22 @@ from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 
-PAGE = 1_000
+PAGE_ROWS, PAGE_BYTES = 1_000, 32 * 1024 * 1024
+"""Of one transaction; a letter larger than that is a page of its own."""
 FLUSH_S = 30.0
 
 UNPUBLISHED = """
-SELECT partition, event_offset, dataset, event_id, reason, pointer, detail, payload, received_at,
-    batch_id
-FROM dead_letters WHERE tenant_id = %s AND published_at IS NULL
-ORDER BY partition, event_offset LIMIT %s FOR UPDATE
+WITH first AS (
+    SELECT partition, event_offset, octet_length(payload) AS size FROM dead_letters
+    WHERE tenant_id = %(tenant)s AND published_at IS NULL ORDER BY partition, event_offset LIMIT %(rows)s),
+page AS (
+    SELECT *, coalesce(sum(size) OVER (ORDER BY partition, event_offset
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM first)
+SELECT d.partition, d.event_offset, d.dataset, d.event_id, d.reason, d.pointer, d.detail, d.payload,
+    d.received_at, d.batch_id
+FROM dead_letters d JOIN page USING (partition, event_offset)
+WHERE d.tenant_id = %(tenant)s AND d.published_at IS NULL AND page.before < %(bytes)s
+ORDER BY d.partition, d.event_offset FOR UPDATE OF d
 """
 PUBLISHED = """
 UPDATE dead_letters SET published_at = now()
@@ -89,55 +100,101 @@ def overdue(seconds: float) -> dict[Tenant, list[str]]:
 
 
 def _publish_page(producer: Producer, tenant: Tenant) -> int:
-    refused: list[KafkaError] = []
-
-    def acknowledged(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            refused.append(error)
-
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        rows = connection.execute(UNPUBLISHED, [tenant.tenant_id, PAGE]).fetchall()
-        for row in rows:
-            (
-                partition,
-                offset,
-                dataset,
-                event_id,
-                reason,
-                pointer,
-                detail,
-                payload,
-                received,
-                batch,
-            ) = row
-            headers = {
-                "pulse.reason": reason,
-                "pulse.detail": detail,
-                "pulse.pointer": pointer,
-                "pulse.dataset": dataset,
-                "pulse.event-id": event_id,
-                "pulse.batch-id": batch,
-                "pulse.received-at": received.isoformat(),
-            }
-            producer.produce(
-                tenant.dead_letter_topic,
-                value=payload,
-                key=f"{tenant.topic}/{partition}/{offset}",
-                headers={name: value for name, value in headers.items() if value is not None},
-                on_delivery=acknowledged,
-            )
+        page = {"tenant": tenant.tenant_id, "rows": PAGE_ROWS, "bytes": PAGE_BYTES}
+        letters = [_Letter(*row) for row in connection.execute(UNPUBLISHED, page)]
         fail_point("route_dead_letters.before_publish")
-        waiting = producer.flush(FLUSH_S)
-        if waiting or refused:
-            raise Transient(
-                f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",
-                topic=tenant.dead_letter_topic,
-            )
+        _publish(producer, tenant, letters)
         fail_point("route_dead_letters.before_mark")
         with connection.cursor() as cursor:
-            cursor.executemany(PUBLISHED, [(tenant.tenant_id, row[0], row[1]) for row in rows])
+            marked = [(tenant.tenant_id, letter.partition, letter.offset) for letter in letters]
+            cursor.executemany(PUBLISHED, marked)
     fail_point("route_dead_letters.after_mark")
-    return len(rows)
+    return len(letters)
+
+
+class _Letter(NamedTuple):
+    """A row of `UNPUBLISHED`."""
+
+    partition: int
+    offset: int
+    dataset: str | None
+    event_id: str | None
+    reason: str
+    pointer: str | None
+    detail: str
+    payload: bytes | None
+    received_at: datetime
+    batch: str
+    withheld: int | None = None
+    """Bytes of the payload, where the message goes without it."""
+
+    def without_payload(self) -> "_Letter":
+        return self._replace(payload=None, withheld=len(self.payload or b""))
+
+    def headers(self) -> dict[str, str | bytes | None]:
+        headers = {
+            "pulse.reason": self.reason,
+            "pulse.detail": self.detail,
+            "pulse.pointer": self.pointer,
+            "pulse.dataset": self.dataset,
+            "pulse.event-id": self.event_id,
+            "pulse.batch-id": self.batch,
+            "pulse.received-at": self.received_at.isoformat(),
+            "pulse.withheld-bytes": None if self.withheld is None else str(self.withheld),
+        }
+        return {name: value for name, value in headers.items() if value is not None}
+
+
+def _publish(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> None:
+    """Publish letters, without its bytes each that is too large for the topic.
+
+    The broker refuses a batch of messages as a whole: which of them it was shows when they go apart.
+    """
+    too_large = _produce(producer, tenant, letters)
+    if len(too_large) == 1:
+        if _produce(producer, tenant, [too_large[0].without_payload()]):
+            fix = "Raise max.message.bytes of the topic"
+            raise Transient("a dead letter's headers are too large", topic=tenant.dead_letter_topic, fix=fix)
+    elif too_large:
+        middle = len(too_large) // 2
+        _publish(producer, tenant, too_large[:middle])
+        _publish(producer, tenant, too_large[middle:])
+
+
+def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> list[_Letter]:
+    """Publish letters and wait for the broker's word; returns those of batches that are too large.
+
+    Raises:
+        Transient: the broker did not acknowledge one.
+    """
+    refused: list[KafkaError] = []
+    too_large: list[_Letter] = []
+
+    def hear(letter: _Letter, error: KafkaError | None, _: Message | None = None) -> None:
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            too_large.append(letter)
+        elif error is not None:
+            refused.append(error)
+
+    for letter in letters:
+        try:
+            producer.produce(
+                tenant.dead_letter_topic,
+                value=letter.payload,
+                key=f"{tenant.topic}/{letter.partition}/{letter.offset}",
+                headers=letter.headers(),
+                on_delivery=partial(hear, letter),
+            )
+        except KafkaException as error:  # the client knows a limit of its own
+            hear(letter, error.args[0])
+    waiting = producer.flush(FLUSH_S)
+    if waiting or refused:
+        raise Transient(
+            f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",
+            topic=tenant.dead_letter_topic,
+        )
+    return too_large
 
 
 def stage_refused(landed: Landed) -> dict[UUID, int]:

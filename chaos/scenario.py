@@ -1,0 +1,40 @@
+"""What a scenario is: harm under load, and what was sent meanwhile."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chaos.oracle import Finding
+from chaos.sent import Sent
+from chaos.stack import Stack
+
+Told = Callable[[float], None]
+"""Called with how much of the harm is done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a scenario; the oracle looks at the rest."""
+
+    sent: Sequence[Sent]
+    """By now all of it must be accounted for."""
+    harm: str
+    """How much was done."""
+    findings: Sequence[Finding] = ()
+    """What the scenario itself found wrong."""
+    recovered_s: float | None = None
+    """From the end of the harm until all that had been acknowledged by then was settled."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """How often what was done where."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One kind of harm."""
+
+    name: str
+    run: Callable[[Stack, int, float, Told], Outcome]
+    """With the stack, the seed of events and harm, how much harm, and whom to tell of its progress."""
+    amount: float = 1
+    unit: str = "time"
+    dagster: bool = False
+    """Whether Dagster and the API run, as in production; else the scenario takes the batches itself."""

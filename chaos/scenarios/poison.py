@@ -1,0 +1,46 @@
+"""Poison: messages as large as a topic takes, nested, broken; dead letters that no longer fit on theirs."""
+
+import random
+from collections.abc import Iterator
+
+from chaos import batches
+from chaos.load import Event, Load
+from chaos.scenario import Outcome, Told
+from chaos.sent import Sent
+from chaos.stack import Stack
+from chaos.surroundings import with_settings
+from pulse_pipelines.domain.event import Reason
+from pulse_resources.kafka import MAX_MESSAGE_BYTES
+
+EVENTS = 100
+OVERHEAD = 200
+"""Of a message; what is as large as may be has no room left for the headers of a dead letter."""
+
+
+def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+    """Poison among good events: the batch goes on, and the oracle finds each byte of what could not land."""
+    draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
+    with with_settings(**batches.ENDLESS_ATTEMPTS):
+        for number in range(1, round(amount) + 1):
+            events = [*load.events(EVENTS), *_poison(draw)]
+            draw.shuffle(events)
+            sent.send(events)
+            batches.finish(batches.plan([sent.tenant]), attempts_left=1)
+            told(number)
+        batches.sweep()
+    return Outcome([sent], f"{amount:.0f} batches")
+
+
+def _poison(draw: random.Random) -> Iterator[Event]:
+    for size in (MAX_MESSAGE_BYTES - OVERHEAD, 2 * 1024 * 1024, 300_000):
+        yield Event(draw.randbytes(1) * size, "orders", None, Reason.OVERSIZE)
+        yield Event(b'{"event_id":"' + b"x" * size + b'"}', "orders", None, Reason.OVERSIZE)
+    for payload in (b"", b"\xff\xfe", b'{"event_id":', b"NaN", b"null" * 9, draw.randbytes(5_000)):
+        yield Event(payload, "orders", None, Reason.UNDECODABLE)
+    for levels in (100, 100_000):
+        yield Event(b"[" * levels + b"]" * levels, "orders", None, Reason.TOO_DEEP)
+        yield Event(b'{"a":' * levels + b"1" + b"}" * levels, "orders", None, _deep(levels))
+
+
+def _deep(levels: int) -> Reason:
+    return Reason.OVERSIZE if levels * len(b'{"a":}') > 262_144 else Reason.TOO_DEEP

@@ -1,0 +1,62 @@
+"""What surrounds a check: the command line, this process's settings and connections, a superuser."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from pulse_resources import kafka, object_store, postgres
+from pulse_resources.settings import load_settings
+
+PULSE = str(Path(sys.executable).parent / "pulse")
+_LONGEST_S = 900
+
+
+def pulse(
+    *arguments: str, environment: Mapping[str, str] | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line of this installation, with more in its environment.
+
+    Raises:
+        AssertionError: it failed, and `check` is true; says what it printed.
+    """
+    env = os.environ | (environment or {})
+    done = subprocess.run([PULSE, *arguments], env=env, capture_output=True, text=True, timeout=_LONGEST_S)
+    assert not check or done.returncode == 0, f"pulse {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done
+
+
+def forget_connections() -> None:
+    """Drop every cached client and setting of this process: the addresses have changed."""
+    postgres.close_pools()
+    for cached in (load_settings, kafka.admin, object_store.file_system):
+        cached.cache_clear()
+
+
+@contextmanager
+def with_settings(**environment: object) -> Iterator[None]:
+    """Settings of this process, and of those that it starts, while the block runs.
+
+    Args:
+        environment: by the variable's name without PULSE_, such as INGEST__MAX_ATTEMPTS.
+    """
+    wanted = {f"PULSE_{name}": str(value) for name, value in environment.items()}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ |= wanted
+    load_settings.cache_clear()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        load_settings.cache_clear()
+
+
+def superuser() -> postgres.Connection:
+    """A session above row-level security, which commits each statement."""
+    settings = load_settings().postgres
+    return psycopg.connect(settings.superuser_url(settings.database), autocommit=True)
