@@ -111,7 +111,9 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
 def _progress(scenario: Scenario, amount: float) -> Iterator[Callable[[float], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
     total = None if scenario.dagster else amount
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(scenario.name, total=total, done="")
         yield lambda done: bar.update(task, completed=done, done=f"{done:.0f}/{amount:.0f} {scenario.unit}")
 

@@ -1,5 +1,6 @@
 """The embedded stack with real services: idempotent, self-healing, and gone when it is down."""
 
+import errno
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -303,8 +305,30 @@ def test_down_refuses_while_up_prepares(layout: Layout) -> None:
         os.close(lock)
 
 
-def test_a_service_that_returns_slowly_does_not_stop_the_stack(layout: Layout) -> None:
-    """What it needs may be away for longer than a start may take."""
+@dataclass
+class Supervised:
+    """A service without use, under a runner in this process."""
+
+    layout: Layout
+    runner: Runner
+    board: state.Board
+    stop: threading.Event
+    answers: threading.Event
+    """Whether it is ready."""
+
+    def now(self) -> state.ServiceState:
+        found = state.read(self.layout)
+        assert found
+        return found.services["slow"]
+
+    def kill(self) -> None:
+        process = self.now().process
+        assert process
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def supervised(layout: Layout) -> Iterator[Supervised]:
     layout.make()
     me, stop, answers = processes.ProcessId.of(os.getpid()), threading.Event(), threading.Event()
     assert me
@@ -313,25 +337,44 @@ def test_a_service_that_returns_slowly_does_not_stop_the_stack(layout: Layout) -
         "slow", "", command=("sleep", "600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
     )
     runner = Runner(layout, service, board, stop, {})
-
-    def now() -> state.ServiceState:
-        found = state.read(layout)
-        assert found
-        return found.services["slow"]
-
+    found = Supervised(layout, runner, board, stop, answers)
     answers.set()
     runner.start()
     try:
-        until(lambda: now().phase == "up")
-        answers.clear()
-        first = now().process
-        assert first
-        os.kill(first.pid, signal.SIGKILL)
-        until(lambda: now().restarts >= 2)
-        assert not stop.is_set()
-        answers.set()
-        until(lambda: now().phase == "up")
+        until(lambda: found.now().phase == "up")
+        yield found
     finally:
         stop.set()
         runner.join()
-    assert now().phase == "stopped"
+        assert found.now().phase == "stopped"
+        layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Supervised) -> None:
+    """What it needs may be away for longer than a start may take."""
+    supervised.answers.clear()
+    supervised.kill()
+    until(lambda: supervised.now().restarts >= 2)
+    assert not supervised.stop.is_set()
+    supervised.answers.set()
+    until(lambda: supervised.now().phase == "up")
+
+
+def test_a_full_disk_does_not_stop_the_stack(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that cannot be started meanwhile is, later; and so is the state that could not be written."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(state, "write_atomically", full)
+        disk.setattr(Runner, "_log", full)
+        supervised.kill()
+        until(lambda: supervised.board._state.services["slow"].restarts >= 2)
+        assert not supervised.stop.is_set()
+        assert supervised.now().restarts == 0
+    until(lambda: supervised.board._state.services["slow"].phase == "up")
+    supervised.board._behind = True  # as when the last change of all fell into that time
+    supervised.layout.stack_file.unlink()
+    supervised.board.catch_up()
+    assert (supervised.now().phase, supervised.now().restarts >= 2) == ("up", True)

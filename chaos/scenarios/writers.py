@@ -86,9 +86,9 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
     dataset = registry.find_dataset(tenant, slug)
     need = Need(tenant, dataset.dataset_id, slug, task, "chaos", 1, day)
     with spark.session() as session:
-        outcomes = [done.outcome for done in upkeep(lambda: session, [need], run_id=None, seconds=600)]
-        assert "failed" not in outcomes, f"{task} of {slug} failed"
-    return task if outcomes == ["done"] else f"{task} gave way"
+        (done,) = upkeep(lambda: session, [need], run_id=None, seconds=600)
+    assert done.outcome != "failed", f"{task} of {slug} failed: {done.detail}"
+    return task if done.outcome == "done" else f"{task} gave way"
 
 
 def _backfill(tenant: Tenant, draw: random.Random) -> str:

@@ -78,9 +78,8 @@ class Runner(threading.Thread):
             return
         failures = 0
         while True:
-            self._start()
             since = time.monotonic()
-            if self._become_ready():
+            if self._start() and self._become_ready():
                 note = "" if self.up.is_set() else self._prepare()
                 self.up.set()
                 self._report("up", note)
@@ -89,17 +88,33 @@ class Runner(threading.Thread):
             code = self._process.returncode if self._process else None
             if not self.up.is_set() and failures >= _TRIES:
                 raise Terminal(f"{self.service.name} ended {failures} times (exit code {code})")
+            note = f"exit code {code}" if self._process else "it cannot be started; is the disk full?"
             self._end()
-            self._board.update(self.service.name, "restarting", restarted=True, note=f"exit code {code}")
+            self._board.update(self.service.name, "restarting", restarted=True, note=note)
             self._sleep(min(0.5 * 2 ** (failures - 1), _LONGEST_BACKOFF))
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """True when its process runs, False when it has to be tried again: the disk is full, say.
+
+        Raises:
+            OSError: it never ran.
+        """
         self._report("starting")
-        if self.service.setup:
-            self.service.setup()
+        try:
+            if self.service.setup:
+                self.service.setup()
+            self._process = self._spawn()
+        except OSError:
+            if not self.up.is_set():
+                raise
+            return False
+        self._report("starting")
+        return True
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
         account = self.service.account
         with self._log() as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self.service.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -111,7 +126,6 @@ class Runner(threading.Thread):
                 extra_groups=[] if account else None,
                 start_new_session=True,
             )
-        self._report("starting")
 
     def _become_ready(self) -> bool:
         """True when ready, False when it has to be started again.

@@ -52,13 +52,17 @@ def read(layout: Layout) -> StackState | None:
 
 
 class Board:
-    """The supervisor's own copy: changed by many threads, written at each change."""
+    """The supervisor's own copy: changed by many threads, written at each change.
+
+    A full disk ends no service: what could not be written is written later, see `catch_up`.
+    """
 
     def __init__(self, layout: Layout, supervisor: ProcessId) -> None:
         self._layout = layout
         self._lock = threading.Lock()
         self._state = StackState(supervisor=supervisor)
-        self._write()
+        self._behind = False
+        self._save()
 
     def add(self, service: ServiceState) -> None:
         with self._lock:
@@ -92,5 +96,19 @@ class Board:
             self._state.stopping = True
             self._write()
 
+    def catch_up(self) -> None:
+        """Write what could not be written."""
+        with self._lock:
+            if self._behind:
+                self._write()
+
     def _write(self) -> None:
+        try:
+            self._save()
+        except OSError:
+            self._behind = True
+        else:
+            self._behind = False
+
+    def _save(self) -> None:
         write_atomically(self._layout.stack_file, self._state.model_dump_json(indent=2) + "\n")

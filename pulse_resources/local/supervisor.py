@@ -50,6 +50,7 @@ class Supervisor:
             self._start_missing(self._wanted)
             while not self._stop.wait(0.2):
                 self._reap()
+                self._board.catch_up()
                 if self._grow.is_set():
                     self._grow.clear()
                     self._start_missing(self._asked_for())
