@@ -34,7 +34,8 @@ FLUSH_S = "3"
 def list_() -> None:
     """What is done, and how much of it."""
     for scenario in SCENARIOS:
-        console.print(f"{scenario.name} [dim]({scenario.amount:g} {scenario.unit})")
+        amount = f" [dim]({scenario.amount:g} {scenario.unit})" if scenario.unit else ""
+        console.print(f"{scenario.name}{amount}", soft_wrap=True)
 
 
 @app.command()
@@ -68,19 +69,19 @@ def run(
 
 
 def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Result]:
-    """Those without Dagster on one stack, those with it on another; a new one when one is beyond repair."""
-    left = sorted(chosen, key=lambda scenario: scenario.dagster)
+    """Those that want the same kind of stack on one; on a new one when one may be beyond repair."""
+    left = sorted(chosen, key=lambda scenario: scenario.on)
     while left:
-        dagster = left[0].dagster
-        with stack(HOME, dagster=dagster, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
-            while left and left[0].dagster == dagster:
+        kind = left[0].on
+        with stack(HOME, kind, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
+            while left and left[0].on == kind:
                 yield (result := _result(left.pop(0), harmed, seed, share))
                 if result.error:
                     break
 
 
 def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Result:
-    amount = scenario.amount if scenario.dagster else max(1, scenario.amount * share)
+    amount = max(1, scenario.amount * share)
     command = f'python -m chaos run --only "{scenario.name}" --seed {seed}'
     if amount != scenario.amount:
         command += f" --share {share:g}"
@@ -110,7 +111,7 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
 @contextmanager
 def _progress(scenario: Scenario, amount: float) -> Iterator[Callable[[float], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
-    total = None if scenario.dagster else amount
+    total = amount if scenario.unit else None
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:

@@ -1,4 +1,7 @@
-"""A clock that goes wrong: libfaketime between a program and the system, as its package brings it."""
+"""A clock that goes wrong: libfaketime between a program and the system, as its package brings it.
+
+Java keeps the right one: under libfaketime its threads do not sleep any more.
+"""
 
 import importlib.util
 import os
@@ -8,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from pulse_resources.local import prerequisites
 
 _FOLDER = Path(tempfile.gettempdir()) / f"pulse-chaos-clock-{os.getuid()}"
 """Postgres' account must be able to read it, wherever the checkout is."""
@@ -31,6 +36,10 @@ class Clock:
         _FOLDER.chmod(0o755)
         library = _FOLDER / origin.name
         shutil.copy(origin, library)
+        java = _java_home() / "bin" / "java"
+        java.parent.mkdir(parents=True, exist_ok=True)
+        java.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec "{prerequisites.java()}" "$@"\n')
+        java.chmod(0o755)
         clock = cls(name, library)
         clock._set("+0")
         return clock
@@ -39,6 +48,7 @@ class Clock:
     def environment(self) -> dict[str, str]:
         return {
             "LD_PRELOAD": str(self.library),
+            "JAVA_HOME": str(_java_home()),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -62,6 +72,10 @@ class Clock:
         fresh.write_text(f"{offset}\n")
         fresh.chmod(0o644)
         fresh.replace(self._file)
+
+
+def _java_home() -> Path:
+    return _FOLDER / "java"
 
 
 def remove() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from chaos.oracle import Finding
 from chaos.sent import Sent
-from chaos.stack import Stack
+from chaos.stack import Kind, Stack
 
 Told = Callable[[float], None]
 """Called with how much of the harm is done."""
@@ -35,6 +35,6 @@ class Scenario:
     run: Callable[[Stack, int, float, Told], Outcome]
     """With the stack, the seed of events and harm, how much harm, and whom to tell of its progress."""
     amount: float = 1
-    unit: str = "time"
-    dagster: bool = False
-    """Whether Dagster and the API run, as in production; else the scenario takes the batches itself."""
+    unit: str = ""
+    """Of the amount; harm without one is done once, whole."""
+    on: Kind = Kind.PLAIN

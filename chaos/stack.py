@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from chaos import clock, proxy
@@ -21,6 +22,19 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 
 STORAGE = ("postgres", "minio")
+
+
+class Kind(IntEnum):
+    """What a stack has, each more than the one before."""
+
+    PLAIN = 0
+    """No Dagster: the scenario takes the batches itself."""
+    DAGSTER = 1
+    """Dagster and the API, as in production, and disks that can be full."""
+    CLOCKS = 2
+    """Clocks that can be wrong, too."""
+
+
 DISK_MIB = {"postgres": 1024, "main": 2048, "scratch": 64}
 """Of the disks that can be full: Postgres' data, all that Pulse itself writes, Spark's scratch space."""
 
@@ -35,9 +49,9 @@ class Stack:
     by_proxy: Mapping[str, str]
     """Environment of a process that reaches Postgres and MinIO by the proxy, as all of Pulse does here."""
     disks: Mapping[str, Path]
-    """Those of `DISK_MIB`, where Dagster runs; only root can make them."""
+    """Those of `DISK_MIB`; only root can make them."""
     clocks: Mapping[str, Clock]
-    """Of the two parts, where Dagster runs: `storage` (Postgres and MinIO) and `main` (all else)."""
+    """Of the two parts: `storage` (which is Postgres alone: MinIO asks the system itself) and `main`."""
 
     def end(self, service: str, number: signal.Signals) -> None:
         """Send a signal to a service's processes, all at once; nothing when it does not run."""
@@ -70,23 +84,23 @@ class Stack:
 
 
 @contextmanager
-def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
+def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
     """All of Pulse from nothing, while the block runs; removed afterwards.
 
     Args:
         home: a folder for it.
-        dagster: with it, and with the API; else tests take the batches themselves.
+        kind: what it has.
         environment: of all that runs.
     """
     main = {"PULSE_HOME": str(home / "main")}
     before = dict(os.environ)
     os.environ |= environment
     _remove(home)
-    clocks = {part: Clock.made(part) for part in ("storage", "main")} if dagster else {}
+    clocks = {part: Clock.made(part) for part in ("storage", "main")} if kind == Kind.CLOCKS else {}
     disks: dict[str, Path] = {}
     try:
         _up_storage(home, clocks)
-        if dagster and not os.geteuid():
+        if kind == Kind.DAGSTER and not os.geteuid():
             disks = _make_disks(home)
             _up_storage(home, clocks)
         os.environ |= {"PULSE_HOME": str(home / "storage")}
@@ -98,7 +112,7 @@ def stack(home: Path, *, dagster: bool, **environment: str) -> Iterator[Stack]:
         }
         with proxy.running(upstream) as proxies:
             by_proxy = main | _addresses(found, proxies["postgres"].port, proxies["minio"].port)
-            only = [] if dagster else ["--without-dagster"]
+            only = ["--without-dagster"] if kind == Kind.PLAIN else []
             pulse("up", *only, environment={**by_proxy, **_clock(clocks, "main")})
             os.environ |= main | _addresses(found, upstream["postgres"], upstream["minio"])
             forget_connections()

@@ -4,6 +4,7 @@ from functools import partial
 
 from chaos.scenario import Scenario
 from chaos.scenarios import answers, kills, losses, noise, outages, pauses, poison, writers
+from chaos.stack import Kind
 
 SCENARIOS = (
     Scenario("kill -9 of the run, at every step and at random moments", kills.run, 500, "kills"),
@@ -15,7 +16,8 @@ SCENARIOS = (
     Scenario(
         "a tenant floods (100 times the others), one is all bad, one has lost its table",
         noise.run,
-        dagster=True,
+        on=Kind.DAGSTER,
     ),
-    *(Scenario(name, partial(outages.run, fault), dagster=True) for name, fault in outages.FAULTS.items()),
+    *(Scenario(n, partial(outages.run, f), on=Kind.DAGSTER) for n, f in outages.FAULTS.items()),
+    *(Scenario(n, partial(outages.run, f), on=Kind.CLOCKS) for n, f in outages.CLOCKS.items()),
 )

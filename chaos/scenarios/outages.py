@@ -157,6 +157,8 @@ FAULTS: dict[str, Fault] = {
     "power cut: every process killed at once": _everything_killed,
     "Spark's scratch disk full for a minute": partial(_disk_full, "scratch"),
     "disk of Kafka, Spark, Dagster and all logs full for a minute": partial(_disk_full, "main"),
-    "clock of Postgres and MinIO an hour wrong, both ways": partial(_clock, "storage"),
-    "clock of all but Postgres and MinIO an hour wrong, both ways": partial(_clock, "main"),
+}
+CLOCKS: dict[str, Fault] = {
+    "clock of Postgres an hour wrong, both ways": partial(_clock, "storage"),
+    "clock of Dagster, its runs and the API an hour wrong, both ways": partial(_clock, "main"),
 }
