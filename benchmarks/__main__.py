@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import backfill as backfilling
-from benchmarks import baseline, load
+from benchmarks import baseline, cpu, load
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
 from benchmarks import preview as previews
@@ -49,8 +49,9 @@ def throughput(
         size = load.send(console, owners, events)
         plain = _baseline(owners) if peer else None
         since = datetime.now(UTC)
-        pulse("up")
-        wait_until_settled(console, owners, before, events)
+        with cpu.sampled() as spent:
+            pulse("up")
+            wait_until_settled(console, owners, before, events)
         busy = busy_seconds(since)
         wall = _wall_seconds(since)
         _assert_balanced(owners)
@@ -60,6 +61,10 @@ def throughput(
     table.add_row("Pulse, while batches ran", f"{events / busy:,.0f}", f"{events / busy / rate:.2f}")
     if plain:
         table.add_row("plain consumer, pyiceberg append", f"{plain:,.0f}", f"{plain / rate:.2f}")
+    console.print(table)
+    table = Table("processor time", "µs/event", "share")
+    for kind, seconds in spent.most_common():
+        table.add_row(kind, f"{seconds / events * 1e6:.2f}", f"{seconds / spent.total():.0%}")
     console.print(table)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pyarrow.parquet as pq
 import pytest
@@ -142,3 +144,20 @@ def test_a_sweep_waits_for_no_move_to_another_schema(owner: Owner) -> None:
         (refused,) = do(owner, Task.SWEEP)
     assert refused.outcome == "failed"
     assert "moving to another schema" in str(refused.detail)
+
+
+def test_who_is_overtaken_leaves_it_to_the_next_run(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rewrite the same files, which the lease prevents: one comes too late, and that is no failure."""
+    monkeypatch.setattr(rewrite, "lease", lambda _: nullcontext())
+    outcomes: list[str] = []
+    while "skipped" not in outcomes:
+        commits(owner, 2, len(outcomes))
+        with ThreadPoolExecutor(2) as both:
+            merged = both.map(lambda _: do(owner, Task.MERGE), range(2))
+            outcomes += [each.outcome for (each,) in merged]
+        assert set(outcomes) <= {"done", "skipped"}
+        assert len(outcomes) < 10, "they never met"
+    assert ("merge", "skipped") in log(owner)
+    rows = [row["id"] for row in owner.rows()]
+    assert sorted(rows) == sorted(set(rows))
+    assert reconcile_tenant(owner.tenant).balanced

@@ -8,12 +8,13 @@ from datetime import date, timedelta
 from typing import Any
 
 from pyiceberg.table import Table
+from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.upkeep import ancestry, state
-from pulse_pipelines.lake.upkeep.history import Done
+from pulse_pipelines.lake.upkeep.history import Done, Overtaken
 from pulse_pipelines.lake.upkeep.needs import MB
 from pulse_resources import iceberg
 from pulse_resources.faults import fail_point
@@ -32,6 +33,10 @@ CALL {catalog}.system.rewrite_manifests(table => '`{namespace}`.`{table}`', use_
 """
 MERGE = "strategy => 'binpack'"
 SORT = "strategy => 'sort', sort_order => 'timestamp ASC NULLS LAST'"
+CONFLICTS = (
+    "org.apache.iceberg.exceptions.ValidationException",
+    "org.apache.iceberg.exceptions.CommitFailedException",
+)
 PART_COMMITS = 10
 """Most commits that a day takes which is rewritten in parts."""
 
@@ -128,13 +133,26 @@ def _call(
     words: dict[str, Any],
     before: Table,
 ) -> Table:
-    """Run a procedure and compare what it left with what was there before."""
+    """Run a procedure and compare what it left with what was there before.
+
+    Raises:
+        Overtaken: another writer's commit took away what was read.
+    """
     names = {"catalog": iceberg.CATALOG, "namespace": tenant.namespace, "table": dataset.slug}
     with_tag = tag(dataset)
     spark.addTag(with_tag)
     try:
         spark.sql(REFRESH.format(**names)).collect()  # Spark may remember the table as it once was
         spark.sql(statement.format(**names, **words)).collect()
+    except PySparkException as error:
+        if any(conflict in str(error) for conflict in CONFLICTS):
+            raise Overtaken(
+                "another writer changed the table meanwhile",
+                fix="The next run of upkeep looks again",
+                tenant=tenant.slug,
+                dataset=dataset.slug,
+            ) from error
+        raise
     finally:
         spark.removeTag(with_tag)
     fail_point("upkeep.after_spark")

@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
-from pulse_resources.errors import Terminal
+from pulse_resources.errors import Terminal, Transient
 
 BEGIN = """
 INSERT INTO upkeep_log (tenant_id, upkeep_id, dataset_id, slug, day, task, reason, run_id)
@@ -51,6 +51,10 @@ PATIENCE_MINUTES = 10
 
 class RolledBack(Terminal):
     """A commit that another writer made is no part of its table any more."""
+
+
+class Overtaken(Transient):
+    """Another writer changed what was being rewritten; the table is as that one left it."""
 
 
 @dataclass
@@ -88,7 +92,13 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
         yield done
         done.outcome = "done"
     except Exception as error:
-        done.outcome = "rolled_back" if isinstance(error, RolledBack) else "failed"
+        match error:
+            case RolledBack():
+                done.outcome = "rolled_back"
+            case Overtaken():
+                done.outcome = "skipped"
+            case _:
+                done.outcome = "failed"
         done.detail = str(error)[:2000].replace("\0", "")
         raise
     finally:
