@@ -1,4 +1,4 @@
-"""Processor time by kind of process, while something is measured."""
+"""Processor time by service, while something is measured."""
 
 import os
 import threading
@@ -7,52 +7,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pulse_resources.local import processes
+from pulse_resources.local import processes, state
+from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 
 PERIOD_S = 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
-KINDS = {
-    "pyspark.worker": "Spark: Python workers",
-    "pyspark.daemon": "Spark: Python workers",
-    "SparkConnectServer": "Spark: JVM",
-    "kafka": "Kafka",
-    "minio": "MinIO",
-    "execute_run": "Dagster: runs",
-    "dagster._daemon": "Dagster: daemon",
-    "dagster_webserver": "Dagster: UI",
-    "dagster": "Dagster: code server",
-    "pulse_api": "API",
-    "postgres": "Postgres",
+PARTS = {
+    ("spark", "pyspark"): "Spark: Python workers",
+    ("dagster-code", "multiprocessing"): "Dagster: runs",
 }
-"""By a part of the command line; the first that fits counts."""
+"""Of a service, by what stands in the command line."""
 
 
 @contextmanager
 def sampled() -> Iterator[Counter[str]]:
-    """Seconds by kind, of all processes of the stack; complete once the block has ended."""
+    """Seconds by service, of all processes of the stack; complete once the block has ended.
+
+    What a process that lives for less than `PERIOD_S` does at its end is missed.
+    """
     seconds: Counter[str] = Counter()
-    home, done = str(load_settings().home), threading.Event()
+    layout, done = Layout(load_settings().home), threading.Event()
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], tuple[str, float]] = {}
+    fresh = False
 
     def look() -> None:
-        for pid in processes.marked(home):
-            try:
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-            except OSError:  # gone meanwhile
-                continue
-            who = pid, int(stat[19])
-            used = (int(stat[11]) + int(stat[12])) / _TICKS
-            first.setdefault(who, used if not last else 0.0)  # one that began later counts whole
-            last[who] = _kind(command), used
+        found, table = state.read(layout), processes.table()
+        for service in found.services.values() if found else ():
+            for pid in processes.family(service.process.pid, table) if service.process else ():
+                try:
+                    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                except OSError:  # gone meanwhile
+                    continue
+                who = pid, int(stat[19])
+                used = (int(stat[11]) + int(stat[12])) / _TICKS
+                first.setdefault(who, 0.0 if fresh else used)
+                last[who] = _kind(service.name, command), used
 
     def watch() -> None:
         while not done.wait(PERIOD_S):
             look()
 
     look()
+    fresh = True  # from now on, who is seen for the first time has just begun
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
@@ -65,5 +64,8 @@ def sampled() -> Iterator[Counter[str]]:
             seconds[kind] += used - first[who]
 
 
-def _kind(command: str) -> str:
-    return next((kind for part, kind in KINDS.items() if part in command), "other")
+def _kind(service: str, command: str) -> str:
+    for (owner, part), kind in PARTS.items():
+        if service == owner and part in command and "java" not in command:
+            return kind
+    return service

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
+from confluent_kafka import KafkaException
 
 from chaos.batches import make_tenant
 from chaos.load import BAD, Load
@@ -76,8 +77,16 @@ def settled_until(sent: Sequence[Sent]) -> float:
     Raises:
         AssertionError: it does not settle; says what is in the way.
     """
-    for each in sent:
-        each.locate()
+
+    def located() -> bool:
+        try:
+            for each in sent:
+                each.locate()
+        except (KafkaException, TimeoutError):  # it is what is being harmed
+            return False
+        return True
+
+    without_broker = wait(located, "the broker does not say what it holds", PATIENCE_S)
     ends = {
         (each.tenant.tenant_id, partition): 1 + max(o for p, o in list(each.events) if p == partition)
         for each in sent
@@ -93,7 +102,7 @@ def settled_until(sent: Sequence[Sent]) -> float:
         return all(found.get(where, 0) >= end for where, end in ends.items())
 
     try:
-        return wait(reached, "not everything is settled", PATIENCE_S)
+        return without_broker + wait(reached, "not everything is settled", PATIENCE_S)
     except AssertionError as error:
         stuck = [f"{batch.batch_id}: {batch.state}, {batch.last_error}" for batch in attempts.open_batches()]
         raise AssertionError(f"{error}; open batches: {stuck}") from error
