@@ -4,8 +4,9 @@ A claim belongs to a position of the tenant's topic. So a retry finds its own cl
 again, and of two batches that carry one id exactly one lands it.
 """
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -29,8 +30,8 @@ SELECT DISTINCT ON (dataset_id, event_id)
     %(tenant)s::uuid, dataset_id, partition, event_offset, event_id
 FROM staging.{ids} WHERE dataset_id = ANY(%(datasets)s)
 ORDER BY dataset_id, event_id, partition, event_offset
-ON CONFLICT DO NOTHING
 """
+CLAIM_WHAT_IS_FREE = f"{CLAIM} ON CONFLICT DO NOTHING"
 DUPLICATES = """
 SELECT s.dataset_id, s.partition, s.event_offset
 FROM staging.{ids} s JOIN processed_event_ids c USING (dataset_id, event_id)
@@ -73,6 +74,17 @@ def _sort_staged(drained: Drained, parts: Sequence[int]) -> None:
         connection.execute(named(ANALYZE, drained.plan))
 
 
+def _insert(connection: postgres.Connection, drained: Drained, values: Mapping[str, object]) -> int:
+    """Claim what nobody has; returns how many ids that were.
+
+    Mostly nobody has any of them, and finding out costs half as much as looking each up. Where it is not
+    so, that shows early: the more of them are taken, the sooner.
+    """
+    with contextlib.suppress(psycopg.errors.UniqueViolation), connection.transaction():
+        return connection.execute(named(CLAIM, drained.plan), values).rowcount
+    return connection.execute(named(CLAIM_WHAT_IS_FREE, drained.plan), values).rowcount
+
+
 def _claim(
     drained: Drained, scope: Scope, topics: Sequence[TopicDrained]
 ) -> dict[UUID, dict[int, list[int]]]:
@@ -88,7 +100,7 @@ def _claim(
         # be lost in a crash only together with everything that relies on it.
         connection.execute("SET LOCAL synchronous_commit = off")
         fail_point("gate.before_claim")
-        claimed = connection.execute(named(CLAIM, drained.plan), values).rowcount
+        claimed = _insert(connection, drained, values)
         fail_point("gate.after_claim")
         if claimed == staged:
             return {}
