@@ -64,6 +64,7 @@ class Stack:
     @contextmanager
     def full(self, disk: str) -> Iterator[None]:
         """Not a byte is left on a disk while the block runs."""
+        assert disk in self.disks, "only root can make a disk that can be full"
         filler = self.disks[disk] / "filler"
         try:
             with filler.open("wb", buffering=0) as file, suppress(OSError):
