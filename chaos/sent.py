@@ -117,7 +117,10 @@ def messages(topic: str) -> Iterator[tuple[Position, Message]]:
     Raises:
         TimeoutError: the broker does not answer.
     """
-    where = [(topic, partition) for partition in range(kafka.partition_counts()[topic])]
+    count = kafka.partition_counts().get(topic)
+    if count is None:
+        raise TimeoutError(f"{topic}: the broker does not know it, as one that has just started")
+    where = [(topic, partition) for partition in range(count)]
     starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
     left = {partition for place, partition in where if starts[place, partition] != ends[place, partition]}
     consumer = kafka.consumer()
