@@ -12,23 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import backfill as backfilling
-from benchmarks import baseline, cpu, load
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
+from benchmarks import load
 from benchmarks import preview as previews
+from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
 from benchmarks import upkeep as upkeeping
-from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_resources import kafka, postgres, spark
+from pulse_resources import postgres, spark
 from pulse_resources.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -40,29 +39,24 @@ PULSE = str(Path(sys.executable).parent / "pulse")
 def throughput(
     events: Annotated[int, typer.Option(help="Events in the backlog.")] = 2_000_000,
     tenants: Annotated[int, typer.Option(help="Tenants that they are spread over.")] = 10,
-    peer: Annotated[bool, typer.Option(help="Run the plain pyiceberg consumer, too.")] = True,
+    peer: Annotated[bool, typer.Option(help="Run the peers, too (see benchmarks/peers).")] = True,
 ) -> None:
-    """A backlog through everything, against a plain consumer that appends the same events."""
-    with stack("--without-dagster"):
+    """A backlog through everything, against peers that take the same events."""
+    with stack():
         owners = load.make_tenants(tenants)
-        before = ledger(owners)
-        size = load.send(console, owners, events)
-        plain = _baseline(owners) if peer else None
-        since = datetime.now(UTC)
-        with cpu.sampled() as spent:
-            pulse("up")
-            wait_until_settled(console, owners, before, events)
-        busy = busy_seconds(since)
-        wall = _wall_seconds(since)
+        found = backlogs.measure(console, owners, events, with_peers=peer)
         _assert_balanced(owners)
-    table = Table("what", "events/s", "ratio", title=f"{events:,} events of {size} bytes, {tenants} tenants")
-    rate = events / wall
-    table.add_row("Pulse, everything on: planned → settled", f"{rate:,.0f}", "1")
-    table.add_row("Pulse, while batches ran", f"{events / busy:,.0f}", f"{events / busy / rate:.2f}")
-    if plain:
-        table.add_row("plain consumer, pyiceberg append", f"{plain:,.0f}", f"{plain / rate:.2f}")
+    title = f"{events:,} events of {found.size} bytes, {tenants} tenants"
+    table = Table("what", "events/s", "ratio", title=title)
+    for what, rate in (
+        ("Pulse, everything on: planned → settled", found.rate),
+        ("Pulse, while batches ran", found.busy_rate),
+        *found.peers,
+    ):
+        table.add_row(what, f"{rate:,.0f}", f"{rate / found.rate:.2f}")
     console.print(table)
-    table = Table("processor time", "µs/event", "share")
+    table = Table("processor time of Pulse", "µs/event", "share")
+    spent = found.processor_seconds
     for kind, seconds in spent.most_common():
         table.add_row(kind, f"{seconds / events * 1e6:.2f}", f"{seconds / spent.total():.0%}")
     console.print(table)
@@ -81,7 +75,7 @@ def pairs(
         since = datetime.now(UTC)
         pulse("up")
         wait_until_settled(console, owners, before, count * events)
-        wall = _wall_seconds(since)
+        wall = backlogs.wall_seconds(since)
         _assert_balanced(owners)
     console.print(f"{count} pairs with {events} events each: settled {wall:.1f} s after they were planned")
 
@@ -245,24 +239,6 @@ def pulse(*arguments: str) -> None:
 def _memory() -> int:
     done = subprocess.run([PULSE, "status", "--json"], capture_output=True, check=False, text=True)
     return int(json.loads(done.stdout)["memory_bytes"])
-
-
-def _baseline(owners: list[Tenant]) -> float:
-    with psycopg.connect(load_settings().postgres.url("pulse_owner"), autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
-    asked = [(t.topic, p) for t in owners for p in range(load_settings().kafka.partitions_per_topic)]
-    ends = {where: end for where, end in kafka.offsets(asked, "latest").items() if isinstance(end, int)}
-    return baseline.run(owners, ends)
-
-
-def _wall_seconds(since: datetime) -> float:
-    with postgres.transaction("pulse_pipeline") as connection:
-        row = connection.execute(
-            "SELECT extract(epoch FROM max(settled_at) - min(planned_at))::float8 FROM ingest_batches"
-            " WHERE planned_at >= %s",
-            [since],
-        ).fetchone()
-    return float(row[0]) if row else 0.0
 
 
 def _assert_balanced(owners: list[Tenant]) -> None:

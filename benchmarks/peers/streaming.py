@@ -1,0 +1,166 @@
+"""Spark Structured Streaming into Iceberg: the usual job of this kind, plain and with MERGE.
+
+Plain, it decodes with a fixed schema and appends. With `merge`, it also drops what the JSON Schema would not
+let pass, as far as SQL sees it (a number where text belongs has become text), and an event lands only when
+its id is not in the table. It keeps no raw zone and no dead letters.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks import load
+from benchmarks.peers import tables
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.local import spark
+from pulse_resources.local.downloads import Jar, jars
+from pulse_resources.local.layout import Layout
+from pulse_resources.settings import Settings, load_settings
+
+KAFKA_SOURCE = "4.1.3"
+"""Of the same minor version as pyspark: not every patch release is on Maven."""
+DOWNLOAD = jars(
+    f"spark-jars-kafka-{KAFKA_SOURCE}",
+    f"Kafka source {KAFKA_SOURCE} for Spark",
+    Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", KAFKA_SOURCE, alone=True),
+    # It only looks for delegation tokens, of which there are none here; mirrors lack later versions.
+    Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1", alone=True),
+    Jar("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
+    Jar("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
+)
+SCHEMA = """event_id STRING, timestamp TIMESTAMP, data STRUCT<
+    country: STRING, amount: DOUBLE, active: BOOLEAN, signup_at: TIMESTAMP, plan: STRING, seats: BIGINT>"""
+ENVELOPE = ("event_id", "timestamp")
+VALID = f"""event_id IS NOT NULL AND timestamp IS NOT NULL
+    AND char_length(country) = 2 AND amount >= 0 AND active IS NOT NULL
+    AND (plan IS NULL OR plan IN {load.PLANS})"""
+"""`load.SCHEMA` in SQL; NULL is not true, so what is required is there."""
+WRITERS = 4
+"""Tenants that are written at a time: the commit of one overlaps with the writing of another."""
+
+Write = Callable[[DataFrame, str], None]
+"""Writes the rows of one tenant to its table."""
+
+
+def fetch() -> None:
+    if not DOWNLOAD.present():
+        DOWNLOAD.fetch(lambda _: None)
+
+
+def run(peer: str, tenants: list[Tenant], warm: Tenant, events: int, *, merge: bool) -> float:
+    """Stream every topic to its end into a table each; returns events per second.
+
+    Spark has a process of its own, with a classic session; what it says goes to a file in the stack's logs.
+
+    Args:
+        warm: whose topic is streamed before the clock starts, so that starting and compiling do not count.
+        merge: validate, and land only ids that are not there.
+
+    Raises:
+        AssertionError: not every event is in a table, exactly once.
+    """
+    log = Layout(load_settings().home).log(peer)
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_speak_to, initargs=(log,)) as process:
+        seconds = process.submit(_measure, peer, tenants, warm, merge).result()
+    tables.prove(peer, tenants, events)
+    return events / seconds
+
+
+def _speak_to(log: Path) -> None:
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+def _measure(peer: str, tenants: list[Tenant], warm: Tenant, merge: bool) -> float:
+    """Seconds from the start of the query until the last event has landed."""
+    tables.make(f"{peer}_warm", [warm])
+    tables.make(peer, tenants)
+    write = _merge if merge else _append
+    with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
+        session = _session(load_settings(), Path(folder))
+        _stream(session, f"{peer}_warm", [warm], write, f"{folder}/warm")
+        began = time.monotonic()
+        _stream(session, peer, tenants, write, f"{folder}/measured")
+        seconds = time.monotonic() - began
+        session.stop()
+    return seconds
+
+
+def _session(settings: Settings, folder: Path) -> SparkSession:
+    prefix = f"spark.sql.catalog.{spark.CATALOG}"
+    postgres = settings.postgres
+    uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"
+    catalog = spark.catalog(settings) | {
+        f"{prefix}.uri": f"{uri}?currentSchema={tables.POSTGRES_SCHEMA}",
+        f"{prefix}.jdbc.user": tables.ROLE,
+        f"{prefix}.jdbc.password": postgres.role_passwords[tables.ROLE].get_secret_value(),
+        f"{prefix}.warehouse": tables.warehouse(),
+        f"{prefix}.cache-enabled": "true",  # nobody else commits to these tables
+    }
+    extensions = "spark.sql.extensions"
+    engine = {
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraClassPath": f"{spark.DOWNLOAD.path}/*:{DOWNLOAD.path}/*",
+        "spark.local.dir": f"{folder}/local",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"file:{folder}/warehouse",
+        extensions: catalog.pop(extensions),
+    }
+    session = SparkSession.builder.master("local[2]").config(map=engine).getOrCreate()
+    # Not before: what the builder knows stands in a command line, which shows its secrets to every user.
+    for key, value in catalog.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Write, checkpoint: str) -> None:
+    settings = load_settings()
+    targets = {tenant.topic: ".".join((spark.CATALOG, *tables.name(peer, tenant))) for tenant in tenants}
+
+    def land(batch: DataFrame, _: int) -> None:
+        batch.persist()  # else every tenant would read and decode all of it
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(
+                writers.map(
+                    lambda target: write(batch.where(F.col("topic") == target[0]).drop("topic"), target[1]),
+                    targets.items(),
+                )
+            )
+        batch.unpersist()
+
+    source = session.readStream.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": settings.kafka.bootstrap_servers,
+            "subscribe": ",".join(targets),
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(settings.ingest.batch_max_rows),
+        }
+    )
+    event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
+    columns = (f"event.{name}" if name in ENVELOPE else f"event.data.{name}" for name in tables.FIELDS)
+    rows = source.load().select("topic", event).select("topic", *columns)
+    stream = rows.writeStream.foreachBatch(land).option("checkpointLocation", checkpoint)
+    stream.trigger(availableNow=True).start().awaitTermination()
+
+
+def _append(rows: DataFrame, table: str) -> None:
+    rows.writeTo(table).append()
+
+
+def _merge(rows: DataFrame, table: str) -> None:
+    fresh = rows.where(VALID).dropDuplicates(["event_id"]).alias("fresh")
+    same = F.expr(f"fresh.event_id = {table}.event_id")
+    fresh.mergeInto(table, same).whenNotMatched().insertAll().merge()

@@ -1,0 +1,87 @@
+"""Dagster's sensors, stopped and started as by their switches in the UI, and whether anything runs."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.control_room import ask
+
+INGEST = "ingest_lag"
+SENSORS = """query Sensors { repositoriesOrError { ... on RepositoryConnection { nodes {
+    name location { name } sensors { name sensorState { id status } } } } } }"""
+STOP = """mutation Stop($id: String!) { stopSensor(id: $id) { __typename ... on PythonError { message } } }"""
+START = """mutation Start($sensor: SensorSelector!) { startSensor(sensorSelector: $sensor) {
+    __typename ... on PythonError { message } } }"""
+RUNS = """query Runs($filter: RunsFilter!) { runsOrError(filter: $filter) { ... on Runs { count } } }"""
+UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
+_PATIENCE_S = 300.0
+_QUIET_S = 5.0
+"""Nothing runs when nothing ran for this long: a tick that had begun may still launch something."""
+
+Which = Callable[[str], bool]
+"""Picks sensors by name."""
+
+
+def stop(which: Which) -> None:
+    """Stop sensors, and wait until what they launched has ended."""
+    for name, _, state in _sensors():
+        if which(name) and state["status"] == "RUNNING":
+            answer = ask(STOP, {"id": state["id"]})["stopSensor"]
+            assert answer["__typename"] == "StopSensorMutationResult", answer
+    wait_until_idle()
+
+
+def start(which: Which) -> None:
+    for name, selector, state in _sensors():
+        if which(name) and state["status"] != "RUNNING":
+            answer = ask(START, {"sensor": selector})["startSensor"]
+            assert answer["__typename"] == "Sensor", answer
+
+
+def wait_until_idle() -> None:
+    """Wait until no run goes on and none begins.
+
+    Raises:
+        TimeoutError: there always is one.
+    """
+    began = quiet_since = time.monotonic()
+    while (now := time.monotonic()) - quiet_since < _QUIET_S:
+        if now - began > _PATIENCE_S:
+            raise TimeoutError(f"runs go on for {_PATIENCE_S:.0f} s though the sensors are stopped")
+        if _runs({"statuses": UNFINISHED}):
+            quiet_since = time.monotonic()
+        time.sleep(0.5)
+
+
+def wait_for_success(job: str) -> None:
+    """Wait until a run of this job has succeeded.
+
+    Raises:
+        TimeoutError: none did.
+    """
+    began = time.monotonic()
+    while not _runs({"pipelineName": job, "statuses": ["SUCCESS"]}):
+        if time.monotonic() - began > _PATIENCE_S:
+            raise TimeoutError(f"no run of {job} succeeded in {_PATIENCE_S:.0f} s")
+        time.sleep(1)
+
+
+def _runs(wanted: dict[str, Any]) -> int:
+    return int(ask(RUNS, {"filter": wanted})["runsOrError"]["count"])
+
+
+def _sensors() -> list[tuple[str, dict[str, str], dict[str, str]]]:
+    """Of each sensor: its name, how it is selected, and its state."""
+    return [
+        (
+            sensor["name"],
+            {
+                "repositoryName": repository["name"],
+                "repositoryLocationName": repository["location"]["name"],
+                "sensorName": sensor["name"],
+            },
+            sensor["sensorState"],
+        )
+        for repository in ask(SENSORS)["repositoriesOrError"]["nodes"]
+        for sensor in repository["sensors"]
+    ]
