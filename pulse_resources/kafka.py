@@ -29,6 +29,8 @@ from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 TIMEOUT_S = 20.0
+NAP_S = 0.003
+"""Between two looks at a client that has nothing."""
 _log = logging.getLogger("pulse.kafka")
 _log.addHandler(logging.NullHandler())
 
@@ -59,6 +61,18 @@ def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
             "queue.buffering.max.messages": 500_000,
         }
     )
+
+
+def flush(producer: Producer, seconds: float) -> int:
+    """Wait until every message is acknowledged or refused; returns how many are neither by then.
+
+    librdkafka's own waiting is by the wall clock: when that is set back an hour, it waits an hour.
+    """
+    deadline = time.monotonic() + seconds
+    while len(producer) and time.monotonic() < deadline:
+        if not producer.poll(0):
+            time.sleep(NAP_S)
+    return len(producer)
 
 
 def consumer() -> Consumer:

@@ -104,6 +104,8 @@ class IngestSettings(BaseModel):
     """After so many a batch is stuck: an alert, and from then on ..."""
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
     """... another attempt this long after the last, until it settles: an outage ends without a person."""
+    attempt_seconds: float = Field(default=900.0, gt=0)
+    """Longer than any attempt takes that does not hang: then it is killed, and the next one follows."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
     """Wait before attempt n+1, before it is stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)

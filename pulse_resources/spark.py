@@ -1,6 +1,8 @@
 """Spark, reached through Spark Connect: the same address form serves one machine and a cluster."""
 
 import atexit
+import os
+import pickle
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,8 +60,16 @@ def run_tasks(
     # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
     atexit.unregister(spark.client._cleanup_ml_cache)
     told = faults.told()
+    packed = pickle.dumps((work, tasks))  # unpacked below: what it imports needs a folder to stand in
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            os.getcwd()  # noqa: PTH109
+        except FileNotFoundError:
+            # An executor deletes a session's folder after half an hour without a task, and goes on to
+            # fork workers in it.
+            os.chdir("/")
+        work, tasks = pickle.loads(packed)  # noqa: S301 - written above
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 with faults.as_told(told):

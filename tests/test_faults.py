@@ -3,11 +3,16 @@
 Killing it at each of its steps is `test_chaos`.
 """
 
+import os
+import shutil
 import signal
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import dagster as dg
 import psycopg
+import pyarrow as pa
 import pytest
 from fix_ingest import (
     Owner,
@@ -19,7 +24,9 @@ from fix_ingest import (
     start_attempt,
     wait_until_stopped,
 )
+from fix_lake import spark
 
+from chaos import batches
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.lake.reconcile import reconcile_tenant
@@ -27,6 +34,7 @@ from pulse_pipelines.stages import attempts, settle
 from pulse_pipelines.stages.attempts import OpenBatch
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Fenced
+from pulse_resources.local import processes
 from pulse_resources.settings import Settings, load_settings
 
 EVENTS = (event("a", count=1), b"not json", event("b"), event("a", count=2), event("c", country=5))
@@ -156,6 +164,23 @@ def test_a_stuck_batch_is_tried_again_without_an_operator(
     assert len(owner.rows()) == 1
 
 
+def test_an_attempt_that_hangs_is_killed_and_followed_by_the_next(owner: Owner) -> None:
+    owner.send(*EVENTS)
+    batch = plan_batch([owner])
+    with superuser() as connection, connection.transaction():
+        lock = "SELECT FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s FOR UPDATE"
+        connection.execute(lock, [owner.tenant.namespace])
+        hanging = start_attempt(batch, PULSE_INGEST__ATTEMPT_SECONDS="8")
+        output, _ = hanging.communicate(timeout=120)
+    assert hanging.returncode == -signal.SIGKILL
+    assert f"attempt 1 at batch {batch} hangs" in output
+    given_up = batches.current(batch)
+    assert given_up
+    run_batch(batch, given_up.attempt)
+    assert [row["id"] for row in owner.rows()] == ["a", "b"]
+    assert reconcile_tenant(owner.tenant).balanced
+
+
 def launched() -> dict[str, str]:
     """The attempts that a tick of the sensor launches, by batch."""
     with dg.DagsterInstance.ephemeral() as instance:
@@ -201,3 +226,22 @@ def end_sessions(application: str) -> None:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
             [application],
         )
+
+
+def test_spark_deletes_the_folder_of_a_session_that_was_quiet_for_long(owner: Owner) -> None:
+    """New workers begin there all the same: the next batch must not mind."""
+    owner.send(event("a"))
+    ingest(owner)
+
+    def daemon(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
+
+    (row,) = spark().range(0, 1, 1, 1).mapInArrow(daemon, "pid long").collect()
+    folder = Path(f"/proc/{row.pid}/cwd").readlink()
+    shutil.rmtree(folder, ignore_errors=True)  # gone already, where the stack is an old one
+    for worker in processes.family(row.pid, processes.table()) - {row.pid}:
+        os.kill(worker, signal.SIGKILL)
+    owner.send(event("b"))
+    ingest(owner)
+    assert [row["id"] for row in owner.rows()] == ["a", "b"]

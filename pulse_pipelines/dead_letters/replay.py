@@ -91,7 +91,7 @@ def _publish(producer: Producer, tenant: Tenant, page: Sequence[Judged]) -> list
 
     try:
         published = [publish(judged) for judged in page]
-        waiting = producer.flush(FLUSH_S)
+        waiting = kafka.flush(producer, FLUSH_S)
     except (BufferError, KafkaException) as error:
         raise _unacknowledged(tenant, error) from error
     if waiting or refused:

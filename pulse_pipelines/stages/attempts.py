@@ -5,6 +5,10 @@ gone, whatever any clock says. An attempt that is paused beyond its lease is fen
 """
 
 import contextlib
+import logging
+import os
+import signal
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +24,8 @@ from pulse_pipelines.stages.handles import Plan, Scope
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced
 from pulse_resources.settings import load_settings
+
+_log = logging.getLogger("pulse.attempts")
 
 OPEN_BATCHES = """
 SELECT batch_id, attempt, state, not_before <= now(), extract(epoch FROM now() - planned_at)::float8,
@@ -108,6 +114,28 @@ def own(batch: str, number: int) -> Iterator[Plan]:
         if held.fetchone() != (True,) or lease.execute(BEGIN, [batch, number]).rowcount != 1:
             raise Fenced("another attempt owns this batch", batch=batch, attempt=number)
         yield load_plan(batch, number)
+
+
+@contextlib.contextmanager
+def bounded(batch: str, number: int) -> Iterator[None]:
+    """Kill this process if the block takes longer than `ingest.attempt_seconds`.
+
+    Whatever hangs in it (a client that waits for a wall clock which was set back, say) could hold the batch,
+    and the place of a run, for ever. To the sensor it is an attempt that died.
+    """
+    seconds = load_settings().ingest.attempt_seconds
+
+    def kill() -> None:
+        _log.error("attempt %d at batch %s hangs: it is ended after %g s", number, batch, seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    watchdog = threading.Timer(seconds, kill)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 def load_plan(batch: str, number: int) -> Plan:

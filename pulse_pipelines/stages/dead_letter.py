@@ -188,7 +188,7 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
             )
         except KafkaException as error:  # the client knows a limit of its own
             hear(letter, error.args[0])
-    waiting = producer.flush(FLUSH_S)
+    waiting = kafka.flush(producer, FLUSH_S)
     if waiting or refused:
         raise Transient(
             f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",

@@ -44,7 +44,6 @@ PIECE = 1_000
 """Messages asked for at a time ..."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
-POLL_S = 1.0
 SILENCE_S = 30.0
 """A broker that sends nothing for this long while messages are due counts as unreachable."""
 
@@ -204,13 +203,13 @@ def read(
             [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
         )
         while wanted:
-            # consume() waits for as many as it is asked for: never ask for more than can come.
-            left = sum(end - position for position, end in wanted.values())
-            received = consumer.consume(min(PIECE, left), POLL_S)
+            received = consumer.consume(PIECE, 0)  # it would wait by the wall clock, see `kafka.flush`
             if received:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S:
                 raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
+            else:
+                time.sleep(kafka.NAP_S)
             for message in received:
                 partition: int = message.partition()  # type: ignore[assignment]
                 if (span := wanted.get(partition)) is None:

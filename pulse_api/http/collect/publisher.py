@@ -75,7 +75,7 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        self._producer.flush(self._timeout_s)
+        kafka.flush(self._producer, self._timeout_s)
         self._stopping.set()
         self._thread.join(timeout=5)
 

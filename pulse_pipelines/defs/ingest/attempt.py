@@ -19,7 +19,11 @@ class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Generator["BatchAttempt", None, None]:
-        with attempts.own(self.batch_id, self.attempt) as owned, staging.tables(owned):
+        with (
+            attempts.bounded(self.batch_id, self.attempt),
+            attempts.own(self.batch_id, self.attempt) as owned,
+            staging.tables(owned),
+        ):
             self._plan = owned
             yield self
 
