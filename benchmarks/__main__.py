@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import backfill as backfilling
+from benchmarks import bounds, claims, load, steady
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
-from benchmarks import load
 from benchmarks import preview as previews
 from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
@@ -137,6 +137,48 @@ def preview(
         table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
         for what, *spent in previews.measure(tenant, times):
             table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+    console.print(table)
+
+
+@app.command()
+def freshness(
+    tenants: Annotated[int, typer.Option(help="Tenants that events come for.")] = 20,
+    rate: Annotated[int, typer.Option(help="Events per second, of all of them.")] = 1_000,
+    seconds: Annotated[float, typer.Option(help="How long they come.")] = 120.0,
+) -> None:
+    """From accepted to queryable under a steady load, at the default flush and at one of 5 s."""
+    table = Table("flush", "p50 s", "p95 s", title=f"{rate:,} events/s of {tenants} tenants")
+    for flush in (30, 5):
+        os.environ["PULSE_INGEST__FLUSH_SECONDS"] = str(flush)
+        with stack():
+            found = steady.measure(console, tenants=tenants, rate=rate, seconds=seconds)
+        table.add_row(f"{flush} s", *(f"{each:.1f}" for each in found))
+    console.print(table)
+
+
+@app.command("claims")
+def claimed(
+    levels: Annotated[str, typer.Option(help="Claims of the dataset before.")] = "1000000,10000000,50000000",
+) -> None:
+    """Gate and settle of a batch of 10,000 events, when its dataset has many claims."""
+    table = Table("claims", "gate ms", "settle ms")
+    with stack("--without-dagster"):
+        for level, gate, settle in claims.measure(console, [int(level) for level in levels.split(",")]):
+            table.add_row(f"{level:,}", f"{gate * 1000:.0f}", f"{settle * 1000:.0f}")
+    console.print(table)
+
+
+@app.command("bounds")
+def bound(
+    sizes: Annotated[str, typer.Option(help="Events of a batch.")] = "10000,100000,1000000",
+    tenants: Annotated[int, typer.Option(help="Tenants that they are spread over.")] = 10,
+) -> None:
+    """Memory against the size of a batch."""
+    table = Table("events of the batch", "service", "most MiB")
+    with stack("--without-dagster"):
+        for size, peaks in bounds.measure(console, [int(size) for size in sizes.split(",")], tenants):
+            for name, most in sorted(peaks.items()):
+                table.add_row(f"{size:,}", name, f"{most / 2**20:,.0f}")
     console.print(table)
 
 

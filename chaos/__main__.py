@@ -19,15 +19,19 @@ from chaos import oracle, report
 from chaos.report import Result
 from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS
-from chaos.stack import Stack, stack
+from chaos.stack import Kind, Stack, stack
 from pulse_resources import spark
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console(highlight=False)
 HOME = Path(".pulse-chaos").absolute()
 PAGE = Path("docs/chaos.md")
-FLUSH_S = "3"
-"""Of `ingest.flush_seconds`, where Dagster runs the batches."""
+QUICK = {"PULSE_INGEST__FLUSH_SECONDS": "3"}
+SETTINGS: dict[Kind, dict[str, str]] = {
+    Kind.PLAIN: {},
+    Kind.DAGSTER: QUICK,
+    Kind.CLOCKS: QUICK | {"PULSE_INGEST__ATTEMPT_SECONDS": "60"},  # nobody waits until an hour is over
+}
 
 
 @app.command("list")
@@ -73,7 +77,7 @@ def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Re
     left = sorted(chosen, key=lambda scenario: scenario.on)
     while left:
         kind = left[0].on
-        with stack(HOME, kind, PULSE_INGEST__FLUSH_SECONDS=FLUSH_S) as harmed:
+        with stack(HOME, kind, **SETTINGS[kind]) as harmed:
             while left and left[0].on == kind:
                 yield (result := _result(left.pop(0), harmed, seed, share))
                 if result.error:

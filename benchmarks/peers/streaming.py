@@ -147,6 +147,8 @@ def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Writ
             "subscribe": ",".join(targets),
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(settings.ingest.batch_max_rows),
+            # Else every task waits half a second for more where its partition ends.
+            "kafka.fetch.max.wait.ms": "10",
         }
     )
     event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
