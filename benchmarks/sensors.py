@@ -23,17 +23,20 @@ Which = Callable[[str], bool]
 
 
 def stop(which: Which) -> None:
-    """Stop sensors, and wait until what they launched has ended."""
-    for name, _, state in _sensors():
-        if which(name) and state["status"] == "RUNNING":
-            answer = ask(STOP, {"id": state["id"]})["stopSensor"]
+    """Stop sensors, and wait until what they launched has ended.
+
+    A tick that had begun writes its sensor's state when it ends, and so sets it running again.
+    """
+    while running := [state["id"] for name, _, state in _sensors() if which(name) and _runs_on(state)]:
+        for sensor in running:
+            answer = ask(STOP, {"id": sensor})["stopSensor"]
             assert answer["__typename"] == "StopSensorMutationResult", answer
-    wait_until_idle()
+        wait_until_idle()
 
 
 def start(which: Which) -> None:
     for name, selector, state in _sensors():
-        if which(name) and state["status"] != "RUNNING":
+        if which(name) and not _runs_on(state):
             answer = ask(START, {"sensor": selector})["startSensor"]
             assert answer["__typename"] == "Sensor", answer
 
@@ -64,6 +67,10 @@ def wait_for_success(job: str) -> None:
         if time.monotonic() - began > _PATIENCE_S:
             raise TimeoutError(f"no run of {job} succeeded in {_PATIENCE_S:.0f} s")
         time.sleep(1)
+
+
+def _runs_on(state: dict[str, str]) -> bool:
+    return state["status"] == "RUNNING"
 
 
 def _runs(wanted: dict[str, Any]) -> int:
