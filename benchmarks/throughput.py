@@ -48,6 +48,7 @@ def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: 
     rates = list(peers.measure(console, owners, warm, events)) if with_peers else []
     sensors.start(lambda name: name != sensors.INGEST)
     sensors.wait_until_idle()
+    assert ledger(owners) == before, "Pulse took events while its sensors were to be stopped"
     since = datetime.now(UTC)
     with cpu.sampled() as spent:
         sensors.start(lambda name: name == sensors.INGEST)
