@@ -60,7 +60,7 @@ class Proxy:
     @contextmanager
     def toxic(
         self,
-        kind: Literal["latency", "bandwidth", "timeout", "reset_peer", "limit_data"],
+        kind: Literal["latency", "bandwidth", "timeout", "limit_data"],
         stream: Literal["upstream", "downstream"] = "downstream",
         toxicity: float = 1.0,
         **attributes: int,
