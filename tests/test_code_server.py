@@ -38,6 +38,12 @@ def client(tmp_path: Path) -> Iterator[DagsterGrpcClient]:
     ) as server:
         yield DagsterGrpcClient(host="127.0.0.1", port=port)
         server.terminate()
+        try:
+            server.wait(20)
+        except (
+            subprocess.TimeoutExpired
+        ):  # Dagster takes it for SIGINT, which a job in the background ignores
+            server.kill()
 
 
 def until(client: DagsterGrpcClient, wanted: bool) -> None:
