@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ from fix_ingest import Owner
 from fix_lake import pointing_at, spark
 from pyiceberg.manifest import DataFile
 
-from chaos import batches, oracle
+from chaos import batches, oracle, report
 from chaos.load import Load
-from chaos.scenarios import kills, losses, pauses, poison
+from chaos.report import Result
+from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison
 from chaos.sent import Sent
 from pulse_pipelines import registry
 from pulse_pipelines.stages import columns, files, land
@@ -163,3 +165,22 @@ def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType) -> 
     """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
     outcome = scenario.run(None, SEED, 2, lambda _: None)
     assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+
+
+def test_the_page_keeps_the_last_result_of_each_scenario(tmp_path: Path) -> None:
+    page = tmp_path / "chaos.md"
+    for name, harm, findings in (("a", "1 kill", ["lost"]), ("b", "2 cuts", []), ("a", "3 kills", [])):
+        result = Result(name=name, command=f"again {name}", harm=harm, findings=findings, took_s=1)
+        report.keep(page, result)
+    text = page.read_text()
+    assert [line for line in text.splitlines() if line.startswith(("| a |", "| b |"))] == [
+        line for line in text.splitlines() if "3 kills" in line or "2 cuts" in line
+    ]
+    assert "lost" not in text
+    assert "again a\nagain b" in text
+
+
+def test_scenarios_are_named_apart() -> None:
+    """By its whole name each can be chosen alone."""
+    names = [scenario.name for scenario in SCENARIOS]
+    assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
