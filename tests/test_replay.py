@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import orjson
@@ -455,10 +456,14 @@ def test_what_the_broker_does_not_acknowledge_stays_open(monkeypatch: pytest.Mon
     class Deaf:
         def produce(self, *_: object, **__: object) -> None: ...
 
-        def flush(self, _: float) -> int:
+        def poll(self, _: float) -> int:
+            return 0
+
+        def __len__(self) -> int:
             return 2
 
     monkeypatch.setattr(kafka, "producer", Deaf)
+    monkeypatch.setattr(import_module("pulse_pipelines.dead_letters.replay"), "FLUSH_S", 0.1)
     with pytest.raises(Transient, match="did not acknowledge"):
         replay(owner.tenant, ALL)
     assert len(listed(owner)) == 2
