@@ -55,7 +55,7 @@ format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-chaos: setup ## Break it in every way it promises to survive, about 2 hours (ARGS="run --only kafka" for a part)
+chaos: setup ## Break it in every way it promises to survive, for hours (ARGS="run --only kafka" for a part)
 	$(BIN)/python -m chaos $(or $(ARGS),run --page)
 
 bench: setup ## Run the benchmarks and compare them with the goals

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,15 +22,18 @@ from benchmarks import preview as previews
 from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
 from benchmarks import upkeep as upkeeping
+from benchmarks.sampling import repeated
+from chaos.surroundings import PULSE, forget_connections, pulse
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_resources import postgres, spark
+from pulse_resources import spark
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.status import status
 from pulse_resources.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console()
-PULSE = str(Path(sys.executable).parent / "pulse")
 
 
 @app.command()
@@ -65,13 +66,14 @@ def throughput(
 @app.command()
 def pairs(
     count: Annotated[int, typer.Option(help="(tenant, dataset) pairs.")] = 100,
-    events: Annotated[int, typer.Option(help="Events of each.")] = 100,
+    datasets: Annotated[int, typer.Option(help="Datasets of a tenant.")] = 1,
+    events: Annotated[int, typer.Option(help="Events of each pair.")] = 100,
 ) -> None:
     """Many pairs that become due at once: how long until all are settled."""
     with stack("--without-dagster"):
-        owners = load.make_tenants(count)
+        owners = load.make_tenants(count // datasets, datasets)
         before = ledger(owners)
-        load.send(console, owners, count * events)
+        load.send(console, owners, count * events, datasets)
         since = datetime.now(UTC)
         pulse("up")
         wait_until_settled(console, owners, before, count * events)
@@ -85,21 +87,13 @@ def memory() -> None:
     """The stack's memory idle, and at most while the demo's whole year runs."""
     with stack():
         time.sleep(20)
-        idle = _memory()
-        peak, done = [idle], threading.Event()
-
-        def watch() -> None:
-            while not done.wait(1):
-                peak.append(_memory())
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        demo = subprocess.run([PULSE, "demo", "--all"], check=False)
-        done.set()
-        watcher.join()
+        layout = Layout(load_settings().home)
+        held: list[int] = []
+        with repeated(lambda: held.append(status(layout).memory_bytes), 1):
+            demo = subprocess.run([PULSE, "demo", "--all"], check=False)
         report = json.loads((load_settings().home / "demo-report.json").read_text())
     console.print(
-        f"idle {idle / 2**30:.2f} GiB, at most {max(peak) / 2**30:.2f} GiB; demo exit {demo.returncode}"
+        f"idle {held[0] / 2**30:.2f} GiB, at most {max(held) / 2**30:.2f} GiB; demo exit {demo.returncode}"
     )
     console.print(json.dumps(report["totals"] | {"events_per_second": report["events_per_second"]}))
 
@@ -242,7 +236,7 @@ def control_room(
 
 @app.command()
 def upkeep(
-    commits: Annotated[int, typer.Option(help="Commits of the table with a history.")] = 5_000,
+    commits: Annotated[str, typer.Option(help="Commits of the table with a history.")] = "10,1000,5000",
     tenants: Annotated[int, typer.Option(help="Tenants whose needs are decided.")] = 1_000,
 ) -> None:
     """A commit to a table with history against one to an empty table, compaction, and deciding."""
@@ -251,7 +245,7 @@ def upkeep(
     with stack("--without-dagster"), spark.session() as session:
         for what, measured in (
             *upkeeping.compaction(session, 100, 10_000),
-            *upkeeping.history(session, commits),
+            *upkeeping.history(session, [int(level) for level in commits.split(",")]),
             *upkeeping.decisions(tenants, 500),
         ):
             table.add_row(what, f"{measured:,.2f}")
@@ -266,21 +260,12 @@ def stack(*options: str) -> Iterator[None]:
     pulse("down")
     subprocess.run(["rm", "-rf", str(home)], check=True)  # noqa: S607
     pulse("up", *options)
-    load_settings.cache_clear()
+    forget_connections()
     try:
         yield
     finally:
-        postgres.close_pools()
+        forget_connections()
         pulse("down")
-
-
-def pulse(*arguments: str) -> None:
-    subprocess.run([PULSE, *arguments], check=True, stdout=subprocess.DEVNULL)
-
-
-def _memory() -> int:
-    done = subprocess.run([PULSE, "status", "--json"], capture_output=True, check=False, text=True)
-    return int(json.loads(done.stdout)["memory_bytes"])
 
 
 def _assert_balanced(owners: list[Tenant]) -> None:

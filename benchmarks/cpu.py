@@ -1,12 +1,12 @@
 """Processor time by service, while something is measured."""
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.sampling import repeated
 from pulse_resources.local import processes, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
@@ -27,12 +27,12 @@ def sampled() -> Iterator[Counter[str]]:
     What a process that lives for less than `PERIOD_S` does at its end is missed.
     """
     seconds: Counter[str] = Counter()
-    layout, done = Layout(load_settings().home), threading.Event()
+    layout = Layout(load_settings().home)
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], tuple[str, float]] = {}
-    fresh = False
 
     def look() -> None:
+        begun = bool(last)  # then who is seen for the first time has just begun
         found, table = state.read(layout), processes.table()
         for service in found.services.values() if found else ():
             for pid in processes.family(service.process.pid, table) if service.process else ():
@@ -43,23 +43,13 @@ def sampled() -> Iterator[Counter[str]]:
                     continue
                 who = pid, int(stat[19])
                 used = (int(stat[11]) + int(stat[12])) / _TICKS
-                first.setdefault(who, 0.0 if fresh else used)
+                first.setdefault(who, 0.0 if begun else used)
                 last[who] = _kind(service.name, command), used
 
-    def watch() -> None:
-        while not done.wait(PERIOD_S):
-            look()
-
-    look()
-    fresh = True  # from now on, who is seen for the first time has just begun
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
-        yield seconds
+        with repeated(look, PERIOD_S):
+            yield seconds
     finally:
-        done.set()
-        watcher.join()
-        look()
         for who, (kind, used) in last.items():
             seconds[kind] += used - first[who]
 

@@ -29,24 +29,30 @@ COUNTRIES = ("DE", "FR", "GB", "US", "IN", "JP", "BR", "NG")
 PLANS = ("free", "team", "business")
 
 
-def make_tenants(count: int) -> list[Tenant]:
-    """Fresh tenants, each with the dataset `signups`."""
+def make_tenants(count: int, datasets: int = 1) -> list[Tenant]:
+    """Fresh tenants, each with the dataset `signups` and as many more like it as are wanted."""
     document = orjson.dumps(SCHEMA).decode()
     tenants = []
     for _ in range(count):
         tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
         schema = registry.publish_schema(tenant, DATASET, document)
-        registry.create_dataset(tenant, DATASET, schema.schema_uri)
+        for number in range(datasets):
+            registry.create_dataset(tenant, slug(number), schema.schema_uri)
         tenants.append(tenant)
     return tenants
 
 
-def event(number: int, day: datetime) -> bytes:
+def slug(number: int) -> str:
+    """Of a tenant's n-th dataset."""
+    return f"{DATASET}{number or ''}"
+
+
+def event(number: int, day: datetime, dataset: str = DATASET) -> bytes:
     """One event of about 335 bytes; the id is random, as real ones are."""
     return orjson.dumps(
         {
             "event_id": str(uuid.uuid4()),
-            "dataset": DATASET,
+            "dataset": dataset,
             "timestamp": (day + timedelta(milliseconds=number % 86_400_000)).isoformat(),
             "data": {
                 "country": COUNTRIES[number % 8],
@@ -62,15 +68,15 @@ def event(number: int, day: datetime) -> bytes:
     )
 
 
-def send(console: Console, tenants: list[Tenant], total: int) -> int:
-    """Send `total` events, spread evenly; returns their mean size in bytes."""
+def send(console: Console, tenants: list[Tenant], total: int, datasets: int = 1) -> int:
+    """Send `total` events, spread evenly over tenants and datasets; returns their mean size in bytes."""
     producer = kafka.producer()
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     size = 0
     with progress(console) as bar:
         task = bar.add_task("sending", total=total)
         for number in range(total):
-            payload = event(number, day)
+            payload = event(number, day, slug(number // len(tenants) % datasets))
             size += len(payload)
             while True:
                 try:

@@ -98,29 +98,32 @@ class Committer:
         return time.perf_counter() - began
 
 
-def history(spark: SparkSession, commits: int) -> Iterator[tuple[str, float]]:
-    """Many commits to one table with upkeep every hour of them, then it and an empty one in turns."""
-    empty, old = (Committer.of(tenant, ROWS) for tenant in load.make_tenants(2))
-    spent = 0.0
-    for number in range(1, commits + 1):
-        old.commit()
-        if number % HOURLY == 0:
-            began = time.perf_counter()
-            give(spark, old.tenant)
-            spent += time.perf_counter() - began
-    give(spark, old.tenant)
-    for _ in range((HOURLY - TIMES) // 2):  # what is measured is around half an hour after the last round
-        old.commit()
-    taken = [(old.commit(), empty.commit()) for _ in range(TIMES)]
-    of_old, of_empty = (float(np.median(each)) * 1_000 for each in zip(*taken, strict=True))
-    table = state.of_day(old.tenant, old.current.dataset, DAY).table
-    yield "commits", commits
+def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float]]:
+    """Many commits to a table with upkeep every hour of them; at each level, it and an empty one in turns."""
+    old, spent, number = Committer.of(load.make_tenants(1)[0], ROWS), 0.0, 0
+    for level in levels:
+        (empty,) = (Committer.of(tenant, ROWS) for tenant in load.make_tenants(1))
+        while number < level:
+            old.commit()
+            number += 1
+            if number % HOURLY == 0:
+                began = time.perf_counter()
+                give(spark, old.tenant)
+                spent += time.perf_counter() - began
+        give(spark, old.tenant)
+        # What is measured is around half an hour after the last round.
+        for _ in range((HOURLY - TIMES) // 2):
+            old.commit()
+        taken = [(old.commit(), empty.commit()) for _ in range(TIMES)]
+        number += (HOURLY + TIMES) // 2
+        of_old, of_empty = (float(np.median(each)) * 1_000 for each in zip(*taken, strict=True))
+        table = state.of_day(old.tenant, old.current.dataset, DAY).table
+        yield f"after {level:,} commits: snapshots left", len(table.metadata.snapshots)
+        yield f"after {level:,} commits: files of the day", len(state.files_of(table, [DAY]))
+        yield f"after {level:,} commits: a commit, ms", of_old
+        yield f"after {level:,} commits: a commit to an empty table, ms", of_empty
+        yield f"after {level:,} commits: ratio", of_old / of_empty
     yield "seconds of upkeep, in all", spent
-    yield "snapshots left", len(table.metadata.snapshots)
-    yield "files of the day", len(state.files_of(table, [DAY]))
-    yield "commit to the old table, ms", of_old
-    yield "commit to the empty table, ms", of_empty
-    yield "ratio", of_old / of_empty
 
 
 def give(spark: SparkSession, tenant: Tenant) -> list[Done]:

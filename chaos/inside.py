@@ -1,4 +1,4 @@
-"""What a process that may be killed does: plan a batch, or take one attempt through the job."""
+"""What a process that may be killed does: plan a batch, or take one attempt through Dagster's job."""
 
 import os
 import sys
@@ -18,13 +18,30 @@ from pulse_resources.settings import load_settings
 EVERYTHING = 1_000_000
 
 
-def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str]) -> None:
-    """Plan all that waits for these tenants, as the sensor does."""
-    os.environ |= environment
+def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None = None) -> str | None:
+    """Plan all that waits for these tenants, as the sensor does; the batch, None when nothing waits."""
+    os.environ |= environment or {}
     survey = planning.survey()
     wanted = [backlog for backlog in survey.backlogs if backlog.tenant_id in tenants]
-    if wanted:
-        planning.plan_batch(plan(wanted, EVERYTHING), survey)
+    return planning.plan_batch(plan(wanted, EVERYTHING), survey) if wanted else None
+
+
+def attempt(
+    batch: str, number: int, *, raise_on_error: bool, log_level: str = "DEBUG"
+) -> dg.ExecuteInProcessResult:
+    """One attempt, here."""
+    resources = {
+        "attempt": BatchAttempt.configure_at_launch(),
+        "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
+    }
+    job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
+    with dg.DagsterInstance.ephemeral() as instance:
+        return job.execute_in_process(
+            run_config=run_config(batch, number)
+            | {"loggers": {"console": {"config": {"log_level": log_level}}}},
+            instance=instance,
+            raise_on_error=raise_on_error,
+        )
 
 
 def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str]) -> None:
@@ -33,14 +50,6 @@ def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str
     with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    resources = {
-        "attempt": BatchAttempt.configure_at_launch(),
-        "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
-    }
-    job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
-    with dg.DagsterInstance.ephemeral() as instance:
-        done = job.execute_in_process(
-            run_config=run_config(batch, number), instance=instance, raise_on_error=False
-        )
+    done = attempt(batch, number, raise_on_error=False)
     sys.stdout.flush()
     os._exit(0 if done.success else 1)  # Spark's client would linger

@@ -1,12 +1,13 @@
 """What was sent to a tenant's topic, and where the broker put it."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import httpx
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from chaos.load import Event
 from pulse_pipelines.domain.tenant import Tenant
@@ -35,6 +36,7 @@ class Sent:
     def send(self, events: Iterable[Event], producer: Producer | None = None) -> None:
         """Publish events, in turns to each partition, and wait for the broker's word."""
         producer = producer or kafka.producer()
+        deadline = time.monotonic() + FLUSH_S
         for event in events:
             self._turn += 1
             while True:
@@ -47,6 +49,11 @@ class Sent:
                     )
                     break
                 except BufferError:
+                    producer.poll(0.1)
+                except KafkaException as error:
+                    # A broker that has just begun knows of no topics.
+                    if error.args[0].code() != KafkaError._UNKNOWN_TOPIC or time.monotonic() > deadline:
+                        raise
                     producer.poll(0.1)
         left = producer.flush(FLUSH_S)
         if left:

@@ -25,14 +25,14 @@ STORAGE = ("postgres", "minio")
 
 
 class Kind(IntEnum):
-    """What a stack has, each more than the one before."""
+    """What a stack has beside the services that take batches."""
 
     PLAIN = 0
     """No Dagster: the scenario takes the batches itself."""
     DAGSTER = 1
     """Dagster and the API, as in production, and disks that can be full."""
     CLOCKS = 2
-    """Clocks that can be wrong, too."""
+    """Dagster and the API, and clocks that can be wrong."""
 
 
 DISK_MIB = {"postgres": 1024, "main": 2048, "scratch": 64}
@@ -93,7 +93,7 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
         kind: what it has.
         environment: of all that runs.
     """
-    main = {"PULSE_HOME": str(home / "main")}
+    main = _at(home, "main")
     before = dict(os.environ)
     os.environ |= environment
     _remove(home)
@@ -104,7 +104,7 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
         if kind == Kind.DAGSTER and not os.geteuid():
             disks = _make_disks(home)
             _up_storage(home, clocks)
-        os.environ |= {"PULSE_HOME": str(home / "storage")}
+        os.environ |= _at(home, "storage")
         forget_connections()
         found = load_settings()
         upstream = {
@@ -121,7 +121,7 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
     finally:
         forget_connections()
         for part in ("main", "storage"):
-            pulse("down", environment={"PULSE_HOME": str(home / part)})
+            pulse("down", environment=_at(home, part))
         _remove(home)
         os.environ.clear()
         os.environ |= before
@@ -129,8 +129,12 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
 
 
 def _up_storage(home: Path, clocks: Mapping[str, Clock]) -> None:
-    environment = {"PULSE_HOME": str(home / "storage"), **_clock(clocks, "storage")}
+    environment = {**_at(home, "storage"), **_clock(clocks, "storage")}
     pulse("up", "--only", ",".join(STORAGE), environment=environment)
+
+
+def _at(home: Path, part: str) -> dict[str, str]:
+    return {"PULSE_HOME": str(home / part)}
 
 
 def _clock(clocks: Mapping[str, Clock], part: str) -> Mapping[str, str]:
@@ -152,7 +156,7 @@ def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str
 
 def _make_disks(home: Path) -> dict[str, Path]:
     """Disks that are small enough to be filled; what Postgres has moves to its own."""
-    pulse("down", environment={"PULSE_HOME": str(home / "storage")})
+    pulse("down", environment=_at(home, "storage"))
     paths = _paths(home)
     kept = paths["postgres"].with_name(f"{paths['postgres'].name}.kept")
     paths["postgres"].rename(kept)

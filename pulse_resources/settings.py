@@ -1,8 +1,7 @@
 """Every setting of Pulse, in one place.
 
-Sources, strongest first: environment variables (`PULSE_KAFKA__BOOTSTRAP_SERVERS=...`), then
-`$PULSE_HOME/settings.json` (written by `pulse up` with the addresses and generated passwords of the
-services it started), then the defaults below.
+Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TOPIC=...`), `settings.json` in
+PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
 import os
@@ -114,6 +113,11 @@ class IngestSettings(BaseModel):
     """Events decoded at a time in one task."""
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
     """Bytes of conformed rows (and, apart, of raw events) one task holds before it writes files."""
+
+    @property
+    def look_seconds(self) -> int:
+        """How often the lag is looked at: a sixth of `flush_seconds`, from 1 to 5."""
+        return max(1, min(5, int(self.flush_seconds / 6)))
 
 
 class ApiSettings(BaseModel):

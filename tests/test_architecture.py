@@ -46,6 +46,7 @@ MAY_IMPORT = {
         P + "stages",
         "pulse_resources",
     },
+    P + "spark_daemon": {P + "backfill", P + "stages"},
     P + "definitions": {P + "defs", P + "curated", P + "registry", "pulse_resources"},
     "pulse_pipelines": set(),
     "pulse_api": {

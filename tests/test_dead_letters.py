@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 import pyarrow.fs as pafs
 import pytest
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from fix_ingest import Owner, event, ingest, make_owner
 
+from chaos.sent import messages
 from pulse_pipelines import dead_letters
 from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.domain.tenant import Tenant
@@ -105,21 +106,7 @@ def sent(stack: Settings) -> Sent:
 
 def published(owner: Owner) -> list[Message]:
     """Everything on the tenant's dead-letter topic."""
-    topic = owner.tenant.dead_letter_topic
-    partitions = [(topic, number) for number in range(load_settings().kafka.partitions_per_topic)]
-    left = {partition: end for (_, partition), end in kafka.offsets(partitions, "latest").items()}
-    consumer = kafka.consumer()
-    messages: list[Message] = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-        while len(messages) < sum(left.values()):
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is None:
-                messages.append(message)
-    finally:
-        consumer.close()
-    return messages
+    return [message for _, message in messages(owner.tenant.dead_letter_topic)]
 
 
 def test_every_reason_is_covered() -> None:
@@ -190,12 +177,12 @@ def test_one_that_is_too_large_for_the_topic_goes_without_its_bytes(owner: Owner
     owner.send(*payloads)
     set_limit(owner.tenant.dead_letter_topic, 200_000)
     ingest(owner)
-    letters = {dict(m.headers() or ())["pulse.reason"]: m for m in published(owner)}
-    found = [(m.value(), dict(m.headers()).get("pulse.withheld-bytes")) for m in published(owner)]
+    letters = [(m.value(), dict(m.headers() or ())) for m in published(owner)]
+    found = [(payload, headers.get("pulse.withheld-bytes")) for payload, headers in letters]
     assert sorted(found, key=str) == sorted(
         [(None, b"300000"), (None, str(largest).encode()), (b"not JSON", None)], key=str
     )
-    assert letters.keys() == {b"oversize", b"undecodable"}
+    assert {headers["pulse.reason"] for _, headers in letters} == {b"oversize", b"undecodable"}
     for offset in (0, 1):
         assert dead_letters.find_dead_letter(owner.tenant, f"0-{offset}").payload == payloads[offset]
     assert reconcile_tenant(owner.tenant).problems == []

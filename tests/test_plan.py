@@ -1,13 +1,17 @@
 """Planning against a real broker: what is due, what is new, and what must never be skipped silently."""
 
+import json
 import time
 from collections.abc import Callable
 
+import dagster as dg
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from fix_ingest import Owner, event, ingest, plan_batch
 
+from chaos.surroundings import with_settings
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import plan as planning
@@ -28,6 +32,25 @@ def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
     plan_batch([owner])
     owner.send(event("c"))
     assert backlog_of(owner) == 0, "a tenant has one open batch at a time"
+
+
+def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner) -> None:
+    def since() -> float | None:
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
+        assert isinstance(result, dg.SensorResult)
+        found: dict[str, float] = json.loads(result.cursor or "")
+        return found.get(owner.tenant.tenant_id.hex)
+
+    cursor = "{}"
+    with with_settings(INGEST__FLUSH_SECONDS=10_000):
+        owner.send(event("a"))
+        plan_batch([owner])
+        assert since() is None, "what a batch has taken does not wait"
+        owner.send(event("b"))
+        assert since() == pytest.approx(time.time(), abs=10)
+        cursor = json.dumps({owner.tenant.tenant_id.hex: 17.0})
+        assert since() == 17.0
 
 
 def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:

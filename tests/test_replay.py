@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message
 from fix_ingest import SCHEMA, Owner, event, ingest, make_owner
 
+from chaos import sent
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import Filter, Outcome, Result, State, discard, replay, selection
@@ -24,7 +25,7 @@ from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import NotFound, Transient, UserError
-from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("stack")
 ALL = Filter()
@@ -47,22 +48,7 @@ def balanced(owner: Owner) -> tuple[int, int, int]:
 
 def messages(owner: Owner) -> list[Message]:
     """Everything on the tenant's topic, by partition and offset."""
-    topic = owner.tenant.topic
-    ends = kafka.offsets(
-        [(topic, number) for number in range(load_settings().kafka.partitions_per_topic)], "latest"
-    )
-    consumer = kafka.consumer()
-    found: list[Message] = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for _, partition in ends])
-        while len(found) < sum(ends.values()):
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is None:
-                found.append(message)
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    return [message for _, message in sorted(sent.messages(owner.tenant.topic), key=lambda found: found[0])]
 
 
 def add_dataset(owner: Owner, slug: str, schema: dict[str, Any] = SCHEMA) -> None:

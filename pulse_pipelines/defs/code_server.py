@@ -1,58 +1,111 @@
-"""Dagster's code server, which loads again what it could not load.
+"""Dagster's code server: runs are copies of a process that has imported everything, loads are tried again.
 
-Left to itself it keeps the error of a load that failed, say because Postgres was away for a moment, until
-somebody reloads it by hand; until then no sensor of the code location runs, and nothing is ingested.
+Left to itself, Dagster starts an interpreter for each run, which imports for two to three seconds of a core
+before the run's first step. Here runs are forked (`multiprocessing`'s fork server) and begin at once.
+
+Nor does Dagster try again what it could not load, say because Postgres was away for a moment: until somebody
+reloads it by hand no sensor runs, and nothing is ingested. And to reload means for it to start another
+server; here it means to make the definitions anew: what changes while it runs is the registry, not the code.
+
+Runs are children of the server and end with it. One that was killed with it would count as running for ever,
+and against the limits on runs: of two such batches no third one would begin. So a server first reports those.
 """
 
 import argparse
+import logging
+import multiprocessing
+import multiprocessing.forkserver
+import signal
 import sys
 import threading
 import time
+import uuid
+from pathlib import Path
 
-from dagster._api.list_repositories import sync_list_repositories_grpc
-from dagster._cli import create_dagster_cli
-from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
-from dagster._grpc.client import DagsterGrpcClient
+import grpc
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.utils import FuturesAwareThreadPoolExecutor
+from dagster._grpc.__generated__ import dagster_api_pb2
+from dagster._grpc.server import DagsterApiServer, DagsterGrpcServer, LoadedRepositories
+from dagster._utils.log import configure_loggers
 
 LOOK_S = 10.0
-RELOAD_S = 120
+_log = logging.getLogger("dagster.code_server")
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until a signal; what is not an option of ours is `dagster code-server start`'s."""
+    """Serve until a signal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--module", required=True, help="what the code location loads")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", required=True, type=int)
-    options, others = parser.parse_known_args(arguments)
-    client = DagsterGrpcClient(host=options.host, port=options.port)
-    threading.Thread(target=_watch, args=(client,), name="watch", daemon=True).start()
-    served = ["--module-name", options.module, "--host", options.host, "--port", str(options.port)]
-    dagster = create_dagster_cli()  # type: ignore[no-untyped-call]
-    dagster(["code-server", "start", *served, *others])
+    parser.add_argument("--log-level", default="warning")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    configure_loggers(log_level=options.log_level.upper())
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([DagsterApiServer.__module__, options.module])
+    multiprocessing.forkserver.ensure_running()  # it imports while this process does
+    _report_dead_runs()
+    threads = FuturesAwareThreadPoolExecutor()
+    server = _Server(options.module, ended, threads, context)
+    threading.Thread(target=server.load_in_the_end, name="load", daemon=True).start()
+    served = DagsterGrpcServer(ended, server, _log, threads, options.host, options.port)
+    served.serve()  # type: ignore[no-untyped-call]
 
 
-def _watch(client: DagsterGrpcClient) -> None:
-    while True:
-        time.sleep(LOOK_S)
-        try:
-            if not loaded(client):
-                client.reload_code(timeout=RELOAD_S)
-        except DagsterUserCodeUnreachableError:
-            continue  # it is starting, or loading
+def _report_dead_runs() -> None:
+    """Those that began under the server before; of one that did not begin Dagster itself takes care."""
+    with DagsterInstance.get() as instance:
+        for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
+            instance.report_run_failed(run, "The code server ended, and this run with it.")
 
 
-def loaded(client: DagsterGrpcClient) -> bool:
-    """Whether the code server has definitions, rather than the error of a load that failed.
+class _Server(DagsterApiServer):
+    def __init__(
+        self,
+        module: str,
+        ended: threading.Event,
+        threads: FuturesAwareThreadPoolExecutor,
+        context: multiprocessing.context.ForkServerContext,
+    ) -> None:
+        folder = str(Path.cwd())
+        target = LoadableTargetOrigin(
+            executable_path=sys.executable, working_directory=folder, module_name=module
+        )
+        super().__init__(ended, _log, threads, target, lazy_load_user_code=True)
+        self._mp_ctx = context  # type: ignore[assignment]
 
-    Raises:
-        DagsterUserCodeUnreachableError: it does not answer.
-    """
-    try:
-        sync_list_repositories_grpc(client)
-    except DagsterUserCodeProcessError:
-        return False
-    return True
+    def load_in_the_end(self) -> None:
+        """Until the definitions are loaded, try again."""
+        while self._loaded_repositories is None:
+            time.sleep(LOOK_S)
+            self._reload()
+
+    def ReloadCode(  # noqa: N802 - gRPC's name
+        self, _request: dagster_api_pb2.ReloadCodeRequest, _context: grpc.ServicerContext
+    ) -> dagster_api_pb2.ReloadCodeReply:
+        self._reload()
+        return dagster_api_pb2.ReloadCodeReply()
+
+    def _reload(self) -> None:
+        with self._reload_lock:
+            try:
+                loaded = LoadedRepositories(
+                    self._loadable_target_origin,
+                    self._container_image,
+                    self._entry_point,
+                    self._container_context,
+                )
+            except Exception:  # whatever it was, what is loaded stays
+                _log.exception("The definitions could not be loaded")
+                return
+            self._loaded_repositories = loaded
+            self._serializable_load_error = None
+            self._server_id = str(uuid.uuid4())  # by this, others notice
 
 
 if __name__ == "__main__":

@@ -37,11 +37,6 @@ class DeadLetter(NamedTuple):
     rejected: Rejected
 
 
-class _Accepted(NamedTuple):
-    event: Event
-    message: Message
-
-
 @dataclass
 class Conformed:
     tables: dict[str, pa.Table] = field(default_factory=dict)
@@ -68,25 +63,27 @@ class TopicConformer:
         """Judge every message; accepted ones come back as one Arrow table per dataset."""
         result = Conformed()
         targets = self._judge.targets
-        accepted: dict[str, list[_Accepted]] = {slug: [] for slug in targets}
+        accepted: dict[str, tuple[list[Event], list[Message]]] = {slug: ([], []) for slug in targets}
         judge = self._judge.payload
         for message in messages:
             verdict = judge(message.payload)
             if isinstance(verdict, dict):
-                accepted[verdict["dataset"]].append(_Accepted(verdict, message))
+                events, origins = accepted[verdict["dataset"]]
+                events.append(verdict)
+                origins.append(message)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))
-        for slug, rows in accepted.items():
-            if rows:
-                table, rejects = self._table(targets[slug], rows)
+        for slug, (events, origins) in accepted.items():
+            if events:
+                table, rejects = self._table(targets[slug], events, origins)
                 result.dead_letters.extend(rejects)
                 if table.num_rows:
                     result.tables[slug] = table
         return result
 
-    def _table(self, target: Target, accepted: Sequence[_Accepted]) -> tuple[pa.Table, list[DeadLetter]]:
-        events = [row.event for row in accepted]
-        messages = [row.message for row in accepted]
+    def _table(
+        self, target: Target, events: Sequence[Event], messages: Sequence[Message]
+    ) -> tuple[pa.Table, list[DeadLetter]]:
         datas = [event["data"] for event in events]
         rejects: dict[int, Rejected] = {}
         count = len(events)

@@ -56,9 +56,12 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Survey:
-    """What waits in all topics that have no open batch, and what is wrong with some of them."""
+    """What waits in the topics, and what is wrong with some of them."""
 
     backlogs: tuple[Backlog, ...]
+    """Of topics that have no open batch."""
+    waiting: frozenset[UUID]
+    """Tenants with events that no batch has taken, whether or not one is open."""
     tenants: Mapping[UUID, Tenant]
     topic_ids: Mapping[str, str]
     """The broker's ids of the topics with a backlog."""
@@ -101,7 +104,8 @@ def survey() -> Survey:
     backlogs = tuple(
         Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
     )
-    return Survey(backlogs, tenants, ids, tuple(alarms), _lag(rows, tenants, ends))
+    waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
+    return Survey(backlogs, waiting, tenants, ids, tuple(alarms), _lag(rows, tenants, ends))
 
 
 class _Position(NamedTuple):

@@ -64,7 +64,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
         Service(
             name="dagster-daemon",
             address="",
-            command=python("dagster._daemon", "run", "-w", workspace, *quiet),
+            command=python("pulse_pipelines.defs.daemon", "-w", workspace, *quiet),
             env=env,
             needs=("dagster-code",),
             ready=lambda: _daemon_beats(settings, started),

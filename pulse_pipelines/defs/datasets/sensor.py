@@ -64,7 +64,7 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
 
 
 def _ask_to_reload() -> None:
-    """Not waiting for it: it takes as long as a start, and ends the server that this tick runs in."""
+    """Not waiting for it: a later tick sees what came of it."""
     settings = load_settings().dagster
     with suppress(DagsterUserCodeUnreachableError):  # that is how not waiting ends
         DagsterGrpcClient(port=settings.code_server_port, host=settings.host).reload_code(timeout=1)

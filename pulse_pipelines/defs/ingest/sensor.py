@@ -34,7 +34,7 @@ _ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterR
 
 @dg.sensor(
     job=ingest,
-    minimum_interval_seconds=1,
+    minimum_interval_seconds=load_settings().ingest.look_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
     "after its first waiting event was seen (settings); all due topics go into one batch. Batches whose "
@@ -60,9 +60,7 @@ def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float
     settings = load_settings().ingest
     now = time.time()
     # A clock set back must not make events wait: what was seen in the future was seen just now.
-    waiting = {
-        backlog.tenant_id: min(first_seen.get(backlog.tenant_id, now), now) for backlog in survey.backlogs
-    }
+    waiting = {tenant_id: min(first_seen.get(tenant_id, now), now) for tenant_id in survey.waiting}
     ready = due(
         survey.backlogs,
         waiting,

@@ -1,0 +1,41 @@
+"""Dagster's storage in Postgres, with connections that are kept.
+
+That of dagster-postgres opens one for each query, which costs both sides several milliseconds of a core, and
+the daemon alone asks a dozen times a second.
+"""
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy
+from dagster._serdes import ConfigurableClassData
+from dagster_postgres.storage import DagsterPostgresStorage
+from dagster_postgres.utils import pg_url_from_config
+
+KEPT, AT_MOST = 4, 50
+"""Connections of a process."""
+
+
+@cache
+def _engine(url: str) -> sqlalchemy.Engine:
+    """One for all instances of a process: the code server opens an instance for each tick."""
+    return sqlalchemy.create_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        pool_size=KEPT,
+        max_overflow=AT_MOST - KEPT,
+        pool_pre_ping=True,  # Postgres may have been restarted since
+    )
+
+
+class PooledStorage(DagsterPostgresStorage):
+    """Runs, events and schedules through one pool of a process; configured as its parent is."""
+
+    def __init__(self, postgres_url: str, inst_data: ConfigurableClassData | None = None) -> None:
+        super().__init__(postgres_url, inst_data=inst_data)
+        for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
+            storage._engine = _engine(postgres_url)
+
+    @classmethod
+    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "PooledStorage":
+        return cls(pg_url_from_config(config_value), inst_data)
