@@ -196,6 +196,19 @@ def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -
     assert found.culprit == "kafka"
 
 
+def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
+    """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
+    run("up", "--only", "postgres")
+    run("down")
+    data = (layout.home / "postgres").resolve()
+    shutil.rmtree(layout.home)
+    try:
+        forget_connections()
+        run("up", "--only", "postgres")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
 def test_control_c_stops_what_was_started(layout: Layout) -> None:
     command = [sys.executable, "-c", "from pulse_api.cli.stack import app; app()"]
     with subprocess.Popen([*command, "up", "--only", FAST], stderr=subprocess.PIPE) as process:

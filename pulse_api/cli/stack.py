@@ -190,7 +190,7 @@ def _follow(layout: Layout, wanted: tuple[str, ...], progress: _Progress, *, qui
             if service.phase == "up":
                 seen.add(service.name)
         busy = [f"{s.name} ({s.phase})" for s in services if s.phase not in ("up", "waiting")]
-        progress.step("Starting", ", ".join(busy))
+        progress.step("Giving up" if found.error else "Starting", ", ".join(busy))
 
 
 def _addressed(layout: Layout) -> list[Row]:

@@ -155,11 +155,9 @@ def _reaches(account: Account, path: Path) -> bool:
 
 
 def _elsewhere(layout: Layout) -> Path:
-    path = Path("/var/tmp") / f"pulse-{layout.key}"  # noqa: S108 - owner checked below
-    path.mkdir(mode=0o755, exist_ok=True)
-    # Anybody may make folders there: take none but our own.
-    if path.is_symlink() or path.stat().st_uid not in (os.geteuid(), _account().uid):
-        raise UserError(f"{path} belongs to somebody else", fix="Remove it, or move PULSE_HOME")
+    """A new folder: one that an earlier home of this name left behind has passwords that are lost."""
+    path = Path(tempfile.mkdtemp(prefix=f"pulse-{layout.key}-", dir="/var/tmp"))
+    path.chmod(0o755)
     return path
 
 

@@ -73,17 +73,18 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
     """The state after each look, until all of `wanted` is up.
 
     Raises:
-        Transient: the stack gave up; `where["service"]` names the one to blame.
+        Transient: the stack gave up, and is gone; `where["service"]` names the one to blame.
     """
     while True:
         found = state.read(layout)
         if found:
-            if found.error:
-                raise Transient(found.error, service=found.culprit)
             if not found.supervised:
+                last = state.read(layout) or found  # it may have written more before it ended
+                if last.error:
+                    raise Transient(last.error, service=last.culprit)
                 raise Transient("The stack was stopped while it started", service="supervisor")
             yield found
-            if set(wanted) <= set(found.services) and found.all_up:
+            if set(wanted) <= set(found.services) and found.all_up and not found.error:
                 return
         elif not _locked(layout):
             raise Transient("The supervisor did not start", service="supervisor")
