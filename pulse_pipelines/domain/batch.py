@@ -5,7 +5,7 @@ can only ever name the same batch.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -80,6 +80,16 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
                 grant -= length
                 left -= length
     return taken
+
+
+def lanes(backlogs: Sequence[Backlog], flush_rows: int) -> tuple[list[Backlog], list[Backlog]]:
+    """Quick and bulk: a topic with `flush_rows` events is never in one batch with those that have fewer.
+
+    All of a batch settle together at its end, which a tenant that floods is far from when the others, who
+    were due because they had waited, could be done.
+    """
+    bulk = [backlog for backlog in backlogs if backlog.pending >= flush_rows]
+    return [backlog for backlog in backlogs if backlog.pending < flush_rows], bulk
 
 
 def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:

@@ -113,7 +113,7 @@ def _stale(waiting: Waiting, now: float, patience: float) -> Iterable[Finding]:
 def _stuck(batches: Iterable[OpenBatch]) -> Iterable[Finding]:
     for batch in batches:
         if batch.stuck:
-            tenants = attempts.tenants_of(batch.batch_id)
+            tenants = attempts.waiting_in(batch.batch_id)
             yield Finding(
                 Kind.BATCH_STUCK,
                 batch.batch_id,

@@ -53,9 +53,9 @@ UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
 """
-TENANTS_OF = """
-SELECT DISTINCT slug FROM ingest_ranges JOIN pdm_tenants USING (tenant_id)
-WHERE batch_id = %s AND settled_at IS NULL ORDER BY slug
+WAITING_IN = """
+SELECT slug, sum(end_offset - start_offset)::int8 FROM ingest_ranges JOIN pdm_tenants USING (tenant_id)
+WHERE batch_id = %s AND settled_at IS NULL GROUP BY slug ORDER BY slug
 """
 TENANTS = """
 SELECT t.tenant_id, t.slug, max(p.topic_id), jsonb_object_agg(p.partition, p.base_offset)
@@ -86,10 +86,10 @@ def open_batches() -> list[OpenBatch]:
         return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
 
 
-def tenants_of(batch: str) -> list[str]:
-    """Slugs of the tenants with a part of the batch that is not settled."""
+def waiting_in(batch: str) -> dict[str, int]:
+    """Events of the batch that are not settled, by tenant's slug."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [slug for (slug,) in connection.execute(TENANTS_OF, [batch])]
+        return dict(connection.execute(WAITING_IN, [batch]).fetchall())
 
 
 def lease_held(batch: str) -> bool:

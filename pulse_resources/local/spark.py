@@ -26,8 +26,11 @@ DOWNLOAD = jars(
 )
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# Jobs share the cores equally instead of the first taking them all: a batch that comes while upkeep rewrites
-# a day gets the next core that a task gives back. (A client cannot choose a pool through Spark Connect.)
+_OVERLAP = 3
+"""Batches that find a slot for each of their tasks at once: most often two large ones and a small one. The
+kernel divides the cores among them better than a queue in which a large batch's tasks come first."""
+# Jobs share the slots equally instead of the first taking them all: a batch that comes while upkeep rewrites
+# a day gets the next one that a task gives back. (A client cannot choose a pool through Spark Connect.)
 _SCHEDULING = """\
 <?xml version="1.0"?>
 <allocations>
@@ -111,7 +114,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
     )
     return {
         "spark.app.name": "pulse",
-        "spark.master": "local[*]",
+        "spark.master": f"local[{_OVERLAP * settings.spark.parallelism}]",
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -13,7 +13,7 @@ import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.domain.batch import due, plan, share_out
+from pulse_pipelines.domain.batch import due, lanes, plan, share_out
 from pulse_pipelines.stages import attempts
 from pulse_pipelines.stages import plan as planning
 from pulse_pipelines.stages.attempts import OpenBatch
@@ -25,7 +25,7 @@ LAUNCH_TIMEOUT_S = 120.0
 """A run that has not begun its batch this long after it was launched counts as vanished."""
 
 OVERLAP = 2
-"""Batches that run at a time; dagster.yaml limits the runs to as many."""
+"""Batches of a lane that run at a time; dagster.yaml limits the runs to as many."""
 WORTH_A_RUN = 100_000
 """Events for which a run of their own pays."""
 
@@ -37,9 +37,9 @@ _ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterR
     minimum_interval_seconds=load_settings().ingest.look_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
-    "after its first waiting event was seen (settings); all due topics go into one batch. Batches whose "
-    "run failed or vanished get a new attempt after a back-off; after five they are stuck, which is an "
-    "alert, and tried less often.",
+    "after its first waiting event was seen (settings). All that are due by time go into one batch; those "
+    "due by number go into another, which runs beside it. Batches whose run failed or vanished get a new "
+    "attempt after a back-off; after five they are stuck, which is an alert, and tried less often.",
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
@@ -68,10 +68,11 @@ def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float
         flush_rows=settings.flush_rows,
         flush_seconds=settings.flush_seconds,
     )
-    for group in share_out(ready, OVERLAP, WORTH_A_RUN):
-        planning.plan_batch(plan(group, settings.batch_max_rows), survey)
-        for backlog in group:
-            del waiting[backlog.tenant_id]
+    for lane in lanes(ready, settings.flush_rows):
+        for group in share_out(lane, OVERLAP, WORTH_A_RUN):
+            planning.plan_batch(plan(group, settings.batch_max_rows), survey)
+            for backlog in group:
+                del waiting[backlog.tenant_id]
     return waiting
 
 
@@ -80,13 +81,20 @@ def _first_seen(cursor: str | None) -> dict[UUID, float]:
 
 
 def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
+    flush_rows = load_settings().ingest.flush_rows
     for batch in batches:
         if batch.state == "planned" and batch.ready:
+            waiting = attempts.waiting_in(batch.batch_id)
+            bulk = max(waiting.values(), default=0) >= flush_rows
             yield dg.RunRequest(
                 run_key=run_key(batch),
                 run_config=run_config(batch.batch_id, batch.attempt),
-                tags={"pulse/batch": batch.batch_id, "pulse/attempt": str(batch.attempt)}
-                | tenant_tags(attempts.tenants_of(batch.batch_id)),
+                tags={
+                    "pulse/batch": batch.batch_id,
+                    "pulse/attempt": str(batch.attempt),
+                    "pulse/lane": "bulk" if bulk else "quick",
+                }
+                | tenant_tags(waiting),
             )
 
 
