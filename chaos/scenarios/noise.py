@@ -16,7 +16,8 @@ LIMIT = 1.5
 """How much longer, at p95, the others' events may wait beside noisy neighbours."""
 RATE, FLOOD = 40, 4_000
 """Events per second, of a quiet tenant and of the one that floods."""
-WARM_UP_S = 20.0
+WARM_UP_S = 100.0
+"""Until rollups are computed, too: that begins a minute after the first events."""
 FRESHNESS = """
 SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds) FROM (
     SELECT extract(epoch FROM settled_at - oldest_received)::float8 AS seconds FROM ingest_ranges

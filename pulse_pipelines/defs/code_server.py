@@ -31,6 +31,7 @@ from dagster._grpc.server import DagsterApiServer, DagsterGrpcServer, LoadedRepo
 from dagster._utils.log import configure_loggers
 
 LOOK_S = 10.0
+FORKED = "pulse_pipelines.defs.forked"
 _log = logging.getLogger("dagster.code_server")
 
 
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, lambda *_: ended.set())
     configure_loggers(log_level=options.log_level.upper())
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([DagsterApiServer.__module__, options.module])
+    context.set_forkserver_preload([options.module, FORKED])
     multiprocessing.forkserver.ensure_running()  # it imports while this process does
     _report_dead_runs()
     threads = FuturesAwareThreadPoolExecutor()
