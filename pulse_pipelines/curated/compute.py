@@ -19,6 +19,7 @@ from pulse_pipelines.curated.rollup import Part, Rollup
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets
+from pulse_pipelines.stages.aside import Aside
 from pulse_pipelines.stages.handles import Failure
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal, UserError
@@ -75,8 +76,9 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     atexit.unregister(spark.client._cleanup_ml_cache)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
+    pause = Aside()
     for rollup, inputs in wanted.items():
-        for outcome in _of_rollup(spark, rollup, inputs):
+        for outcome in _of_rollup(spark, rollup, inputs, pause):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
                 continue
@@ -118,7 +120,9 @@ def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None
 _Input = tuple[Pinned, tuple[date, ...]]
 
 
-def _of_rollup(spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input]) -> Iterator[Result | Failure]:
+def _of_rollup(
+    spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input], pause: Aside
+) -> Iterator[Result | Failure]:
     if rollup.problem:
         for pinned, days in inputs:
             problem = UserError(f"{rollup.source}: {rollup.problem}")
@@ -135,6 +139,7 @@ def _of_rollup(spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input]) ->
             together[alike].append((pinned, days[first : first + DAYS_PER_STATEMENT]))
     for group in together.values():
         for chunk in _chunks(group):
+            pause()
             yield from _of_chunk(spark, rollup, chunk)
 
 

@@ -5,6 +5,7 @@ can only ever name the same batch.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -90,6 +91,14 @@ def lanes(backlogs: Sequence[Backlog], flush_rows: int) -> tuple[list[Backlog], 
     """
     bulk = [backlog for backlog in backlogs if backlog.pending >= flush_rows]
     return [backlog for backlog in backlogs if backlog.pending < flush_rows], bulk
+
+
+def is_bulk(ranges: Iterable[OffsetRange], flush_rows: int) -> bool:
+    """Whether one tenant has `flush_rows` events in a batch of these ranges."""
+    waiting: Counter[UUID] = Counter()
+    for r in ranges:
+        waiting[r.tenant_id] += r.length
+    return max(waiting.values(), default=0) >= flush_rows
 
 
 def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:

@@ -9,7 +9,7 @@ import gc
 import pickle
 import random
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
@@ -19,8 +19,9 @@ from confluent_kafka import KafkaError, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.domain.batch import OffsetRange, spread
+from pulse_pipelines.domain.batch import OffsetRange, is_bulk, spread
 from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.stages.aside import Aside, never
 from pulse_pipelines.stages.conform import DeadLetter, Message, TopicConformer, raw_lines
 from pulse_pipelines.stages.files import UNRESOLVED, LakeWriter, token
 from pulse_pipelines.stages.handles import (
@@ -53,6 +54,8 @@ class DrainTask:
     plan: Plan
     """The whole plan without its ranges and with only the scopes that the task needs."""
     ranges: tuple[OffsetRange, ...]
+    bulk: bool
+    """A part of a batch that small ones go before."""
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
@@ -66,7 +69,8 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     topics: list[TopicDrained] = []
     failures: list[Failure] = []
     for ranges in [plan.ranges] if together else _by_tenant(plan.ranges):
-        tasks = [_task(plan, share) for share in spread(ranges, parallelism)]
+        bulk = is_bulk(ranges, load_settings().ingest.flush_rows)
+        tasks = [_task(plan, share, bulk) for share in spread(ranges, parallelism)]
         try:
             handles = run_tasks(spark, tasks, drain_task)
         except PySparkException as error:
@@ -84,32 +88,37 @@ def _by_tenant(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     return [tuple(own) for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)]
 
 
-def _task(plan: Plan, ranges: Sequence[OffsetRange]) -> DrainTask:
+def _task(plan: Plan, ranges: Sequence[OffsetRange], bulk: bool) -> DrainTask:
     scopes = {r.tenant_id: plan.scopes[r.tenant_id] for r in ranges}
-    return DrainTask(Plan(plan.batch_id, plan.attempt, (), scopes), tuple(ranges))
+    return DrainTask(Plan(plan.batch_id, plan.attempt, (), scopes), tuple(ranges), bulk)
 
 
 def drain_task(task: DrainTask) -> Iterator[bytes]:
     """One Spark task: a handle per topic, either what was drained or why it failed."""
     collecting = gc.isenabled()
     gc.disable()  # nothing in the loop makes cycles, and the collector would visit every event
+    pause = Aside() if task.bulk else never
     try:
         for ranges in _by_tenant(task.ranges):
-            yield pickle.dumps(_drain_safely(task.plan, ranges))
+            yield pickle.dumps(_drain_safely(task.plan, ranges, pause))
     finally:
         if collecting:
             gc.enable()
 
 
-def _drain_safely(plan: Plan, ranges: Sequence[OffsetRange]) -> TopicDrained | Failure:
+def _drain_safely(
+    plan: Plan, ranges: Sequence[OffsetRange], pause: Callable[[], None]
+) -> TopicDrained | Failure:
     tenant_id = ranges[0].tenant_id
     try:
-        return _drain_topic(plan, plan.scopes[tenant_id], ranges)
+        return _drain_topic(plan, plan.scopes[tenant_id], ranges, pause)
     except Exception as error:  # whatever it is, it must not become the neighbours' failure
         return Failure(tenant_id, "drain_and_conform", f"{type(error).__name__}: {error}")
 
 
-def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> TopicDrained:
+def _drain_topic(
+    plan: Plan, scope: Scope, ranges: Sequence[OffsetRange], pause: Callable[[], None]
+) -> TopicDrained:
     settings = load_settings()
     part = random.SystemRandom().getrandbits(62)
     counts = {r.partition: PartitionCount() for r in ranges}
@@ -123,11 +132,14 @@ def _drain_topic(plan: Plan, scope: Scope, ranges: Sequence[OffsetRange]) -> Top
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
         StagingWriter(plan, scope.tenant, part) as staging,
-        LakeWriter(scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1) as lake,
+        LakeWriter(
+            scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1, pause=pause
+        ) as lake,
     ):
         fail_point("drain.before_fetch")
         for messages in read(scope, ranges, counts, settings.ingest.chunk_rows):
             fail_point("drain.before_conform")
+            pause()
             conformed = conformer.chunk(messages)
             fail_point("drain.after_conform")
             for slug, table in conformed.tables.items():

@@ -5,7 +5,7 @@ large files. Encoding uses the core; uploads overlap it in threads.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -22,6 +22,7 @@ from isal import isal_zlib
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import metrics
+from pulse_pipelines.stages.aside import never
 from pulse_pipelines.stages.conform import RAW, days
 from pulse_pipelines.stages.handles import CandidateFile, RawObject
 from pulse_resources import object_store
@@ -53,13 +54,17 @@ class LakeWriter:
         bucket: of the object store.
         stem: begins every file name; unique to the task attempt.
         drop_copies: leave rows out whose id an earlier row of the same buffer has.
+        pause: called before each upload.
     """
 
-    def __init__(self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool) -> None:
+    def __init__(
+        self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool, pause: Callable[[], None] = never
+    ) -> None:
         self._tenant = tenant
         self._bucket = bucket
         self._stem = stem
         self._drop_copies = drop_copies
+        self._pause = pause
         self._number = 0
         self._rows: dict[str, tuple[Dataset, list[pa.Table]]] = {}
         self._raw: dict[tuple[str, date], list[bytes]] = {}
@@ -144,6 +149,7 @@ class LakeWriter:
         self._put(path, content)
 
     def _put(self, path: str, content: "bytes | pa.Buffer") -> None:
+        self._pause()
         if len(self._pending) >= 4 * UPLOADS:  # bounds what waits in memory
             self._pending.pop(0).result()
         self._pending.append(self._uploads.submit(put, path, content))

@@ -20,6 +20,7 @@ from pulse_pipelines.lake.upkeep import ancestry, compact, expire, history, raw,
 from pulse_pipelines.lake.upkeep.history import Done
 from pulse_pipelines.lake.upkeep.needs import Need, Task, by_table
 from pulse_pipelines.stages import datasets, rewrite
+from pulse_pipelines.stages.aside import Aside
 from pulse_resources import postgres
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.settings import load_settings
@@ -35,7 +36,9 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
         seconds: nothing new is begun after this long.
     """
     until = time.monotonic() + seconds
+    pause = Aside()
     for together in by_table(needs):
+        pause()
         if time.monotonic() > until:
             return
         dataset_id = together[0].dataset_id

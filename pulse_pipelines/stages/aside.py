@@ -1,0 +1,49 @@
+"""Small batches first: a task of a large one, or of what nobody waits for, stands aside while a small one runs.
+
+Cores are shared equally among all that want one, so beside a tenant that floods the batches of the others
+would take several times as long. Theirs are short: the large one loses little by waiting for them.
+"""
+
+import time
+
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+SMALL_BATCH_RUNS = """
+SELECT EXISTS (
+    SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
+        SELECT max(waiting) FROM (
+            SELECT sum(r.end_offset - r.start_offset) AS waiting FROM ingest_ranges r
+            WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL GROUP BY r.tenant_id) each
+    ) < %s)
+"""
+LOOK_S = 0.2
+NAP_S = 0.05
+
+
+class Aside:
+    """Called between pieces of work; waits at most as long as it has worked, so that the work gets done."""
+
+    def __init__(self) -> None:
+        self._resumed = self._looked = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        until = now + (now - self._resumed)
+        while (waits := _small_batch_runs()) and time.monotonic() < until:
+            time.sleep(NAP_S)
+        self._looked = time.monotonic()
+        if waits or self._looked - now > NAP_S:
+            self._resumed = self._looked
+
+
+def never() -> None:
+    """Instead of an `Aside`, for what is small itself."""
+
+
+def _small_batch_runs() -> bool:
+    flush_rows = load_settings().ingest.flush_rows
+    with postgres.transaction("pulse_pipeline") as connection:
+        return connection.execute(SMALL_BATCH_RUNS, [flush_rows]).fetchone() == (True,)
