@@ -1,9 +1,11 @@
-"""Small batches first: a task of a large one, or of what nobody waits for, stands aside while a small one runs.
+"""Small batches first: large ones, and what nobody waits for, stand aside while a small one runs.
 
 Cores are shared equally among all that want one, so beside a tenant that floods the batches of the others
 would take several times as long. Theirs are short: the large one loses little by waiting for them.
 """
 
+import multiprocessing
+import os
 import time
 
 from pulse_resources import postgres
@@ -19,6 +21,7 @@ SELECT EXISTS (
 """
 LOOK_S = 0.2
 NAP_S = 0.05
+NICENESS = 10
 
 
 class Aside:
@@ -41,6 +44,12 @@ class Aside:
 
 def never() -> None:
     """Instead of an `Aside`, for what is small itself."""
+
+
+def for_good() -> None:
+    """Leave this process, where it is a run's own, what cores the others do not want."""
+    if multiprocessing.parent_process():
+        os.nice(NICENESS)
 
 
 def _small_batch_runs() -> bool:

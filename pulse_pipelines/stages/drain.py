@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.domain.batch import OffsetRange, is_bulk, spread
+from pulse_pipelines.domain.batch import OffsetRange, spread
 from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.stages.aside import Aside, never
 from pulse_pipelines.stages.conform import DeadLetter, Message, TopicConformer, raw_lines
@@ -58,18 +58,20 @@ class DrainTask:
     """A part of a batch that small ones go before."""
 
 
-def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
+def drain(spark: SparkSession, plan: Plan, parallelism: int, *, bulk: bool = False) -> Drained:
     """Drain and conform all ranges of a plan, spread over `parallelism` Spark tasks.
 
     A topic that cannot be drained is a failure of its tenant; the others go on. Where a tenant's events
     kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
     its own, so that only the one at fault stays behind.
+
+    Args:
+        bulk: whether its tasks stand aside while a small batch runs.
     """
     together = plan.attempt <= SHARED_ATTEMPTS
     topics: list[TopicDrained] = []
     failures: list[Failure] = []
     for ranges in [plan.ranges] if together else _by_tenant(plan.ranges):
-        bulk = is_bulk(ranges, load_settings().ingest.flush_rows)
         tasks = [_task(plan, share, bulk) for share in spread(ranges, parallelism)]
         try:
             handles = run_tasks(spark, tasks, drain_task)

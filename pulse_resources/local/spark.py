@@ -26,8 +26,8 @@ DOWNLOAD = jars(
 )
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_OVERLAP = 3
-"""Batches that find a slot for each of their tasks at once: most often two large ones and a small one. The
+_OVERLAP = 2
+"""Batches that find a slot for each of their tasks at once, a large one and a small one, say. The
 kernel divides the cores among them better than a queue in which a large batch's tasks come first."""
 # Jobs share the slots equally instead of the first taking them all: a batch that comes while upkeep rewrites
 # a day gets the next one that a task gives back. (A client cannot choose a pool through Spark Connect.)

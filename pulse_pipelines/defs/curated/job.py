@@ -15,6 +15,7 @@ from pulse_pipelines.curated.run import curate as curate_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.assets import COMPUTED, POOL, curated_key, described
 from pulse_pipelines.defs.datasets.report import log_together
+from pulse_pipelines.stages import aside
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
@@ -41,6 +42,7 @@ class CurateConfig(dg.Config):
 def compute_what_is_due(
     context: dg.OpExecutionContext, config: CurateConfig, pyspark: LazyPySparkResource
 ) -> None:
+    aside.for_good()
     team = rollups.team_rollups()
     since = datetime.fromisoformat(config.since) if config.since else datetime.min.replace(tzinfo=UTC)
     waiting = survey(team, since).days

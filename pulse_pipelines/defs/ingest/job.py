@@ -7,7 +7,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
-from pulse_pipelines.stages import dead_letter, dedup, drain, settle
+from pulse_pipelines.stages import aside, dead_letter, dedup, drain, settle
 from pulse_pipelines.stages import land as landing
 from pulse_pipelines.stages.handles import Drained, Failure, Gated, Landed, Settled
 from pulse_resources.errors import Transient
@@ -24,7 +24,8 @@ from pulse_resources.settings import load_settings
 def drain_and_conform(
     context: dg.OpExecutionContext, attempt: BatchAttempt, pyspark: LazyPySparkResource
 ) -> Drained:
-    drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
+    parallelism = load_settings().spark.parallelism
+    drained = drain.drain(pyspark.spark_session, attempt.plan, parallelism, bulk=attempt.bulk)
     counts = [count for topic in drained.topics for count in topic.partitions.values()]
     context.add_output_metadata(
         {
@@ -66,7 +67,8 @@ def land(
     attempt: BatchAttempt,
     pyspark: LazyPySparkResource,
 ) -> Landed:
-    landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
+    parallelism = load_settings().spark.parallelism
+    landed = landing.land(pyspark.spark_session, gated, parallelism, bulk=attempt.bulk)
     context.add_output_metadata(
         {"tables": len(landed.tables), "refused_datasets": len(landed.refused)} | _failed(landed.failures)
     )
@@ -113,7 +115,9 @@ def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Sett
     "checks of the datasets that were touched. Fails the run when a tenant could not be settled, so "
     "that the sensor starts another attempt for the rest."
 )
-def report(context: dg.OpExecutionContext, settled: Settled) -> None:
+def report(context: dg.OpExecutionContext, settled: Settled, attempt: BatchAttempt) -> None:
+    if attempt.bulk:
+        aside.for_good()
     report_batch(context, settled)
     if settled.failures:
         raise Transient(

@@ -11,6 +11,7 @@ from pulse_pipelines.defs.datasets.assets import asset_key
 from pulse_pipelines.lake.upkeep.history import Done
 from pulse_pipelines.lake.upkeep.needs import needs
 from pulse_pipelines.lake.upkeep.run import run
+from pulse_pipelines.stages import aside
 from pulse_resources.errors import Terminal
 from pulse_resources.settings import load_settings
 
@@ -37,6 +38,7 @@ class UpkeepConfig(dg.Config):
 def give_tables_what_they_need(
     context: dg.OpExecutionContext, config: UpkeepConfig, pyspark: LazyPySparkResource
 ) -> None:
+    aside.for_good()
     wanted = needs(config.tenant, config.dataset, recent=config.recent)
     done: list[Done] = []
     seconds = load_settings().upkeep.run_seconds
