@@ -46,20 +46,27 @@ def batch_id(ranges: Iterable[OffsetRange]) -> str:
 
 
 def due(
-    backlogs: Iterable[Backlog],
+    backlogs: Sequence[Backlog],
     waiting_since: Mapping[UUID, float],
     now: float,
     *,
     flush_rows: int,
     flush_seconds: float,
 ) -> list[Backlog]:
-    """The backlogs to flush now: large enough, or first seen waiting long enough ago (seconds)."""
-    return [
-        backlog
-        for backlog in backlogs
-        if backlog.pending >= flush_rows
-        or (backlog.pending and now - waiting_since.get(backlog.tenant_id, now) >= flush_seconds)
-    ]
+    """The backlogs to flush now: large enough, or first seen waiting long enough ago (seconds).
+
+    What has waited half as long goes along with the latter: one batch costs less than two, and tenants
+    that once went together are due together from then on.
+    """
+
+    def waits(backlog: Backlog, seconds: float) -> bool:
+        return bool(backlog.pending) and now - waiting_since.get(backlog.tenant_id, now) >= seconds
+
+    large = [b for b in backlogs if b.pending >= flush_rows]
+    small = [b for b in backlogs if b.pending < flush_rows]
+    if any(waits(b, flush_seconds) for b in small):
+        return large + [b for b in small if waits(b, flush_seconds / 2)]
+    return large
 
 
 def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
