@@ -30,6 +30,7 @@ QUICK = {"PULSE_INGEST__FLUSH_SECONDS": "3"}
 SETTINGS: dict[Kind, dict[str, str]] = {
     Kind.PLAIN: {},
     Kind.DAGSTER: QUICK,
+    Kind.DEFAULTS: {},
     Kind.CLOCKS: QUICK | {"PULSE_INGEST__ATTEMPT_SECONDS": "60"},  # nobody waits until an hour is over
 }
 

@@ -33,6 +33,8 @@ class Kind(IntEnum):
     """Dagster and the API, as in production, and disks that can be full."""
     CLOCKS = 2
     """Dagster and the API, and clocks that can be wrong."""
+    DEFAULTS = 3
+    """Dagster and the API, with the settings that Pulse has where nobody sets any."""
 
 
 DISK_MIB = {"postgres": 1024, "main": 2048, "scratch": 64}

@@ -16,7 +16,7 @@ SCENARIOS = (
     Scenario(
         "a tenant floods (100 times the others), one is all bad, one has lost its table",
         noise.run,
-        on=Kind.DAGSTER,
+        on=Kind.DEFAULTS,
     ),
     *(Scenario(n, partial(outages.run, f), on=Kind.DAGSTER) for n, f in outages.FAULTS.items()),
     *(Scenario(n, partial(outages.run, f), on=Kind.CLOCKS) for n, f in outages.CLOCKS.items()),

@@ -11,7 +11,7 @@ from chaos.traffic import Traffic, settled_until
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 
-PHASE_S = 60.0
+PHASE_S = 150.0
 LIMIT = 1.5
 """How much longer, at p95, the others' events may wait beside noisy neighbours."""
 RATE, FLOOD = 40, 4_000
