@@ -22,6 +22,7 @@ from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import raw
+from pulse_pipelines.stages.aside import Aside
 from pulse_pipelines.stages.conform import DeadLetter, Message
 from pulse_pipelines.stages.drain import CHUNK_BYTES
 from pulse_pipelines.stages.files import LakeWriter, position, token
@@ -110,7 +111,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
     settings = load_settings()
     conformer = DayRows(task.tenant, task.dataset, task.day, task.version, settings.ingest)
     stem = f"{task.backfill_id}-{token()}"
-    lake = LakeWriter(task.tenant, settings.object_store.bucket, stem, drop_copies=False)
+    lake = LakeWriter(task.tenant, settings.object_store.bucket, stem, drop_copies=False, pause=Aside())
     rows = others = 0
     refused: list[DeadLetter] = []
     landing: list[Landing] = []

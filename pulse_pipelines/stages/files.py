@@ -22,7 +22,6 @@ from isal import isal_zlib
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import metrics
-from pulse_pipelines.stages.aside import never
 from pulse_pipelines.stages.conform import RAW, days
 from pulse_pipelines.stages.handles import CandidateFile, RawObject
 from pulse_resources import object_store
@@ -58,7 +57,7 @@ class LakeWriter:
     """
 
     def __init__(
-        self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool, pause: Callable[[], None] = never
+        self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool, pause: Callable[[], None]
     ) -> None:
         self._tenant = tenant
         self._bucket = bucket
