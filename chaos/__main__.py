@@ -68,7 +68,7 @@ def run(
         _show(result)
         passed.append(result.passed)
         if page:
-            report.keep(PAGE, result)
+            report.keep(PAGE, result, [scenario.name for scenario in SCENARIOS])
     if not all(passed):
         raise typer.Exit(1)
 

@@ -52,8 +52,12 @@ class Kept(BaseModel):
 _KEPT = TypeAdapter(dict[str, Kept])
 
 
-def keep(page: Path, result: Result) -> None:
-    """Put a result in the place of the last one of its scenario, and write the page anew."""
+def keep(page: Path, result: Result, order: Sequence[str]) -> None:
+    """Put a result in the place of the last one of its scenario, and write the page anew.
+
+    Args:
+        order: of the scenarios' names on the page; those that it lacks are on it no more.
+    """
     file = page.with_suffix(".json")
     kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
     command = ["git", "rev-parse", "--short=9", "HEAD"]
@@ -62,6 +66,7 @@ def keep(page: Path, result: Result) -> None:
     kept[result.name] = Kept(
         result=result, day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory
     )
+    kept = {name: kept[name] for name in order if name in kept}
     file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
     page.write_text(_page(list(kept.values())))
 
