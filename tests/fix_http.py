@@ -69,7 +69,7 @@ class served:  # noqa: N801 - used as a context manager
     """A server with an app of its own, while the block runs."""
 
     def __enter__(self) -> Api:
-        port = ports.choose(8000, ())
+        port = ports.choose(8001, ())  # 8000 is the service's own, which may come later
         config = uvicorn.Config(create_app(), port=port, log_config=None, access_log=False, ws="none")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
