@@ -15,7 +15,6 @@ from pulse_pipelines.domain.batch import (
     batch_id,
     due,
     is_bulk,
-    lanes,
     plan,
     share_out,
     spread,
@@ -68,28 +67,33 @@ def test_a_topic_is_due_when_it_is_large_or_has_waited() -> None:
     since = {old.tenant_id: 70.0, young.tenant_id: 85.1, empty.tenant_id: 0.0}
     limits = {"flush_rows": 100, "flush_seconds": 30.0}
     backlogs = [large, old, young, unseen, empty]
-    assert due(backlogs, since, 100.0, **limits) == [large, old]
-    assert due(backlogs, since, 99.9, **limits) == [large]
+    assert due(backlogs, since, 100.0, **limits) == ([old], [large])
+    assert due(backlogs, since, 99.9, **limits) == ([], [large])
 
 
 def test_a_topic_that_has_waited_half_as_long_goes_along() -> None:
     old, half, young = (backlog(n, 1) for n in (1, 2, 3))
     since = {old.tenant_id: 70.0, half.tenant_id: 85.0, young.tenant_id: 85.1}
-    assert due([young, half, old], since, 100.0, flush_rows=100, flush_seconds=30.0) == [half, old]
-    assert due([young, half], since, 100.0, flush_rows=100, flush_seconds=30.0) == []
+    assert due([young, half, old], since, 100.0, flush_rows=100, flush_seconds=30.0) == ([half, old], [])
+    assert due([young, half], since, 100.0, flush_rows=100, flush_seconds=30.0) == ([], [])
 
 
 def test_large_topics_and_small_ones_are_in_different_lanes() -> None:
     backlogs = [backlog(n, size) for n, size in enumerate((100, 99, 5_000, 1), 1)]
-    quick, bulk = lanes(backlogs, flush_rows=100)
+    since = {b.tenant_id: 0.0 for b in backlogs}
+    quick, bulk = due(backlogs, since, 30.0, flush_rows=100, flush_seconds=30.0)
     assert [b.pending for b in quick] == [99, 1]
     assert [b.pending for b in bulk] == [100, 5_000]
-    assert is_bulk(backlog(1, 60, 40).ranges, 100)
-    assert not is_bulk([*backlog(1, 60).ranges, *backlog(2, 99).ranges], 100)
+
+
+def test_a_batch_is_bulk_by_its_largest_tenant() -> None:
+    assert is_bulk([1, 100], 100)
+    assert not is_bulk([60, 99], 100)
+    assert not is_bulk([], 100)
 
 
 def test_pending_counts_all_partitions() -> None:
-    (found,) = due([backlog(1, 60, 40)], {}, 0.0, flush_rows=100, flush_seconds=30.0)
+    _, (found,) = due([backlog(1, 60, 40)], {}, 0.0, flush_rows=100, flush_seconds=30.0)
     assert found.pending == 100
 
 

@@ -1,5 +1,8 @@
 """Whoever floods waits: batches of their own, runs of their own, tasks that stand aside for small ones."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import dagster as dg
@@ -89,3 +92,15 @@ def test_a_large_batch_stands_aside_at_most_as_long_as_it_has_worked(
             assert waited(after=1) == 0, "the other one is large, too"
     attempts.next_attempt(batch, 1, "given up")
     assert waited(after=1) == 0, "it runs no more"
+
+
+def niceness_after_standing_aside() -> int:
+    aside.for_good()
+    return os.nice(0)
+
+
+def test_a_run_of_its_own_stands_aside_for_good_and_its_parent_does_not() -> None:
+    before = os.nice(0)
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as runs:
+        assert runs.submit(niceness_after_standing_aside).result() == before + aside.NICENESS
+    assert niceness_after_standing_aside() == before

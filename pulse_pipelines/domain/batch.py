@@ -5,7 +5,6 @@ can only ever name the same batch.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -52,21 +51,27 @@ def due(
     *,
     flush_rows: int,
     flush_seconds: float,
-) -> list[Backlog]:
-    """The backlogs to flush now: large enough, or first seen waiting long enough ago (seconds).
+) -> tuple[list[Backlog], list[Backlog]]:
+    """The backlogs to flush now: first seen waiting long enough ago (seconds); bulk (see `is_bulk`).
 
-    What has waited half as long goes along with the latter: one batch costs less than two, and tenants
-    that once went together are due together from then on.
+    What has waited half as long goes along with the former: one batch costs less than two, and tenants
+    that once went together are due together from then on. The two are never in one batch: all of a batch
+    settle together at its end, which a tenant that floods is far from when the others could be done.
     """
 
     def waits(backlog: Backlog, seconds: float) -> bool:
         return bool(backlog.pending) and now - waiting_since.get(backlog.tenant_id, now) >= seconds
 
-    large = [b for b in backlogs if b.pending >= flush_rows]
-    small = [b for b in backlogs if b.pending < flush_rows]
+    bulk = [b for b in backlogs if is_bulk([b.pending], flush_rows)]
+    small = [b for b in backlogs if not is_bulk([b.pending], flush_rows)]
     if any(waits(b, flush_seconds) for b in small):
-        return large + [b for b in small if waits(b, flush_seconds / 2)]
-    return large
+        return [b for b in small if waits(b, flush_seconds / 2)], bulk
+    return [], bulk
+
+
+def is_bulk(waiting: Iterable[int], flush_rows: int) -> bool:
+    """Whether one of the tenants of a batch, of whom so many events wait, has `flush_rows` of them."""
+    return max(waiting, default=0) >= flush_rows
 
 
 def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
@@ -88,24 +93,6 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
                 grant -= length
                 left -= length
     return taken
-
-
-def lanes(backlogs: Sequence[Backlog], flush_rows: int) -> tuple[list[Backlog], list[Backlog]]:
-    """Quick and bulk: a topic with `flush_rows` events is never in one batch with those that have fewer.
-
-    All of a batch settle together at its end, which a tenant that floods is far from when the others, who
-    were due because they had waited, could be done.
-    """
-    bulk = [backlog for backlog in backlogs if backlog.pending >= flush_rows]
-    return [backlog for backlog in backlogs if backlog.pending < flush_rows], bulk
-
-
-def is_bulk(ranges: Iterable[OffsetRange], flush_rows: int) -> bool:
-    """Whether one tenant has `flush_rows` events in a batch of these ranges."""
-    waiting: Counter[UUID] = Counter()
-    for r in ranges:
-        waiting[r.tenant_id] += r.length
-    return max(waiting.values(), default=0) >= flush_rows
 
 
 def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:

@@ -7,10 +7,12 @@ would take several times as long. Theirs are short: the large one loses little b
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
+# Not one of its tenants has so many events: what `domain.batch.is_bulk` says of what is planned.
 SMALL_BATCH_RUNS = """
 SELECT EXISTS (
     SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
@@ -42,8 +44,9 @@ class Aside:
             self._resumed = self._looked
 
 
-def never() -> None:
-    """Instead of an `Aside`, for what is small itself."""
+def between_pieces(bulk: bool) -> Callable[[], None]:
+    """What a batch's tasks call between pieces of their work: a small batch's never wait."""
+    return Aside() if bulk else lambda: None
 
 
 def for_good() -> None:

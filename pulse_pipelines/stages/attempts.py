@@ -9,14 +9,14 @@ import logging
 import os
 import signal
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
 
-from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.batch import OffsetRange, is_bulk
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets
@@ -157,7 +157,11 @@ def load_plan(batch: str, number: int) -> Plan:
         )
         for tenant_id, slug, topic_id, bases in tenants
     }
-    return Plan(batch, number, ranges, scopes)
+    waiting: Counter[UUID] = Counter()
+    for r in ranges:
+        waiting[r.tenant_id] += r.length
+    bulk = is_bulk(waiting.values(), load_settings().ingest.flush_rows)
+    return Plan(batch, number, ranges, scopes, bulk)
 
 
 def next_attempt(batch: str, number: int, error: str) -> None:

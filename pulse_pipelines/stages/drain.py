@@ -10,7 +10,7 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import groupby
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.batch import OffsetRange, spread
 from pulse_pipelines.domain.event import Reason
-from pulse_pipelines.stages.aside import Aside, never
+from pulse_pipelines.stages import aside
 from pulse_pipelines.stages.conform import DeadLetter, Message, TopicConformer, raw_lines
 from pulse_pipelines.stages.files import UNRESOLVED, LakeWriter, token
 from pulse_pipelines.stages.handles import (
@@ -49,30 +49,18 @@ SILENCE_S = 30.0
 """A broker that sends nothing for this long while messages are due counts as unreachable."""
 
 
-@dataclass(frozen=True)
-class DrainTask:
-    plan: Plan
-    """The whole plan without its ranges and with only the scopes that the task needs."""
-    ranges: tuple[OffsetRange, ...]
-    bulk: bool
-    """A part of a batch that small ones go before."""
-
-
-def drain(spark: SparkSession, plan: Plan, parallelism: int, *, bulk: bool = False) -> Drained:
+def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     """Drain and conform all ranges of a plan, spread over `parallelism` Spark tasks.
 
     A topic that cannot be drained is a failure of its tenant; the others go on. Where a tenant's events
     kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
     its own, so that only the one at fault stays behind.
-
-    Args:
-        bulk: whether its tasks stand aside while a small batch runs.
     """
     together = plan.attempt <= SHARED_ATTEMPTS
     topics: list[TopicDrained] = []
     failures: list[Failure] = []
     for ranges in [plan.ranges] if together else _by_tenant(plan.ranges):
-        tasks = [_task(plan, share, bulk) for share in spread(ranges, parallelism)]
+        tasks = [_share(plan, part) for part in spread(ranges, parallelism)]
         try:
             handles = run_tasks(spark, tasks, drain_task)
         except PySparkException as error:
@@ -90,19 +78,20 @@ def _by_tenant(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     return [tuple(own) for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)]
 
 
-def _task(plan: Plan, ranges: Sequence[OffsetRange], bulk: bool) -> DrainTask:
+def _share(plan: Plan, ranges: Sequence[OffsetRange]) -> Plan:
+    """The part of a plan that one task drains."""
     scopes = {r.tenant_id: plan.scopes[r.tenant_id] for r in ranges}
-    return DrainTask(Plan(plan.batch_id, plan.attempt, (), scopes), tuple(ranges), bulk)
+    return replace(plan, ranges=tuple(ranges), scopes=scopes)
 
 
-def drain_task(task: DrainTask) -> Iterator[bytes]:
+def drain_task(plan: Plan) -> Iterator[bytes]:
     """One Spark task: a handle per topic, either what was drained or why it failed."""
     collecting = gc.isenabled()
     gc.disable()  # nothing in the loop makes cycles, and the collector would visit every event
-    pause = Aside() if task.bulk else never
+    pause = aside.between_pieces(plan.bulk)
     try:
-        for ranges in _by_tenant(task.ranges):
-            yield pickle.dumps(_drain_safely(task.plan, ranges, pause))
+        for ranges in _by_tenant(plan.ranges):
+            yield pickle.dumps(_drain_safely(plan, ranges, pause))
     finally:
         if collecting:
             gc.enable()

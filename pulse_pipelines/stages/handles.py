@@ -30,6 +30,8 @@ class Plan:
     attempt: int
     ranges: tuple[OffsetRange, ...]
     scopes: Mapping[UUID, Scope]
+    bulk: bool
+    """Whether batches that are not go before it (see `aside`)."""
 
     @property
     def ids_table(self) -> str:

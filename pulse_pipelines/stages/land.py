@@ -22,8 +22,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import columns, files, metrics, recast
-from pulse_pipelines.stages.aside import Aside, never
+from pulse_pipelines.stages import aside, columns, files, metrics, recast
 from pulse_pipelines.stages.handles import (
     CandidateFile,
     DayLanding,
@@ -51,10 +50,10 @@ class LandDataset:
     dataset: Dataset
     candidates: tuple[CandidateFile, ...]
     duplicates: Positions
-    bulk: bool = False
+    bulk: bool
 
 
-def land(spark: SparkSession, gated: Gated, parallelism: int, *, bulk: bool = False) -> Landed:
+def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
     """Stage all datasets of the batch, spread over `parallelism` Spark tasks."""
     plan = gated.drained.plan
     failed = {failure.tenant_id for failure in (*gated.drained.failures, *gated.failures)}
@@ -70,7 +69,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int, *, bulk: bool = Fa
             dataset,
             tuple(candidates[dataset.dataset_id]),
             _in_files(gated, dataset.dataset_id),
-            bulk,
+            plan.bulk,
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets
@@ -132,7 +131,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
     location = current_location(work.tenant.tenant_id, name)
     kept: list[CandidateFile] = []
     days: dict[date, DayLanding] = {}
-    pause = Aside() if work.bulk else never
+    pause = aside.between_pieces(work.bulk)
     for candidate in work.candidates:
         pause()
         clean = _without_duplicates(work.dataset, candidate, work.duplicates)

@@ -6,10 +6,8 @@ from contextlib import contextmanager
 import dagster as dg
 from pydantic import PrivateAttr
 
-from pulse_pipelines.domain.batch import is_bulk
 from pulse_pipelines.stages import attempts, staging
 from pulse_pipelines.stages.handles import Plan
-from pulse_resources.settings import load_settings
 
 
 class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -34,11 +32,6 @@ class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
         """What this attempt has to settle."""
         assert self._plan is not None, "the resource is not initialised"  # noqa: S101
         return self._plan
-
-    @property
-    def bulk(self) -> bool:
-        """Whether small batches go before it."""
-        return is_bulk(self.plan.ranges, load_settings().ingest.flush_rows)
 
     def give_up(self, error: str) -> None:
         """Let the sensor plan the next attempt."""

@@ -24,8 +24,7 @@ from pulse_resources.settings import load_settings
 def drain_and_conform(
     context: dg.OpExecutionContext, attempt: BatchAttempt, pyspark: LazyPySparkResource
 ) -> Drained:
-    parallelism = load_settings().spark.parallelism
-    drained = drain.drain(pyspark.spark_session, attempt.plan, parallelism, bulk=attempt.bulk)
+    drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
     counts = [count for topic in drained.topics for count in topic.partitions.values()]
     context.add_output_metadata(
         {
@@ -61,14 +60,8 @@ def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
     "touched Iceberg tables in Spark tasks. Still invisible to readers.",
     tags={"kind": "iceberg"},
 )
-def land(
-    context: dg.OpExecutionContext,
-    gated: Gated,
-    attempt: BatchAttempt,
-    pyspark: LazyPySparkResource,
-) -> Landed:
-    parallelism = load_settings().spark.parallelism
-    landed = landing.land(pyspark.spark_session, gated, parallelism, bulk=attempt.bulk)
+def land(context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource) -> Landed:
+    landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
     context.add_output_metadata(
         {"tables": len(landed.tables), "refused_datasets": len(landed.refused)} | _failed(landed.failures)
     )
@@ -115,8 +108,8 @@ def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Sett
     "checks of the datasets that were touched. Fails the run when a tenant could not be settled, so "
     "that the sensor starts another attempt for the rest."
 )
-def report(context: dg.OpExecutionContext, settled: Settled, attempt: BatchAttempt) -> None:
-    if attempt.bulk:
+def report(context: dg.OpExecutionContext, settled: Settled) -> None:
+    if settled.plan.bulk:
         aside.for_good()
     report_batch(context, settled)
     if settled.failures:

@@ -13,7 +13,7 @@ import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.domain.batch import due, lanes, plan, share_out
+from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
 from pulse_pipelines.stages import attempts
 from pulse_pipelines.stages import plan as planning
 from pulse_pipelines.stages.attempts import OpenBatch
@@ -61,14 +61,8 @@ def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float
     now = time.time()
     # A clock set back must not make events wait: what was seen in the future was seen just now.
     waiting = {tenant_id: min(first_seen.get(tenant_id, now), now) for tenant_id in survey.waiting}
-    ready = due(
-        survey.backlogs,
-        waiting,
-        now,
-        flush_rows=settings.flush_rows,
-        flush_seconds=settings.flush_seconds,
-    )
-    for lane in lanes(ready, settings.flush_rows):
+    rows, seconds = settings.flush_rows, settings.flush_seconds
+    for lane in due(survey.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
         for group in share_out(lane, OVERLAP, WORTH_A_RUN):
             planning.plan_batch(plan(group, settings.batch_max_rows), survey)
             for backlog in group:
@@ -85,14 +79,13 @@ def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
     for batch in batches:
         if batch.state == "planned" and batch.ready:
             waiting = attempts.waiting_in(batch.batch_id)
-            bulk = max(waiting.values(), default=0) >= flush_rows
             yield dg.RunRequest(
                 run_key=run_key(batch),
                 run_config=run_config(batch.batch_id, batch.attempt),
                 tags={
                     "pulse/batch": batch.batch_id,
                     "pulse/attempt": str(batch.attempt),
-                    "pulse/lane": "bulk" if bulk else "quick",
+                    "pulse/lane": "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
                 }
                 | tenant_tags(waiting),
             )
