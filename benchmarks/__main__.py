@@ -56,11 +56,14 @@ def throughput(
     ):
         table.add_row(what, f"{rate:,.0f}", f"{rate / found.rate:.2f}")
     console.print(table)
-    table = Table("processor time of Pulse", "µs/event", "share")
-    spent = found.processor_seconds
-    for kind, seconds in spent.most_common():
-        table.add_row(kind, f"{seconds / events * 1e6:.2f}", f"{seconds / spent.total():.0%}")
-    console.print(table)
+    for title, spent in (
+        ("processor time of Pulse, by service", found.processor_seconds),
+        ("time of Pulse, by step", found.step_seconds),
+    ):
+        table = Table(title, "µs/event", "share")
+        for part, seconds in spent.most_common():
+            table.add_row(part, f"{seconds / events * 1e6:.2f}", f"{seconds / spent.total():.0%}")
+        console.print(table)
 
 
 @app.command()

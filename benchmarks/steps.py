@@ -1,11 +1,18 @@
-"""One batch through the real job, in this process: how long each step took."""
+"""How long the steps of a batch took: of one that runs in this process, and of the runs of a stack."""
 
+from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 
 import dagster as dg
 
+from benchmarks.control_room import ask
 from chaos import inside
+from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.domain.tenant import Tenant
+
+STEPS = """query Steps($filter: RunsFilter!) { runsOrError(filter: $filter) { ... on Runs { results {
+    stepStats { stepKey startTime endTime } } } } }"""
 
 
 def run_batch(tenants: Iterable[Tenant]) -> dict[str, float]:
@@ -22,3 +29,13 @@ def run_batch(tenants: Iterable[Tenant]) -> dict[str, float]:
         for event in done.all_events
         if event.event_type == dg.DagsterEventType.STEP_SUCCESS and event.step_key
     }
+
+
+def of_runs(since: datetime) -> Counter[str]:
+    """Seconds by step of all runs of `ingest` that began since then, as Dagster noted them."""
+    chosen = {"pipelineName": ingest.name, "createdAfter": since.timestamp()}
+    spent: Counter[str] = Counter()
+    for run in ask(STEPS, {"filter": chosen})["runsOrError"]["results"]:
+        for step in run["stepStats"]:
+            spent[step["stepKey"]] += step["endTime"] - step["startTime"]
+    return spent

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from benchmarks import cpu, load, peers, sensors
+from benchmarks import cpu, load, peers, sensors, steps
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.defs.curated.job import curate
@@ -30,6 +30,8 @@ class Measured:
     """The same, without the time in which no batch was worked on."""
     processor_seconds: Counter[str]
     """Of Pulse, by service."""
+    step_seconds: Counter[str]
+    """Of Pulse, by step of its runs, of which two go on at a time."""
     peers: list[tuple[str, float]]
     """What each is, and its events per second."""
 
@@ -53,7 +55,9 @@ def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: 
     with cpu.sampled() as spent:
         sensors.start(lambda name: name == sensors.INGEST)
         wait_until_settled(console, owners, before, events)
-    return Measured(size, events / wall_seconds(since), events / busy_seconds(since), spent, rates)
+    sensors.wait_until_idle()
+    rate, busy_rate = events / wall_seconds(since), events / busy_seconds(since)
+    return Measured(size, rate, busy_rate, spent, steps.of_runs(since), rates)
 
 
 def wall_seconds(since: datetime) -> float:
