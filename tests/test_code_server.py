@@ -18,7 +18,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from pulse_resources.local import ports
 
 MODULE = """
-import os, pathlib, time
+import gc, os, pathlib, time
 import dagster
 IMPORTED_BY = os.getpid()
 HERE = pathlib.Path(__file__).parent
@@ -28,7 +28,7 @@ if (HERE / "away").exists():
 
 @dagster.op
 def look():
-    (HERE / "look.part").write_text(f"{IMPORTED_BY} {os.getppid()} {os.getpid()}")
+    (HERE / "look.part").write_text(f"{gc.get_freeze_count()} {IMPORTED_BY} {os.getppid()} {os.getpid()}")
     (HERE / "look.part").rename(HERE / "look")
     while (HERE / "stay").exists():
         time.sleep(0.1)
@@ -101,9 +101,10 @@ def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) ->
         _until(lambda: _loaded(port))
         for _ in range(2):
             _launch(folder, port)
-            imported_by, parent, pid = map(int, (folder / "look").read_text().split())
+            frozen, imported_by, parent, pid = map(int, (folder / "look").read_text().split())
             assert imported_by == parent != server.pid
             assert pid != parent
+            assert frozen > 100_000, "`forked` was not imported to its end, which nobody would be told"
         server.terminate()
         assert server.wait(60) == 0
 
