@@ -1,4 +1,4 @@
-"""Spark's Python workers are forked from a daemon that has imported what their tasks need."""
+"""What Spark holds beside tasks: forked Python workers, their daemon, connections to the catalog."""
 
 import os
 import socket
@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
+from chaos.surroundings import superuser
 from chaos.waiting import wait
 from pulse_pipelines import spark_daemon
 from pulse_resources import spark
+from pulse_resources.local.spark import CATALOG
 from pulse_resources.settings import Settings
 
 DAEMON = "from pulse_pipelines import spark_daemon; spark_daemon.LOOK_S = 0.7; spark_daemon.main()"
@@ -64,3 +66,38 @@ def test_a_daemon_without_workers_leaves() -> None:
             time.sleep(5)
             assert process.poll() is None, "it has a worker"
         assert process.wait(30) == 0
+
+
+OF_SPARK = "usename = 'pulse_catalog' AND application_name LIKE '%JDBC%'"
+
+
+def connections() -> int:
+    """Those that Spark has to the catalog."""
+    with superuser() as connection:
+        row = connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {OF_SPARK}").fetchone()
+    return int(row[0]) if row else 0
+
+
+def use_catalog(session: SparkSession) -> None:
+    session.sql(f"SHOW NAMESPACES IN {CATALOG}").count()
+
+
+def test_a_session_whose_connections_were_ended_takes_others(stack: Settings) -> None:
+    with spark.session() as session:
+        use_catalog(session)
+        assert connections()
+        with superuser() as connection:
+            connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OF_SPARK}")
+        use_catalog(session)
+
+
+@pytest.mark.slow
+def test_sessions_that_ended_leave_no_connection_behind(stack: Settings) -> None:
+    with spark.session() as lasting:
+        use_catalog(lasting)
+        for _ in range(3):
+            with spark.session() as short:
+                use_catalog(short)
+        assert connections() >= 4
+        wait(lambda: not connections(), "connections of sessions that ended stay", 90)
+        use_catalog(lasting)

@@ -26,6 +26,7 @@ DOWNLOAD = jars(
 )
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_IDLE_S = 30
 _OVERLAP = 2
 """Batches that find a slot for each of their tasks at once, a large one and a small one, say. The
 kernel divides the cores among them better than a queue in which a large batch's tasks come first."""
@@ -145,15 +146,19 @@ def catalog(settings: Settings) -> dict[str, str]:
     """Spark's view of the Iceberg catalog that pyiceberg's SqlCatalog shares; holds secrets."""
     postgres, store = settings.postgres, settings.object_store
     prefix = f"spark.sql.catalog.{CATALOG}"
-    uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"
+    # Iceberg never closes a connection of a session that has ended: Postgres does.
+    options = f"currentSchema=iceberg_catalog&options=-c%20idle_session_timeout={_IDLE_S}s"
+    uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}?{options}"
     return {
         "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": f"{uri}?currentSchema=iceberg_catalog",
+        f"{prefix}.uri": uri,
         f"{prefix}.jdbc.user": "pulse_catalog",
         f"{prefix}.jdbc.password": postgres.role_passwords["pulse_catalog"].get_secret_value(),
         f"{prefix}.jdbc.schema-version": "V1",
+        # Ended by Postgres, for either reason: the next query takes another connection.
+        f"{prefix}.retryable_status_codes": "57P01,57P05",
         # Migrations make the catalog's tables; the role could not.
         f"{prefix}.init-catalog-tables": "false",
         f"{prefix}.warehouse": f"s3://{store.bucket}/iceberg",
