@@ -58,8 +58,8 @@ format: setup ## Rewrite the code in the house format
 chaos: setup ## Break it in every way it promises to survive, for hours (ARGS="run --only kafka" for a part)
 	$(BIN)/python -m chaos $(or $(ARGS),run --page)
 
-bench: setup ## Run the benchmarks and compare them with the goals
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: setup ## Compare Pulse with its peers and with the goals (ARGS=--help: what else is measured)
+	$(BIN)/python -m benchmarks $(or $(ARGS),throughput)
 
 lock: ## Resolve requirements.lock anew from pyproject.toml
 	@$(PYTHON) -m venv --clear .venv-lock

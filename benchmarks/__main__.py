@@ -32,6 +32,9 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.local.status import status
 from pulse_resources.settings import load_settings
 
+GOAL = 60_000
+"""Events per second, on two cores with all services on them."""
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console()
 
@@ -42,19 +45,18 @@ def throughput(
     tenants: Annotated[int, typer.Option(help="Tenants that they are spread over.")] = 10,
     peer: Annotated[bool, typer.Option(help="Run the peers, too (see benchmarks/peers).")] = True,
 ) -> None:
-    """A backlog through everything, against peers that take the same events."""
+    """A backlog through everything, against peers that take the same events, and the goals."""
     with stack():
         owners = load.make_tenants(tenants)
         found = backlogs.measure(console, owners, events, with_peers=peer)
         _assert_balanced(owners)
     title = f"{events:,} events of {found.size} bytes, {tenants} tenants"
-    table = Table("what", "events/s", "ratio", title=title)
-    for what, rate in (
-        ("Pulse, everything on: planned → settled", found.rate),
-        ("Pulse, while batches ran", found.busy_rate),
-        *found.peers,
-    ):
-        table.add_row(what, f"{rate:,.0f}", f"{rate / found.rate:.2f}")
+    table = Table("what", "events/s", "Pulse is", "goal", title=title)
+    table.add_row("Pulse, everything on: planned → settled", f"{found.rate:,.0f}", "", f"{GOAL:,}")
+    table.add_row("Pulse, while batches ran", f"{found.busy_rate:,.0f}", "", "")
+    for each in found.peers:
+        goal = f"{each.goal:g} ×" if each.goal else ""
+        table.add_row(each.what, f"{each.rate:,.0f}", f"{found.rate / each.rate:.2f} ×", goal)
     console.print(table)
     for title, spent in (
         ("processor time of Pulse, by service", found.processor_seconds),

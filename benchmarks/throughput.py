@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from benchmarks import cpu, load, peers, sensors, steps
+from benchmarks.peers import Peer
 from pulse_api.demo.report import busy_seconds
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.defs.curated.job import curate
@@ -32,8 +33,7 @@ class Measured:
     """Of Pulse, by service."""
     step_seconds: Counter[str]
     """Of Pulse, by step of its runs, of which two go on at a time."""
-    peers: list[tuple[str, float]]
-    """What each is, and its events per second."""
+    peers: list[Peer]
 
 
 def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: bool) -> Measured:
