@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from chaos import clock, proxy
+from chaos import proxy
 from chaos.clock import Clock
 from chaos.proxy import Proxy
 from chaos.surroundings import forget_connections, pulse
@@ -99,7 +99,7 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
     before = dict(os.environ)
     os.environ |= environment
     _remove(home)
-    clocks = {part: Clock.made(part) for part in ("storage", "main")} if kind == Kind.CLOCKS else {}
+    clocks = {part: Clock.made() for part in ("storage", "main")} if kind == Kind.CLOCKS else {}
     disks: dict[str, Path] = {}
     try:
         _up_storage(home, clocks)
@@ -124,6 +124,8 @@ def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
         forget_connections()
         for part in ("main", "storage"):
             pulse("down", environment=_at(home, part))
+        for clock in clocks.values():
+            clock.remove()
         _remove(home)
         os.environ.clear()
         os.environ |= before
@@ -184,4 +186,3 @@ def _remove(home: Path) -> None:
             subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S607
     shutil.rmtree(paths["postgres"], ignore_errors=True)
     shutil.rmtree(home, ignore_errors=True)
-    clock.remove()

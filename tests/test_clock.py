@@ -7,7 +7,7 @@ import time
 
 from fix_ingest import Owner
 
-from chaos.clock import Clock, remove
+from chaos.clock import Clock
 
 # The producers stay: one that hangs could not be closed. Nor may the process close them as it ends.
 SEND = """
@@ -23,7 +23,7 @@ os._exit(0)
 
 
 def test_sending_ends_when_it_should(owner: Owner) -> None:
-    clock = Clock.made("test")
+    clock = Clock.made()
     command = [sys.executable, "-c", SEND, owner.tenant.topic]
     process = subprocess.Popen(command, env=os.environ | clock.environment)
     try:
@@ -35,4 +35,4 @@ def test_sending_ends_when_it_should(owner: Owner) -> None:
     finally:
         process.kill()
         process.wait()
-        remove()
+        clock.remove()

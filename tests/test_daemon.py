@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dagster._core.scheduler.instigation import SensorInstigatorData
 
-from chaos.clock import Clock, remove
+from chaos.clock import Clock
 from pulse_pipelines.defs import daemon
 from pulse_resources.settings import IngestSettings
 
@@ -34,7 +34,7 @@ def test_it_looks_the_more_often_the_less_events_may_wait(flush: float, look: in
 def test_it_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     (tmp_path / "workspace.yaml").write_text("load_from: []\n")
-    clock, log = Clock.made("test"), tmp_path / "log"
+    clock, log = Clock.made(), tmp_path / "log"
     try:
         with (
             log.open("wb") as file,
@@ -54,7 +54,7 @@ def test_it_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
             finally:
                 process.kill()
     finally:
-        remove()
+        clock.remove()
     assert "the clock was set back by 36" in log.read_text().replace("3599", "3600")
 
 
