@@ -5,6 +5,7 @@
     oracle.py      what became of it, found from the outside: tables, topics and objects, by three engines
     batches.py     batches taken through the job in processes that may be killed
     scenarios/     one module per kind of fault
+    operators/     commands of operators side by side: drawn as schedules, judged, made smaller when they fail
     report.py      what was done and found, as a page of docs/
 
 Run with `make chaos`, or `python -m chaos --help` for one scenario with a seed of your own.

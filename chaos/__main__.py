@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from chaos import oracle, report
+from chaos.operators.schedule import Schedule
 from chaos.report import Result
 from chaos.scenario import Scenario
-from chaos.scenarios import SCENARIOS
+from chaos.scenarios import SCENARIOS, operators
 from chaos.stack import Kind, Stack, stack
 from pulse_resources import spark
 
@@ -73,6 +74,27 @@ def run(
         raise typer.Exit(1)
 
 
+@app.command()
+def repeat(
+    file: Annotated[Path, typer.Argument(help="A schedule that `run` kept.", exists=True, dir_okay=False)],
+    times: Annotated[int, typer.Option(help="At most so often, until it goes wrong.", min=1)] = 3,
+) -> None:
+    """Carry a schedule of the operators' scenario out again; exit code 1 when it goes wrong.
+
+    Example: python -m chaos repeat .pulse-schedules/7-least.json
+    """
+    schedule = Schedule.kept(file)
+    console.print(str(schedule), markup=False, soft_wrap=True)
+    with stack(HOME, Kind.PLAIN, **SETTINGS[Kind.PLAIN]):
+        for number in range(1, times + 1):
+            episode = operators.carried_out(schedule)
+            console.print(f"{number}: {len(found := episode.findings)} findings")
+            for finding in found:
+                console.print(f"  {finding}", markup=False, soft_wrap=True)
+            if found:
+                raise typer.Exit(1)
+
+
 def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Result]:
     """Those that want the same kind of stack on one; on a new one when one may be beyond repair."""
     left = sorted(chosen, key=lambda scenario: scenario.on)
@@ -105,7 +127,7 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
         name=scenario.name,
         command=command,
         harm=outcome.harm,
-        events=sum(len(each.events) for each in outcome.sent),
+        events=outcome.events + sum(len(each.events) for each in outcome.sent),
         findings=[*map(str, findings)],
         took_s=time.monotonic() - began,
         recovered_s=outcome.recovered_s,

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,9 +26,37 @@ from pulse_resources.faults import VARIABLE
 from pulse_resources.settings import load_settings
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["chaos.inside"])
+_FORKS.set_forkserver_preload(["chaos.inside", "chaos.operators.commands"])
 ENDLESS_ATTEMPTS = {"INGEST__MAX_ATTEMPTS": 100_000, "INGEST__RETRY_BACKOFF_SECONDS": 0}
 """A batch is never stuck and waits for nothing: the harness harms it far more often than it forgives."""
+PLANNING = ("plan.before_commit", "plan.after_commit")
+STEPS = (
+    "drain.before_fetch",
+    "drain.before_conform",
+    "drain.after_conform",
+    "files.before_put",
+    "files.after_put",
+    "after.drain_and_conform",
+    "gate.before_lookup",
+    "gate.after_lookup",
+    "after.dedup_gate",
+    "land.before_stage",
+    "land.after_stage",
+    "after.land",
+    "settle.before_swap",
+    "settle.after_swap",
+    "settle.before_claim",
+    "settle.before_advance",
+    "settle.after_advance",
+    "settle.before_commit",
+    "settle.after_commit",
+    "after.settle",
+    "route_dead_letters.before_publish",
+    "route_dead_letters.before_mark",
+    "route_dead_letters.after_mark",
+    "after.route_dead_letters",
+)
+"""Fail points of a planner, and of an attempt from its begin to its end."""
 PATIENCE_S = 180.0
 """Longer than anything that a fault makes an attempt wait for."""
 
@@ -60,12 +88,16 @@ def log() -> Path:
     return load_settings().home / "attempts.log"
 
 
-def start(batch: str, number: int, **environment: str) -> BaseProcess:
-    """Begin an attempt, with more in its environment."""
-    arguments = (batch, number, str(log()), dict(os.environ) | environment)
-    process = _FORKS.Process(target=inside.run_attempt, args=arguments)
+def fork(work: Callable[..., object], arguments: tuple[object, ...]) -> BaseProcess:
+    """Begin some work in a process of its own."""
+    process = _FORKS.Process(target=work, args=arguments)
     process.start()
     return process
+
+
+def start(batch: str, number: int, **environment: str) -> BaseProcess:
+    """Begin an attempt, with more in its environment."""
+    return fork(inside.run_attempt, (batch, number, str(log()), dict(os.environ) | environment))
 
 
 def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
@@ -82,8 +114,7 @@ def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
     before = {batch.batch_id for batch in attempts.open_batches()}
     while True:
         environment = dict(os.environ) | (blow.environment if blow else {})
-        planner = _FORKS.Process(target=inside.plan_batch, args=(wanted, environment))
-        planner.start()
+        planner = fork(inside.plan_batch, (wanted, environment))
         planner.join(PATIENCE_S)
         killed = planner.exitcode == -signal.SIGKILL
         assert killed == bool(blow), f"the planner under {blow} ended with {planner.exitcode}"

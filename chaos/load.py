@@ -120,6 +120,9 @@ _BAD: dict[Reason, Callable[[str, random.Random], bytes]] = {
     ),
     Reason.UNKNOWN_DATASET: lambda mark, draw: _envelope(mark, "nowhere", NOW, {"country": "DE"}),
     Reason.INVALID_TIMESTAMP: lambda mark, draw: _envelope(mark, "orders", "yesterday", {"country": "DE"}),
+    Reason.TIMESTAMP_OUT_OF_RANGE: lambda mark, draw: _envelope(
+        mark, "orders", f"9999-12-31T{draw.randrange(24):02}:00:00Z", {"country": "DE"}
+    ),
     Reason.NUL_CHARACTER: lambda mark, draw: _envelope(mark, "orders", NOW, {"country": "D\0"}),
     Reason.INTEGER_OUT_OF_RANGE: lambda mark, draw: _envelope(
         mark, "orders", NOW, {"country": "DE", "count": 2**63}

@@ -81,7 +81,7 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
     for each in sent:
         each.locate()
         if unlocated := each.unlocated():
-            findings.append(Finding("acknowledged, and not in the topic", each.tenant.slug, _some(unlocated)))
+            findings.append(Finding("acknowledged, and not in the topic", each.tenant.slug, some(unlocated)))
         try:
             lake = lakes[each.tenant.slug] = Lake.of(each.tenant)
         except (OSError, PulseError) as error:
@@ -94,8 +94,8 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
             *_by_engine(each.tenant, lake, spark),
         ):
             if wrong:
-                findings.append(Finding(kind, each.tenant.slug, _some(wrong)))
-    findings.extend(_by_file(lakes))
+                findings.append(Finding(kind, each.tenant.slug, some(wrong)))
+    findings.extend(by_file(lakes))
     return findings
 
 
@@ -165,7 +165,7 @@ def _difference(found: Counter[Any], expected: Counter[Any]) -> list[Any]:
     return list(((found - expected) + (expected - found)).elements())
 
 
-def _by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
+def by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
     """Every live file is in its own table's folder, is referenced once, and is there, whole."""
     owners: dict[str, list[str]] = defaultdict(list)
     for tenant, lake in lakes.items():
@@ -180,9 +180,9 @@ def _by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
                 if info.type is not fs.FileType.File or info.size != task.file.file_size_in_bytes:
                     damaged.append(path)
         if astray:
-            yield Finding("files outside of their table's folder", tenant, _some(astray))
+            yield Finding("files outside of their table's folder", tenant, some(astray))
         if damaged:
-            yield Finding("files that are gone or have another size", tenant, _some(damaged))
+            yield Finding("files that are gone or have another size", tenant, some(damaged))
     for path, tenants in owners.items():
         if len(tenants) > 1:
             yield Finding("a file that is live more than once", ", ".join(sorted(tenants)), path)
@@ -206,7 +206,7 @@ def orphans(sent: Iterable[Sent]) -> list[Finding]:
             there = object_store.file_system().get_file_info(folder)
             left += [i.path for i in there if i.type is fs.FileType.File and f"s3://{i.path}" not in known]
         if left:
-            findings.append(Finding("orphans after upkeep", each.tenant.slug, _some(left)))
+            findings.append(Finding("orphans after upkeep", each.tenant.slug, some(left)))
     return findings
 
 
@@ -239,6 +239,6 @@ def _text(value: str | bytes | None) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _some(wrong: Iterable[Any]) -> str:
+def some(wrong: Iterable[Any]) -> str:
     found = list(wrong)
     return f"{len(found)}, such as {', '.join(map(str, found[:SHOWN]))}"

@@ -15,6 +15,11 @@ ones of two datasets, copies, late ones, six kinds of bad ones, and where Dagste
 position and by event id, reads the tables with PyIceberg, DuckDB and Spark, and looks at every live file.
 *Recovered* is the time from the end of the harm until everything that had been acknowledged by then was
 settled.
+
+*Operators and tenants at once* has events, a judge and a seed per episode of its own (`chaos/operators/`):
+schedules of replays, discards, moves, deletions, erasures, backfills, accepted losses, quotas, upkeep and
+rollups are carried out side by side with batches, killed and repeated. Where one goes wrong, the run prints
+the least of its schedule that still does, and `python -m chaos repeat` carries it out again.
 """
 
 

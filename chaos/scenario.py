@@ -25,6 +25,8 @@ class Outcome:
     """From the end of the harm until all that had been acknowledged by then was settled."""
     places: Mapping[str, int] = field(default_factory=dict)
     """How often what was done where."""
+    events: int = 0
+    """That were sent beside `sent`, and judged by the scenario itself."""
 
 
 @dataclass(frozen=True)

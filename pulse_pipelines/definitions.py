@@ -44,6 +44,9 @@ def defs() -> dg.Definitions:
         schedules=[check_lake_hourly, upkeep_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run
         resources={
+            # Ops hand over small values within one process. On a disk, bounds of columns would outlive an
+            # erasure.
+            "io_manager": dg.mem_io_manager,
             "attempt": BatchAttempt.configure_at_launch(),
             "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
         },

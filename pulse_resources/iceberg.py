@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from pulse_resources import object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
+from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
 
 CATALOG = "pulse"
@@ -185,6 +186,26 @@ def stage_replace(
     if snapshot is None or table.metadata_location == old:
         raise ValueError(f"nothing was staged for {'.'.join(table.name())}")
     return Staged(old, table.metadata_location, snapshot)
+
+
+def stage_live_only(table: Table) -> Staged | None:
+    """Write a snapshot of the same data files whose manifests name no removed ones, without committing.
+
+    Returns:
+        None: they do not.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None or not any(names_removed(manifest) for manifest in snapshot.manifests(file_io())):
+        return None
+    table, old = _for_commit(table), table.metadata_location
+    with table.transaction() as transaction, LiveOnly(Operation.OVERWRITE, transaction, file_io()):
+        pass
+    following = table.metadata.current_snapshot_id
+    assert following is not None  # noqa: S101 - there was one before
+    return Staged(old, table.metadata_location, following)
 
 
 def stage_schema(

@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -129,6 +130,22 @@ def create_topics(names: Iterable[str]) -> None:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise Transient(f"Kafka did not create the topic: {error}", topic=name) from error
     _wait_for_leaders([(name, p) for name in names for p in range(settings.partitions_per_topic)])
+
+
+def ensure_partitions(topic: str, count: int) -> None:
+    """Give a topic at least so many partitions, and wait until they can be used.
+
+    Raises:
+        Transient: the broker did not add them.
+    """
+    if partition_counts().get(topic, 0) >= count:
+        return
+    added = admin().create_partitions([NewPartitions(topic, count)], request_timeout=TIMEOUT_S)
+    try:
+        added[topic].result()
+    except KafkaException as error:
+        raise Transient(f"Kafka did not add partitions: {error}", topic=topic, partitions=count) from error
+    _wait_for_leaders([(topic, partition) for partition in range(count)])
 
 
 def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:

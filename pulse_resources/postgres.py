@@ -17,7 +17,8 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
-from pulse_resources.settings import Role, Settings, load_settings
+from pulse_resources.service_settings import Role
+from pulse_resources.settings import Settings, load_settings
 
 Connection = psycopg.Connection[TupleRow]
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -5,12 +5,11 @@ PULSE_HOME (by `pulse up`: addresses and passwords of the services that it start
 """
 
 import os
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import AwareDatetime, BaseModel, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -18,65 +17,17 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-Role = Literal["pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog"]
+from pulse_resources.service_settings import (
+    KafkaSettings,
+    ObjectStoreSettings,
+    PostgresSettings,
+    SparkSettings,
+)
 
 
 def pulse_home() -> Path:
     """The one folder that holds all state of this installation (default `./.pulse`)."""
     return Path(os.environ.get("PULSE_HOME", ".pulse")).absolute()
-
-
-class PostgresSettings(BaseModel):
-    host: str = "127.0.0.1"
-    port: int = 5432
-    database: str = "pulse"
-    dagster_database: str = "dagster"
-    superuser: str = "postgres"
-    superuser_password: SecretStr = SecretStr("")
-    role_passwords: dict[Role, SecretStr] = Field(default_factory=dict)
-
-    def _url(self, user: str, password: SecretStr | None, database: str) -> str:
-        secret = f":{password.get_secret_value()}" if password else ""
-        return f"postgresql://{user}{secret}@{self.host}:{self.port}/{database}"
-
-    def url(self, role: Role) -> str:
-        """Connection URL of `role` on Pulse's database; holds a secret, never log it."""
-        return self._url(role, self.role_passwords.get(role), self.database)
-
-    def dagster_url(self) -> str:
-        """Connection URL of Dagster's own database; holds a secret, never log it."""
-        return self._url("pulse_owner", self.role_passwords.get("pulse_owner"), self.dagster_database)
-
-    def superuser_url(self, database: str = "postgres") -> str:
-        """Connection URL of the superuser, used only to create roles and databases."""
-        return self._url(self.superuser, self.superuser_password, database)
-
-
-class KafkaSettings(BaseModel):
-    bootstrap_servers: str = "127.0.0.1:9092"
-    partitions_per_topic: int = Field(default=2, ge=1)
-    replication_factor: int = Field(default=1, ge=1)
-
-
-class ObjectStoreSettings(BaseModel):
-    endpoint: str = "http://127.0.0.1:9000"
-    bucket: str = "pulse"
-    region: str = "us-east-1"
-    access_key: str = "pulse"
-    secret_key: SecretStr = SecretStr("")
-
-
-class SparkSettings(BaseModel):
-    remote: str = "sc://127.0.0.1:15002"
-    """Spark Connect address; a cluster's address works the same way."""
-    parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
-    """Task slots that one ingest batch spreads over."""
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the remote, which may carry parameters: `sc://host:port/;token=...`."""
-        host, _, port = self.remote.removeprefix("sc://").split("/")[0].partition(":")
-        return host, int(port or 15002)
 
 
 class DagsterSettings(BaseModel):
@@ -109,6 +60,10 @@ class IngestSettings(BaseModel):
     """Wait before attempt n+1, before it is stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)
     max_event_depth: int = Field(default=64, ge=2, le=200)
+    earliest_timestamp: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
+    """An event's timestamp is this or later, and ..."""
+    timestamp_ahead_seconds: float = Field(default=86_400.0, ge=0, le=4e11)
+    """... at most so long after the broker appended the event, by the broker's clock."""
     chunk_rows: int = Field(default=20_000, ge=1)
     """Events decoded at a time in one task."""
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
@@ -207,6 +162,10 @@ class UpkeepSettings(BaseModel):
     """Event ids are remembered this long; -1: for ever. An event sent again later lands again."""
     run_seconds: float = Field(default=600.0, gt=0)
     """A run begins nothing new after this."""
+    retry_minutes: float = Field(default=15.0, ge=0)
+    """Wait before a task that failed is tried again: then twice as long each time, up to ..."""
+    retry_max_minutes: float = Field(default=360.0, ge=0)
+    """... this."""
 
 
 class LimitSettings(BaseModel):
@@ -231,7 +190,10 @@ class CuratedSettings(BaseModel):
     max_wait_seconds: float = Field(default=600.0, ge=0)
     """... or when a change has waited this long."""
     retry_seconds: float = Field(default=60.0, ge=0)
-    """Wait after a run that failed."""
+    """Wait after a run that failed, and before a day that failed is tried again: then twice as long each
+    time, up to ..."""
+    retry_max_seconds: float = Field(default=900.0, ge=0)
+    """... this."""
     days_per_run: int = Field(default=500, ge=1)
     """Most (tenant, dataset, day) that one run takes, those that changed last first."""
     max_rows: int = Field(default=1_000, ge=1)

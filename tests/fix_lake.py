@@ -14,7 +14,7 @@ from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.stages import columns, files, land
 from pulse_pipelines.stages.handles import StagedTable
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.settings import load_settings
 
 DAY = date(2026, 11, 19)  # of `fix_ingest.event`
@@ -116,4 +116,41 @@ def harmed(owner: Owner, table: str, statement: str) -> Iterator[None]:
         finally:
             connection.execute(f"DELETE FROM {table} WHERE {mine}")
             back = f"INSERT INTO {table} SELECT * FROM jsonb_populate_record(null::{table}, %s)"
+            connection.cursor().executemany(back, before)
+
+
+@contextmanager
+def without_object(path: str, content: bytes | None = None) -> Iterator[None]:
+    """An object is gone, or has other content."""
+    store, key = object_store.file_system(), object_store.key(path)
+    with store.open_input_file(key) as source:
+        before = source.read()
+    store.delete_file(key)
+    try:
+        if content is not None:
+            put(key, content)
+        yield
+    finally:
+        put(key, before)
+
+
+def put(key: str, content: bytes) -> None:
+    with object_store.file_system().open_output_stream(key, compression=None) as sink:
+        sink.write(content)
+
+
+@contextmanager
+def damaged_schema(owner: Owner) -> Iterator[None]:
+    """The tenant's published schemas are no JSON any more."""
+    mine = [owner.tenant.tenant_id]
+    with superuser() as connection:
+        connection.execute("SET session_replication_role = replica")  # they are immutable
+        query = "SELECT document, schema_uri FROM pdm_schemas WHERE tenant_id = %s"
+        before = connection.execute(query, mine).fetchall()
+        try:
+            harm = "UPDATE pdm_schemas SET document = document || '{' WHERE tenant_id = %s"
+            connection.execute(harm, mine)
+            yield
+        finally:
+            back = "UPDATE pdm_schemas SET document = %s WHERE schema_uri = %s"
             connection.cursor().executemany(back, before)

@@ -28,7 +28,7 @@ from pulse_pipelines.defs.ingest.sensor import _run_requests
 from pulse_pipelines.defs.tags import NAMED, tenant_tags
 from pulse_pipelines.lake import alerts, findings
 from pulse_pipelines.lake.findings import Finding, Found, Kind
-from pulse_pipelines.stages import attempts
+from pulse_pipelines.stages import attempts, losses
 from pulse_resources import kafka, notify
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.notify import Alert, WebhookNotifier
@@ -339,9 +339,7 @@ def test_a_topic_that_was_recreated_is_an_alert(owner: Owner) -> None:
         wrong, _ = keys(owner, {}, 0)
         assert wrong == {f"topic/{owner.tenant.slug}/0"}
     finally:
-        with superuser() as connection:
-            statement = "UPDATE ingest_positions SET topic_id = NULL, planned_offset = 0, settled_offset = 0 "
-            connection.execute(statement + "WHERE tenant_id = %s", [owner.tenant.tenant_id])
+        losses.accept(owner.tenant, losses.look(owner.tenant))
     assert keys(owner, {}, 0)[0] == set()
 
 

@@ -32,7 +32,7 @@ from pulse_api.cli.parts import Part, imported
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope, Presented
-from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.errors import Terminal, Transient, UserError
 from pulse_resources.settings import Settings, load_settings
@@ -273,7 +273,7 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
 
 
 def test_usage_is_shown(owner: Owner) -> None:
-    quotas.admit_records(owner.tenant, [7], 10)
+    intake.reserve(owner.tenant, [[b"%d" % n for n in range(7)]], 10)
     found = as_json("usage", owner.tenant.slug)
     assert (found["datasets"], found["months"][0]["accepted"]) == (1, 7)
     assert found["months"][0]["landed_delta"] == found["months"][0]["landed"] == 0

@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import confluent_kafka
 import httpx
 import pytest
 import zstandard
-from fix_http import Caller, sample, served
+from fix_http import Api, Caller, sample, served
 from fix_ingest import Owner, ingest
 
 from pulse_api.http.measures import IN_FLIGHT
@@ -396,6 +397,40 @@ def test_without_an_acknowledgement_there_is_no_202(
     assert reconcile_tenant(caller.owner.tenant).balanced
 
 
+def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callable[..., Caller]) -> None:
+    """What may have been written stays reserved, and the same events are not reserved twice."""
+    caller = new_caller()
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=12))
+    nine, probes = [sample(f"nine-{n}") for n in range(9)], []
+    with served_with(delivery_timeout_seconds=2) as impatient, impatient.client(caller.key.text) as client:
+
+        def send(body: Any) -> httpx.Response:
+            return client.post("/v1/collect", json=body)
+
+        def accepted() -> int:
+            return client.get("/v1/usage").json()["months"][0]["accepted"]
+
+        assert send(sample("first")).status_code == 202
+        with broker_paused():
+            assert send(nine).status_code == 503
+            assert accepted() == 10, "all nine may have been written"
+            probe = threading.Thread(target=lambda: probes.append(send(sample("probe")).status_code))
+            probe.start()
+            assert _soon(lambda: IN_FLIGHT._value.get() == 1)
+            refused = send(sample("refused"))
+            assert (refused.status_code, "nothing was sent" in refused.text) == (503, True)
+            assert accepted() == 11, "what was never sent is given back"
+            probe.join(30)
+        others = send([sample() for _ in range(9)])
+        assert (others.status_code, others.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")
+        assert _soon(lambda: send(nine).status_code == 202, 60)
+        assert accepted() == 11, "the same events have their place already"
+        assert send(nine).status_code == 429, "they had been accepted"
+    ingest(caller.owner)
+    landed = {row["id"] for row in caller.owner.rows()}
+    assert landed - {"probe"} == {"first", *(event["event_id"] for event in nine)}
+
+
 def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with events under way: each of their requests is answered."""
     made: list[confluent_kafka.Producer] = []
@@ -445,6 +480,18 @@ def test_too_much_in_flight_is_refused_before_it_is_sent(caller: Caller) -> None
             assert client.post("/v1/collect", json=[sample() for _ in range(5)]).status_code == 202
     load_settings.cache_clear()
     assert waiting(caller.owner) == 5
+
+
+@contextmanager
+def served_with(**settings: object) -> Iterator[Api]:
+    """A server whose API has these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(f"PULSE_API__{name.upper()}", str(value))
+        load_settings.cache_clear()
+        with served() as api:
+            yield api
+    load_settings.cache_clear()
 
 
 class broker_paused:  # noqa: N801

@@ -3,7 +3,8 @@
 import json
 import random
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from pulse_pipelines.stages.conform import (
     raw_lines,
 )
 from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.limits import UNLIMITED, EventLimits, event_limits
 from pulse_pipelines.stages.table import table_schema
 
 TENANT = Tenant(UUID(int=7), "acme")
@@ -75,9 +77,12 @@ def dataset(schema: dict[str, Any], slug: str = "orders") -> Dataset:
     )
 
 
-def conformer(schema: dict[str, Any] = SCHEMA) -> TopicConformer:
+LIMITS = replace(UNLIMITED, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
+
+
+def conformer(schema: dict[str, Any] = SCHEMA, limits: EventLimits = LIMITS) -> TopicConformer:
     scope = Scope(TENANT, (dataset(schema), dataset({"type": "object"}, "free")))
-    return TopicConformer(scope, "batch", max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
+    return TopicConformer(scope, "batch", limits)
 
 
 def messages(payloads: Iterable[bytes]) -> list[Message]:
@@ -385,6 +390,70 @@ def test_timestamps_are_utc_and_cut_to_microseconds() -> None:
     )
     assert parse_timestamp("2016-12-31T23:59:60Z") == datetime(2016, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     assert parse_timestamp(5) == parse_timestamp(None) == parse_timestamp("x")
+
+
+RECEIVED = datetime.fromtimestamp(1_700_000_000.123, UTC)
+"""Of `messages`."""
+DAY_AHEAD = RECEIVED + timedelta(days=1)
+
+
+def _verdict(timestamp: str, limits: EventLimits) -> Rejected | None:
+    """That of an event, which is the same alone and beside others, whatever these are."""
+    others = [envelope(event_id=at, timestamp=at) for at in ("2013-01-01T00:00:00Z", "3000-01-01T00:00:00Z")]
+    found = []
+    for payloads in ([envelope(timestamp=timestamp)], [*others, envelope(timestamp=timestamp)]):
+        letters = conformer(limits=limits).chunk(messages(payloads)).dead_letters
+        found.append(next((letter.rejected for letter in letters if letter.event_id == "e"), None))
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "accepted"),
+    [
+        ("1970-01-01T00:00:00Z", True),
+        ("1969-12-31T23:59:59.999999Z", False),
+        ("1970-01-01T00:00:00+00:01", False),
+        (DAY_AHEAD.isoformat(), True),
+        ((DAY_AHEAD + timedelta(microseconds=1)).isoformat(), False),
+        ("9999-12-31T00:00:00Z", False),
+        ("0001-01-01T00:00:00Z", False),
+    ],
+)
+def test_by_default_an_event_is_of_1970_to_a_day_after_it_was_received(
+    timestamp: str, accepted: bool
+) -> None:
+    rejected = _verdict(timestamp, event_limits())
+    if accepted:
+        assert rejected is None
+        return
+    assert rejected is not None
+    assert (rejected.reason, rejected.pointer) == (R.TIMESTAMP_OUT_OF_RANGE, "/timestamp")
+    moment = parse_timestamp(timestamp)
+    assert isinstance(moment, datetime)
+    value = moment.isoformat().replace("+00:00", "Z")
+    accepted_range = f"from 1970-01-01T00:00:00Z to {DAY_AHEAD.isoformat().replace('+00:00', 'Z')}"
+    assert f"{value} is outside the accepted range {accepted_range}" in rejected.detail
+    assert "ingest.timestamp_ahead_seconds" in rejected.detail
+
+
+def test_each_event_s_range_ends_after_its_own_receipt() -> None:
+    limits = replace(UNLIMITED, ahead=timedelta(seconds=1))
+    at = [0, 2_000, 999, 1_001]
+    events = [
+        Message(0, offset, ms, envelope(event_id=str(offset), timestamp="1970-01-01T00:00:02Z"))
+        for offset, ms in enumerate(at)
+    ]
+    conformed = conformer(limits=limits).chunk(events)
+    assert [letter.event_id for letter in conformed.dead_letters] == ["0", "2"]
+    assert [row["id"] for row in rows(conformed)] == ["1", "3"]
+
+
+def test_the_first_thing_that_is_wrong_with_an_event_is_its_reason() -> None:
+    payloads = [envelope(timestamp="soon"), envelope(timestamp="3000-01-01T00:00:00Z", data={"country": 5})]
+    letters = conformer(limits=event_limits()).chunk(messages(payloads)).dead_letters
+    reasons = {letter.message.offset: letter.rejected.reason for letter in letters}
+    assert reasons == {0: R.INVALID_TIMESTAMP, 1: R.SCHEMA_VIOLATION}
 
 
 DATES = ["2013-01-01", "0001-01-01", "9999-12-31", "2016-02-29"]

@@ -410,6 +410,10 @@ def test_what_was_read_before_an_erasure_is_not_served_after_it(zone: Zone) -> N
     assert zone.served("daily").keys() == {D2}
     for found in results:
         assert {day.day for day in commit(found)} == {D2}
+        name = tenant.curated_table("visits", found[0].rollup.name)
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            table = iceberg.load_table(name, iceberg.current_location(connection, name))
+        assert tidy(table, timedelta(0)) == 0, "nor is it left in the folder"
     assert zone.served("daily").keys() == {D2}
     assert [day.day for day in zone.due()] == [D1]
     zone.curate()

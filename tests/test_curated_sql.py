@@ -199,13 +199,36 @@ def test_a_broken_file_says_why(tmp_path: Path, name: str, text: str, says: str)
     assert says in str(rollup.problem)
 
 
+GOOD = "-- dataset: orders\n-- grain: kind\nSELECT kind, 1 AS n FROM events"
+
+
+@pytest.mark.parametrize("name", ["daily", "a b", "a'b", "A", "a.b", "x" * 61])
+def test_a_file_whose_name_is_no_rollup_s_has_no_asset(tmp_path: Path, name: str) -> None:
+    """Dagster takes no two assets of a key, and not every name: it would load none of anybody's."""
+    (tmp_path / f"{name}.sql").write_text(GOOD)
+    (found,) = team_rollups(tmp_path)
+    assert found.dataset == ""
+    assert f"{name!r} is no name for a rollup" in str(found.problem)
+
+
+def test_what_cannot_be_read_or_parsed_at_all_stops_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.sql").mkdir()
+    deep = f"{'(' * 5_000}1{')' * 5_000} AS n"
+    (tmp_path / "deep.sql").write_text(GOOD.replace("1 AS n", deep))
+    (tmp_path / "good.sql").write_text(GOOD)
+    broken, folder, good = team_rollups(tmp_path)
+    assert good.problem is None
+    assert "Is a directory" in str(folder.problem)
+    assert broken.problem
+
+
 def test_two_files_cannot_be_the_same_rollup(tmp_path: Path) -> None:
     for name in ("by_kind", "visits_by_kind"):
         (tmp_path / f"{name}.sql").write_text(
             "-- dataset: visits\n-- grain: kind\nSELECT kind, 1 AS n FROM events"
         )
     first, second = team_rollups(tmp_path)
-    assert first.problem is None
+    assert (first.problem, first.dataset, second.dataset) == (None, "visits", "")
     assert "by_kind.sql is the rollup 'by_kind' of 'visits' already" in str(second.problem)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from fix_far import ANY_TIME
 from fix_ingest import Owner, ingest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
@@ -18,6 +19,7 @@ from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY
 from pyiceberg.table import FileScanTask, Table
 from pyspark.sql.connect.session import SparkSession
 
+from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import PHYSICAL
 from pulse_pipelines.lake import duck
@@ -102,10 +104,11 @@ def landed(stack: Settings) -> Iterator[Landed]:
     uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA)).schema_uri
     registry.create_dataset(tenant, "orders", uri)
     owner = Owner(tenant)
-    owner.send(*ONE)
-    first = ingest(owner)
-    owner.send(*TWO)
-    second = ingest(owner)
+    with with_settings(**ANY_TIME):
+        owner.send(*ONE)
+        first = ingest(owner)
+        owner.send(*TWO)
+        second = ingest(owner)
     catalog = outside_catalog(stack)
     try:
         yield Landed(owner, (first, second), catalog.load_table((tenant.namespace, "orders")))

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fix_ingest import Owner, ingest, make_owner
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.typedef import Record
 from test_backfill import rebuilt
 from typer.testing import CliRunner
 
@@ -23,12 +26,14 @@ from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.schema import Kind
 from pulse_pipelines.erasure import rows as erased_rows
+from pulse_pipelines.erasure import run as erasure_run
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.lake import snapshots
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.lake.upkeep import objects
-from pulse_pipelines.stages import files, raw, rewrite
+from pulse_pipelines.registry import evolve
+from pulse_pipelines.stages import files, raw, rewrite, settle
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 
@@ -80,9 +85,16 @@ def verify(owner: Owner, receipt: Any, where: str) -> tuple[int, Any]:
     return run(owner.tenant.slug, "--where", where, "--verify", receipt["erasure_id"])
 
 
+OF_TENANTS = """
+SELECT format('%I.%I', table_schema, table_name) FROM information_schema.columns
+WHERE column_name = 'tenant_id' AND table_schema IN ('public', 'staging') ORDER BY 1
+"""
+
+
 def stored(owner: Owner, *, data: bool = True) -> dict[str, bytes]:
     """Everything that any store has of a tenant, by where it is, as it would be read."""
     found: dict[str, bytes] = {}
+    mine = [owner.tenant.tenant_id]
     for folder in (f"iceberg/{owner.tenant.namespace}", f"raw/{owner.tenant.tenant_id.hex}"):
         for each in objects.listed(f"s3://pulse/{folder}/"):
             content = raw.content(each.path)
@@ -92,12 +104,14 @@ def stored(owner: Owner, *, data: bool = True) -> dict[str, bytes]:
             elif each.name.endswith(".parquet"):
                 table = pq.read_table(pa.BufferReader(content))
                 content += json.dumps(table.to_pylist(), default=str).encode()
+            elif each.name.endswith(".avro"):
+                with AvroFile[Record](iceberg.file_io().new_input(each.path)) as records:
+                    content += re.sub(" at 0x[0-9a-f]+", "", repr(list(records))).encode()
             found[each.path] = content
     with superuser() as connection:
-        for table in ("dead_letters", "summaries", "erasures", "erased_offsets", "landings", "upkeep_log"):
-            query = f"SELECT * FROM {table} WHERE tenant_id = %s ORDER BY 1, 2"
-            rows = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
-            found[table] = repr(rows).encode()
+        for (table,) in connection.execute(OF_TENANTS).fetchall():
+            rows = connection.execute(f"SELECT t::text FROM {table} t WHERE tenant_id = %s ORDER BY 1", mine)
+            found[table] = "".join(text for (text,) in rows).encode()
     return found
 
 
@@ -161,7 +175,7 @@ def erased() -> Erased:
 
 
 def test_the_person_is_nowhere_and_everybody_else_is(erased: Erased) -> None:
-    undecodable = ["dead_letters"]  # which nobody can tell whose they are: the receipt names them
+    undecodable = ["public.dead_letters"]  # which nobody can tell whose they are: the receipt names them
     left = where_is(erased.owner, ADA)
     rollup = "orders__people"  # it has a day from which nothing was erased
     left = [place for place in left if rollup not in place and "_unresolved" not in place]
@@ -203,9 +217,15 @@ def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> N
     for entry in rewritten:
         with pytest.raises(FileNotFoundError):
             raw.content(entry["removed"])
-    topics = [place["where"] for place in receipt["remains"]]
-    assert topics == [f"Kafka topic {erased.owner.tenant.topic}{suffix}" for suffix in ("", ".dlq")]
-    assert all(place["until"] > receipt["finished_at"] for place in receipt["remains"])
+    *topics, claims = receipt["remains"]
+    assert [place["where"] for place in topics] == [
+        f"Kafka topic {erased.owner.tenant.topic}{suffix}" for suffix in ("", ".dlq")
+    ]
+    assert all(place["until"] > receipt["finished_at"] for place in topics)
+    assert claims["where"].startswith("claims of the dataset")
+    assert receipt["verified"]["rounds"] == 1
+    looked_at = receipt["verified"]["looked_at"]
+    assert {"dead letters", "raw objects", "data files"} <= {name for name, n in looked_at.items() if n}
 
 
 def test_rollups_of_the_days_are_gone_and_those_of_other_days_stay(erased: Erased) -> None:
@@ -284,14 +304,19 @@ def test_verify_notices_a_raw_object_that_was_left(erased: Erased, planted: str)
         object_store.file_system().delete_file(object_store.key(path))
 
 
+def plant_row(path: str, country: str) -> None:
+    """Write a data file that no table has."""
+    sink = io.BytesIO()
+    row = {"country": country, "_kafka_partition": 0, "_offset": 0}
+    pq.write_table(pa.Table.from_pylist([row]), sink)
+    files.put(path, sink.getvalue())
+
+
 def test_verify_notices_a_data_file_that_nothing_reaches(erased: Erased, planted: str) -> None:
     table = rewrite.current(erased.owner.tenant, registry.find_dataset(erased.owner.tenant, "orders"))
-    row = {"country": ADA, "_kafka_partition": 0, "_offset": 0}
     for country, covered in ((ADA, True), (BOB, False)):
-        sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist([row | {"country": country}]), sink)
         path = f"{table.location()}/data/timestamp_day=2026-11-19/old-{country[:3]}.parquet"
-        files.put(path, sink.getvalue())
+        plant_row(path, country)
         code, found = verify(erased.owner, erased.receipt, f"country={ADA}")
         assert (code, found["leftovers"]) == ((1, [f"1 events in {path}"]) if covered else (0, []))
         object_store.file_system().delete_file(object_store.key(path))
@@ -385,10 +410,7 @@ def orders(owner: Owner, where: str) -> Subject:
 def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(owner: Owner) -> None:
     owner.send(of("before", "x", data={"nick": ADA}), of("other", "x", data={"nick": "b", "more": [ADA]}))
     ingest(owner)
-    schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
-    schema["properties"]["nick"] = {"type": "string"}
-    uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
-    registry.move_dataset(owner.tenant, "orders", uri)
+    move_on(owner)
     owner.send(of("after", "x", data={"nick": ADA}))
     ingest(owner)
     assert erase(owner, f"nick={ADA}")["removed"]["rows"] == 2
@@ -498,27 +520,70 @@ def test_a_table_that_somebody_rewrites_is_left_alone(owner: Owner, monkeypatch:
     erasure.erase(owner.tenant, "orders", "country=x")  # of an empty table
 
 
-def test_a_landed_dead_letter_is_a_dead_letter_again(owner: Owner) -> None:
-    """A backfill made a row of it: the ledger's counts go back, and another backfill finds nothing."""
-
-    owner.send(of("a", ADA), of("b", BOB), of("c", ADA, schema_version=2, data={"nick": "x"}))
+def send_letter(owner: Owner, *others: bytes) -> None:
+    """Bob has a row, and Ada a dead letter that a backfill will land; then the dataset moves on."""
+    owner.send(*others, of("b", BOB), of("c", ADA, schema_version=2, data={"nick": "x"}))
     ingest(owner)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["unknown_schema_version"]
+    move_on(owner)
+
+
+def move_on(owner: Owner) -> None:
+    """The dataset declares another property."""
     schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
     schema["properties"]["nick"] = {"type": "string"}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
     registry.move_dataset(owner.tenant, "orders", uri)
-    rebuilt(owner)
+
+
+def land_letter(owner: Owner) -> None:
+    """Ada has a row, and another that was a dead letter."""
+    send_letter(owner, of("a", ADA))
+    assert rebuilt(owner).dead_letters_landed == 1
+
+
+def letters_of(owner: Owner) -> list[tuple[Any, ...]]:
+    """What is said of the tenant's dead letters, by position."""
+    query = "SELECT resolution, payload, event_id, detail FROM dead_letters WHERE tenant_id = %s ORDER BY 1"
+    with superuser() as connection:
+        return connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+
+
+def test_a_landed_dead_letter_is_a_dead_letter_again(owner: Owner) -> None:
+    """A backfill made a row of it: the ledger's counts go back, and another backfill finds nothing."""
+    land_letter(owner)
     assert [row["id"] for row in owner.rows()] == ["a", "b", "c"]
     balanced(owner)
+    with superuser() as connection:  # as if the run had died before it was published
+        mine = [owner.tenant.tenant_id]
+        connection.execute("UPDATE dead_letters SET published_at = NULL WHERE tenant_id = %s", mine)
     assert erase(owner, f"country={ADA}")["removed"]["rows"] == 2
     balanced(owner)
-    with superuser() as connection:
-        query = "SELECT resolution, landed_by, payload FROM dead_letters WHERE tenant_id = %s"
-        assert connection.execute(query, [owner.tenant.tenant_id]).fetchall() == [("erased", None, b"")]
+    assert letters_of(owner) == [("erased", b"", None, "erased")]
+    assert owner.dead_letters()[0]["published_at"] is not None, "there is nothing to publish any more"
     rebuilt(owner)
     assert [row["id"] for row in owner.rows()] == ["b"]
     balanced(owner)
+
+
+def test_a_letter_that_landed_in_a_deleted_dataset_is_emptied(owner: Owner) -> None:
+    """Its row is in files that no command changes, and stays counted; what the letter says goes."""
+    land_letter(owner)
+    registry.delete_dataset(owner.tenant, "orders")
+    registry.create_dataset(owner.tenant, "orders", f"pulse://{owner.tenant.slug}/orders/2")
+    before = reconcile_tenant(owner.tenant)
+    receipt = erase(owner, f"country={ADA}")
+    assert receipt["removed"]["dead_letters"] == 1
+    assert letters_of(owner) == [("landed", b"", None, "erased")]
+    left = where_is(owner, ADA)
+    deleted = next(place for place in receipt["remains"] if "deleted" in place["where"])
+    folder = deleted["why"].split("at ")[1].split("/metadata/")[0]
+    assert left
+    assert all(place.startswith(folder) for place in left), left
+    assert reconcile_tenant(owner.tenant) == before
+    assert before.balanced
+    assert verify(owner, receipt, f"country={ADA}")[0] == 0
+    assert erase(owner, f"country={ADA}")["removed"]["dead_letters"] == 0
 
 
 def test_the_roll_back_of_a_table_is_not_made_final(owner: Owner) -> None:
@@ -569,7 +634,173 @@ def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owne
     assert receipt["erasure_id"] == begun
     removed = {name: receipt["removed"][name] for name in ("rows", "dead_letters", "raw_events")}
     assert removed == {"rows": 3, "dead_letters": 2, "raw_events": 6}
-    assert [place for place, content in stored(crowd).items() if person.encode() in content] == []
+    assert where_is(crowd, person) == []
     assert {row["id"] for row in crowd.rows()} == others
     balanced(crowd)
     assert verify(crowd, receipt, f"country={person}")[0] == 0
+
+
+def begin(owner: Owner, where: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin an erasure that ends at a point, as if it had died there."""
+
+    class Died(BaseException): ...
+
+    def die_there(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr(erasure_run, "fail_point", die_there)
+        with pytest.raises(Died):
+            erasure.erase(owner.tenant, "orders", where)
+
+
+def test_a_letter_that_landed_while_the_erasure_was_dead_is_found(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_letter(owner, of("a", ADA))
+    begin(owner, f"country={ADA}", "erase.after.rows", monkeypatch)
+    assert rebuilt(owner).dead_letters_landed == 1
+    assert [row["id"] for row in owner.rows()] == ["b", "c"]
+    receipt = erase(owner, f"country={ADA}")
+    assert (receipt["removed"]["rows"], receipt["table"]["days"]) == (2, {"2026-11-19": 2})
+    assert letters_of(owner) == [("erased", b"", None, "erased")]
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    assert where_is(owner, ADA) == []
+    balanced(owner)
+    rebuilt(owner)
+    balanced(owner)
+
+
+def test_a_backfill_amid_a_dead_erasure_brings_nobody_back(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the counts agree: as many raw events are gone by retention as rows are erased."""
+    owner.send(of("a", ADA))
+    ingest(owner)
+    owner.send(of("b", BOB))
+    batch = ingest(owner)
+    begin(owner, f"country={ADA}", "erase.after.rows", monkeypatch)
+    with superuser() as connection:
+        connection.execute("UPDATE raw_objects SET removed_at = now() WHERE batch_id = %s", [batch])
+    with pytest.raises(Terminal, match="gives 0 rows, and 1 landed"):
+        rebuilt(owner)
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    erase(owner, f"country={ADA}")
+    balanced(owner)
+
+
+def test_an_erasure_that_cannot_become_clean_says_what_is_left(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody brings a file back, however often it is removed."""
+    owner.send(of("a", ADA), of("b", BOB))
+    ingest(owner)
+    location = rewrite.current(owner.tenant, registry.find_dataset(owner.tenant, "orders")).location()
+    path = f"{location}/data/timestamp_day=2026-11-19/again.parquet"
+    planted: list[str] = []
+
+    def plant(point: str) -> None:
+        if point == "erase.after.curated":
+            plant_row(path, ADA)
+            planted.append(path)
+
+    with monkeypatch.context() as planting:
+        planting.setattr(erasure_run, "fail_point", plant)
+        code, said = run(owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
+    assert (code, len(planted)) == (1, 5)
+    assert f"still there after 5 rounds: 1 events in {path}" in said
+    assert ADA not in said
+    receipt = erase(owner, f"country={ADA}")
+    assert receipt["erasure_id"] in said, "it goes on with the same"
+    assert receipt["removed"]["rows"] == 1
+    assert where_is(owner, ADA) == []
+    balanced(owner)
+
+
+def test_what_attempts_left_in_staging_tables_goes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an attempt that goes on for another tenant, and of one that died when its batch had settled."""
+    other = make_owner()
+    first, second = sorted((owner, other), key=lambda each: each.tenant.tenant_id)
+    for each in (first, second):
+        each.send(*events(ADA, "a"), of("b", BOB))
+    settling: list[str] = []
+
+    def erase_the_first(point: str) -> None:
+        settling.extend([point] if point == "settle.before_commit" else [])
+        if point == "settle.before_commit" and len(settling) == 2:
+            assert staged(first)
+            assert erase(first, f"country={ADA}")["removed"]["rows"] == 3
+            assert staged(first) == []
+            assert len(staged(second)) == 2, "which has not settled"
+
+    monkeypatch.setattr(settle, "fail_point", erase_the_first)
+    monkeypatch.setattr(settle, "CONNECTIONS", 1)  # one tenant after the other
+    batch = ingest(first, second)
+    balanced(first)
+    balanced(second)
+    with superuser() as connection:
+        connection.execute(f"CREATE TABLE staging.dead_letters_{batch}_1 AS SELECT * FROM dead_letters")
+        connection.execute(f"ALTER TABLE staging.dead_letters_{batch}_1 OWNER TO pulse_pipeline")
+    assert staged(second)
+    first.send(of("next", BOB))
+    ingest(first)
+    assert staged(second) == [], "any batch that follows drops them"
+
+
+def staged(owner: Owner) -> list[bytes]:
+    """Payloads of the tenant in staging tables."""
+    with superuser() as connection:
+        tables = connection.execute(
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+            " WHERE schemaname = 'staging' AND starts_with(tablename, 'dead_letters_')"
+        ).fetchall()
+        query = "SELECT payload FROM {} WHERE tenant_id = %s"
+        return [
+            payload
+            for (table,) in tables
+            for (payload,) in connection.execute(query.format(table), [owner.tenant.tenant_id])
+        ]
+
+
+DIED = """
+INSERT INTO upkeep_log (tenant_id, upkeep_id, dataset_id, slug, task, reason)
+SELECT tenant_id, 'died', dataset_id, slug, 'merge', '' FROM pdm_datasets WHERE tenant_id = %s
+"""
+LONG_AGO = "UPDATE upkeep_log SET ended_at = ended_at - interval '1 hour' WHERE upkeep_id = 'died'"
+
+
+def test_what_spark_may_still_do_for_a_dead_compaction_is_waited_for(owner: Owner) -> None:
+    """Its files may appear, and be committed, behind the look for files that nothing reaches."""
+    owner.send(of("a", ADA))
+    ingest(owner)
+    with superuser() as connection:
+        connection.execute(DIED, [owner.tenant.tenant_id])
+        with pytest.raises(Transient, match="Spark may still be at work"):
+            erasure.erase(owner.tenant, "orders", f"country={ADA}")
+        connection.execute(LONG_AGO)
+    assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1
+
+
+def test_a_move_under_way_is_waited_for(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes files again that the erasure is about to replace."""
+    owner.send(of("a", ADA, data={"count": 1}), of("b", BOB, data={"count": 2}))
+    ingest(owner)
+    schema = json.loads(registry.find_dataset(owner.tenant, "orders").document)
+    schema["properties"]["count"] = {"type": "number"}
+    uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
+    refused: list[str] = []
+
+    def erase_meanwhile(point: str) -> None:
+        if point == "move.rewritten" and not refused:
+            with pytest.raises(Transient, match="moving to another schema") as caught:
+                erasure.erase(owner.tenant, "orders", f"country={ADA}")
+            refused.append(str(caught.value))
+
+    monkeypatch.setattr(evolve, "fail_point", erase_meanwhile)
+    registry.move_dataset(owner.tenant, "orders", uri)
+    assert refused
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1
+    assert where_is(owner, ADA) == []
+    balanced(owner)

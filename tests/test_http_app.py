@@ -15,7 +15,7 @@ from fix_ingest import Owner
 
 from pulse_api.http import door, logs
 from pulse_pipelines.domain.quota import Limits
-from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
@@ -152,8 +152,10 @@ def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pyte
 def test_usage_tells_of_months(caller: Caller) -> None:
     assert caller.http.get("/v1/usage").json()["months"] == []
     quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=50))
-    assert quotas.admit_records(caller.owner.tenant, [30, 30, 20], 50) == [True, False, True]
-    quotas.give_back(caller.owner.tenant, 5)
+    asked = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]
+    first, none, last = intake.reserve(caller.owner.tenant, asked, 50)
+    assert (len(first), none, len(last)) == (30, None, 20)
+    intake.release(caller.owner.tenant, first[:5], sent=0)
     (month,) = caller.http.get("/v1/usage").json()["months"]
     assert (month["accepted"], month["landed"], month["landed_delta"]) == (45, 0, 0)
 

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from fix_ingest import Owner, event, ingest, plan_batch, run_batch
 from fix_lake import location, row, table, with_file
 
+from chaos.waiting import wait
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import files
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, kafka, postgres
 from pulse_resources.settings import load_settings
 
 
@@ -61,11 +63,18 @@ def test_the_same_event_of_two_tenants_is_no_duplicate(new_owner: Callable[[], O
     assert [row["id"] for row in two.rows()] == ["a"]
 
 
-def test_order_is_claim_land_settle_publish(owner: Owner) -> None:
+def test_order_is_gate_land_settle_publish(owner: Owner) -> None:
     owner.send(event("a"), b"not json")
     result = run_batch(plan_batch([owner]))
     started = [e.step_key for e in result.all_events if e.event_type_value == "STEP_START"]
     assert started == ["drain_and_conform", "dedup_gate", "land", "settle", "route_dead_letters", "report"]
+
+
+def _all_committed(topic: str) -> bool:
+    """Whether no transaction is open: the broker writes a marker after it has answered."""
+    asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
+    (end,) = kafka.admin().list_offsets(asked).values()
+    return kafka.offsets([(topic, 0)], "latest")[topic, 0] == end.result().offset
 
 
 def test_transactions_leave_offsets_without_messages_which_are_accounted_for(owner: Owner) -> None:
@@ -84,6 +93,7 @@ def test_transactions_leave_offsets_without_messages_which_are_accounted_for(own
     producer.begin_transaction()
     producer.produce(owner.tenant.topic, event("c"), partition=0)
     producer.commit_transaction(30)  # its marker is the last offset of the topic
+    wait(lambda: _all_committed(owner.tenant.topic), "the broker does not write the last marker")
     ingest(owner)
     assert [row["id"] for row in owner.rows()] == ["acommit_transaction", "last", "c"]
     report = reconcile_tenant(owner.tenant)

@@ -23,10 +23,11 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.lake import checks
 from pulse_pipelines.lake.preview import preview
-from pulse_pipelines.registry import datasets, keys, quotas
+from pulse_pipelines.registry import datasets, intake, keys, quotas
 from pulse_resources import iceberg, postgres, spark
 from pulse_resources.errors import NotFound
-from pulse_resources.settings import Role, Settings
+from pulse_resources.service_settings import Role
+from pulse_resources.settings import Settings
 
 ROLES: tuple[Role, ...] = get_args(Role)
 assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog")
@@ -54,13 +55,15 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.quotas":               (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
     "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
     "public.intake":               (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
+    "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING),
-    "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SI",       NOTHING),
+    "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
     "public.accepted_losses":      (OWN_FOR_OWNER, NOTHING,     "own SI",       NOTHING),
     "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
+    "public.failures":             (OWN_FOR_OWNER, NOTHING,     "all SIUD",     NOTHING),
     "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
     "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
     "public.upkeep_days":          (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
@@ -132,6 +135,8 @@ UPKEEP = (
     " SELECT tenant_id, dataset_id, '2026-11-19', 1, 1, 1, 1, 1 FROM pdm_datasets"
     " WHERE tenant_id = %(tenant)s",
     "INSERT INTO upkeep_tenants (tenant_id) VALUES (%(tenant)s)",
+    "INSERT INTO failures (tenant_id, job, task, error, retry_at)"
+    " VALUES (%(tenant)s, 'any', 'any', 'any', now())",
 )
 
 ERASURES = (
@@ -171,7 +176,8 @@ def pair(stack: Settings) -> Pair:
     for owner in owners:
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])
         quotas.set_limits(owner.tenant, Limits(max_records_per_month=100))
-        assert quotas.admit_records(owner.tenant, [1], 100) == [True]
+        (reserved,) = intake.reserve(owner.tenant, [[b"event"]], 100)
+        intake.release(owner.tenant, reserved, sent=1)
         registry.create_dataset(owner.tenant, "gone", f"pulse://{owner.tenant.slug}/orders/1")
         registry.delete_dataset(owner.tenant, "gone")
     registry.create_dataset(owners[1].tenant, "secret", f"pulse://{owners[1].tenant.slug}/orders/1")

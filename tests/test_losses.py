@@ -1,13 +1,15 @@
 """A loss that an operator accepts: recorded, never silent, and what follows lands exactly once."""
 
+import signal
 import time
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import TopicPartition
-from fix_ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
+from fix_ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt, wait_until_stopped
 from typer.testing import CliRunner
 
+from chaos.surroundings import with_settings
 from pulse_api.cli import app
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import attempts, losses
@@ -39,6 +41,11 @@ def recreate(owner: Owner) -> None:
     kafka.create_topics([owner.tenant.topic])
 
 
+def accept(owner: Owner) -> None:
+    """What an operator does: look, and say the word."""
+    losses.accept(owner.tenant, losses.look(owner.tenant))
+
+
 def ids(owner: Owner) -> list[str]:
     return [row["id"] for row in owner.rows()]
 
@@ -63,7 +70,7 @@ def assert_goes_on(owner: Owner, *expected: str) -> None:
 def test_nothing_is_accepted_where_nothing_is_lost(owner: Owner) -> None:
     owner.send(event("a"))
     with pytest.raises(Conflict, match="nothing is lost"):
-        losses.accept(owner.tenant)
+        accept(owner)
     assert_goes_on(owner, "a")
 
 
@@ -74,7 +81,7 @@ def test_what_retention_removed(owner: Owner) -> None:
     remove_before(owner, 3)
     (loss,) = losses.look(owner.tenant)
     assert (loss.position, loss.lost) == (1, 2)
-    losses.accept(owner.tenant)
+    accept(owner)
     assert log(owner) == [(0, 1, 2)]
     assert_goes_on(owner, "a", "d")
     owner.send(event("b"))
@@ -87,7 +94,7 @@ def test_a_recreated_topic_goes_on_where_the_one_before_it_ended(owner: Owner, w
     ingest(owner)
     recreate(owner)
     owner.send(event("a"), *(event(f"new {n}") for n in range(waiting)))
-    losses.accept(owner.tenant)
+    accept(owner)
     expected = ["a", "b", *(f"new {n}" for n in range(waiting))]
     assert_goes_on(owner, *expected)
     assert [row["_offset"] for row in owner.rows()] == [0, 1, *range(4, 4 + waiting)]
@@ -95,7 +102,7 @@ def test_a_recreated_topic_goes_on_where_the_one_before_it_ended(owner: Owner, w
     assert (report.drained, report.duplicates, report.dead_letters) == (4 + waiting, 1, 1)
     recreate(owner)
     owner.send(event("again"))
-    losses.accept(owner.tenant)
+    accept(owner)
     assert_goes_on(owner, *expected, "again")
     assert log(owner) == [(0, 3, None), (0, 4 + waiting, None)]
 
@@ -105,7 +112,7 @@ def test_a_topic_that_is_gone_is_made_again(owner: Owner) -> None:
     ingest(owner)
     delete_topic(owner)
     assert {loss.problem for loss in losses.look(owner.tenant)} == {"the topic is gone"}
-    losses.accept(owner.tenant)
+    accept(owner)
     owner.send(event("b"))
     assert_goes_on(owner, "a", "b")
 
@@ -124,20 +131,19 @@ def test_a_topic_recreated_under_a_planned_batch_is_noticed_by_the_drain(
     assert (ids(owner), ids(other)) == ([], ["a"])
     (still,) = [b for b in attempts.open_batches() if b.batch_id == batch]
     assert "the topic was recreated" in (still.last_error or "")
-    losses.accept(owner.tenant)
+    accept(owner)
     assert batch not in {b.batch_id for b in attempts.open_batches()}
     assert_goes_on(owner, *(f"new {n}" for n in range(5)))
 
 
-def test_ids_that_were_claimed_and_lost_may_come_again(owner: Owner) -> None:
-    """An attempt claimed them and died; then the topic was recreated."""
+def test_ids_that_were_lost_may_come_again(owner: Owner) -> None:
+    """An attempt had them at the gate and died; then the topic was recreated."""
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     start_attempt(batch, PULSE_FAIL_POINT="after.dedup_gate").communicate(timeout=120)
-    assert owner.claims() == 2
     recreate(owner)
     owner.send(event("x"), event("a"), event("b"))
-    losses.accept(owner.tenant)
+    accept(owner)
     assert owner.claims() == 0
     assert_goes_on(owner, "x", "a", "b")
 
@@ -147,8 +153,8 @@ def test_a_batch_that_a_run_owns_is_left_alone(owner: Owner) -> None:
     batch = plan_batch([owner])
     remove_before(owner, 1)
     with attempts.own(batch, 1), pytest.raises(Transient, match="a run works on a batch"):
-        losses.accept(owner.tenant)
-    losses.accept(owner.tenant)
+        accept(owner)
+    accept(owner)
     assert_goes_on(owner, "b")
 
 
@@ -166,3 +172,56 @@ def test_the_command_asks_and_says_what_is_lost(owner: Owner) -> None:
     assert log(owner) == [(0, 0, 1)]
     assert runner.invoke(app, words).exit_code == 0
     assert_goes_on(owner, "b")
+
+
+def test_a_batch_that_settles_after_the_look_is_not_undone(owner: Owner) -> None:
+    owner.send(event("a"), event("b"))
+    running = start_attempt(plan_batch([owner]), PULSE_FAIL_POINT="stop:after.land")
+    wait_until_stopped(running)
+    recreate(owner)
+    seen = losses.look(owner.tenant)
+    running.send_signal(signal.SIGCONT)
+    running.communicate(timeout=120)
+    assert ids(owner) == ["a", "b"]
+    with pytest.raises(Conflict, match="meanwhile"):
+        losses.accept(owner.tenant, seen)
+    assert log(owner) == []
+    accept(owner)
+    owner.send(event("a"), event("c"))
+    assert_goes_on(owner, "a", "b", "c")
+
+
+def test_a_topic_that_comes_back_with_fewer_partitions(owner: Owner) -> None:
+    producer = kafka.producer()
+    for partition in (0, 1):
+        producer.produce(owner.tenant.topic, event(f"old {partition}"), partition=partition)
+    assert producer.flush(30) == 0
+    ingest(owner)
+    delete_topic(owner)
+    with with_settings(KAFKA__PARTITIONS_PER_TOPIC=1):
+        kafka.create_topics([owner.tenant.topic])
+    owner.send(event("new"))
+    assert any("1 partition" in problem for problem in problems(owner))
+    accept(owner)
+    assert kafka.partition_counts()[owner.tenant.topic] == 2
+    producer.produce(owner.tenant.topic, event("second"), partition=1)
+    assert producer.flush(30) == 0
+    assert_goes_on(owner, "old 0", "new", "old 1", "second")
+
+
+def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner) -> None:
+    """A batch is named by its ranges: one that was taken apart must not stand in the way of its like."""
+    owner.send(event("a"))
+    batch = plan_batch([owner])
+    producer = kafka.producer()
+    producer.produce(owner.tenant.topic, event("gone"), partition=1)
+    assert producer.flush(30) == 0
+    for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 1, 1)]).values():
+        future.result(30)
+    accept(owner)
+    assert plan_batch([owner]) == batch
+    (again,) = [b for b in attempts.open_batches() if b.batch_id == batch]
+    assert again.attempt == 2
+    run_batch(batch, 2)
+    assert ids(owner) == ["a"]
+    assert reconcile_tenant(owner.tenant).problems == []

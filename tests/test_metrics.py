@@ -26,6 +26,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import files
 from pulse_pipelines.stages.conform import RAW, Message, TopicConformer
 from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.limits import UNLIMITED
 from pulse_pipelines.stages.table import table_schema
 
 
@@ -44,7 +45,7 @@ def rows(countries: list[str], tenant: Tenant) -> tuple[Dataset, pa.Table]:
         "refuse",
         datetime.now(UTC),
     )
-    conformer = TopicConformer(Scope(tenant, (dataset,)), "batch", max_bytes=10_000, max_depth=10)
+    conformer = TopicConformer(Scope(tenant, (dataset,)), "batch", UNLIMITED)
     draw = random.Random(7)  # noqa: S311 - not a secret
     messages = [
         Message(

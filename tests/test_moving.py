@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -177,6 +178,23 @@ def test_a_dataset_that_is_deleted_meanwhile_is_not_found(
     at(monkeypatch, evolve, "move.staged", lambda: registry.delete_dataset(owner.tenant, "orders"))
     with pytest.raises(NotFound):
         registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+
+
+def test_another_dataset_of_the_slug_is_not_moved_under_the_lock_of_the_first(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would keep a sweep from the files that it writes for the second one."""
+    uri, moving = publish(owner, WIDENED), evolve.rewrite.moving
+
+    def recreated_first(dataset_id: uuid.UUID) -> AbstractContextManager[None]:
+        registry.delete_dataset(owner.tenant, "orders")
+        registry.create_dataset(owner.tenant, "orders", f"pulse://{owner.tenant.slug}/orders/1")
+        return moving(dataset_id)
+
+    monkeypatch.setattr(evolve.rewrite, "moving", recreated_first)
+    with pytest.raises(NotFound, match="another one has its slug"):
+        registry.move_dataset(owner.tenant, "orders", uri)
+    assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
 
 
 def test_another_move_that_comes_first_is_seen(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

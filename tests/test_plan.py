@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import dagster as dg
 import pytest
@@ -10,10 +11,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from fix_ingest import Owner, event, ingest, plan_batch
 
-from chaos.surroundings import with_settings
+from chaos.surroundings import superuser, with_settings
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import attempts
 from pulse_pipelines.stages import plan as planning
 from pulse_resources import kafka
 
@@ -111,3 +113,40 @@ def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
     ingest(owner)
     assert [(row["id"], row["_kafka_partition"]) for row in owner.rows()] == [("a", 0), ("b", 3)]
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
+    new_owner: Callable[[], Owner],
+) -> None:
+    ahead, other = new_owner(), new_owner()
+    ahead.send(event("a"))
+    ingest(ahead)
+    for each in (ahead, other):
+        each.send(event("b"))
+    seen = planning.survey()
+    both = [b for b in seen.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
+    with superuser() as connection:
+        rewind = "UPDATE ingest_positions SET settled_offset = 0, planned_offset = 0 WHERE tenant_id = %s"
+        connection.execute(rewind, [ahead.tenant.tenant_id])
+    stale = [replace(r, start=0) for b in both for r in b.ranges if b.tenant_id == ahead.tenant.tenant_id]
+    fresh = [r for b in both for r in b.ranges if b.tenant_id == other.tenant.tenant_id]
+    batch = planning.plan_batch([*stale, *fresh], seen)
+    assert batch is not None
+    assert attempts.waiting_in(batch) == {other.tenant.slug: 1}
+    assert alarms_of(ahead) == ["the ledger has a range at 0, and the position is 0"]
+    assert backlog_of(ahead) == 0
+
+
+def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Callable[[], Owner]) -> None:
+    moved, other = new_owner(), new_owner()
+    for each in (moved, other):
+        each.send(event("a"))
+    seen = planning.survey()
+    ranges = [r for b in seen.backlogs for r in b.ranges]
+    mine = [r for r in ranges if r.tenant_id in (moved.tenant.tenant_id, other.tenant.tenant_id)]
+    first = planning.plan_batch([r for r in mine if r.tenant_id == moved.tenant.tenant_id], seen)
+    second = planning.plan_batch(mine, seen)
+    assert first is not None
+    assert second is not None
+    assert attempts.waiting_in(first) == {moved.tenant.slug: 1}
+    assert attempts.waiting_in(second) == {other.tenant.slug: 1}

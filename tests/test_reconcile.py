@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 from fix_ingest import Owner, event, ingest, make_owner
-from fix_lake import changed, harmed, pointing_at, row, table, with_file
+from fix_lake import changed, harmed, pointing_at, row, superuser, table, with_file
+from fix_upkeep import objects
 from pyiceberg.expressions import EqualTo
 from typer.testing import CliRunner
 
 from pulse_api import cli
+from pulse_pipelines import erasure, registry
 from pulse_pipelines.lake.reconcile import reconcile, reconcile_tenant
-from pulse_resources.settings import Settings
+from pulse_pipelines.lake.upkeep.retention import expire_claims
+from pulse_pipelines.stages import files
+from pulse_resources import object_store
+from pulse_resources.settings import Settings, load_settings
 
 Found = set[tuple[str, str, int, tuple[int, ...]]]
 
@@ -26,14 +31,15 @@ def owner(stack: Settings) -> Owner:
     made = make_owner()
     made.send(event("a"), event("b"), event("c"), event("a"), b"not json", event("b"))
     ingest(made)
-    made.send(event("d"), b"not json either")
+    made.send(event('d, "an id"\r\n ☃'), b"not json either")
     ingest(made)
     return made
 
 
-def found(owner: Owner, code: int = 1) -> Found:
+def found(owner: Owner, *options: str, code: int = 1) -> Found:
     """The problems that `pulse reconcile <tenant> --json` reports, and its exit code."""
-    result = CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug, "--json"], catch_exceptions=False)
+    command = ["reconcile", owner.tenant.slug, "--json", *options]
+    result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert result.exit_code == code, result.output
     report = json.loads(result.stdout)
     (tenant,) = report["tenants"]
@@ -51,6 +57,7 @@ def count(what: str, ledger: int, off: int) -> tuple[str, str, int, tuple[int, .
 
 def test_a_healthy_tenant_balances(owner: Owner) -> None:
     assert found(owner, code=0) == set()
+    assert found(owner, "--raw", code=0) == set()
     report = reconcile_tenant(owner.tenant)
     numbers = (report.drained, report.landed, report.duplicates, report.dead_letters)
     assert (report.balanced, numbers) == (True, (8, 4, 2, 2))
@@ -119,6 +126,20 @@ def test_a_table_that_was_rolled_back_is_found(owner: Owner) -> None:
     before = table(owner).metadata.metadata_log
     with pointing_at(owner, before[-1].metadata_file):
         assert found(owner) == {("missing", ZERO, 1, (6,)), count("rows", 4, -1)}
+
+
+def test_a_data_file_that_is_gone_is_found_though_it_was_read_before(owner: Owner) -> None:
+    assert found(owner, code=0) == set()
+    gone = table(owner).inspect.data_files().column("file_path")[0].as_py()
+    with object_store.file_system().open_input_file(object_store.key(gone)) as file:
+        content = file.read()
+    object_store.file_system().delete_file(object_store.key(gone))
+    try:
+        unreadable = [where for kind, where, *_ in found(owner) if kind == "unreadable"]
+        assert [gone.rpartition("/")[2] in where for where in unreadable] == [True]
+    finally:
+        files.put(gone, content)
+    assert found(owner, code=0) == set()
 
 
 def test_a_table_that_is_gone_is_found(owner: Owner) -> None:
@@ -237,6 +258,108 @@ def test_harm_to_the_ledger_is_found(owner: Owner, harm: str) -> None:
     with harmed(owner, name, statement):
         assert by_offset(found(owner)) == by_offset(expected)
     assert found(owner, code=0) == set()
+
+
+IDS = "processed_event_ids"
+OF_A_NEW_ID = f"""
+INSERT INTO {IDS} (tenant_id, dataset_id, partition, event_offset, event_id)
+SELECT tenant_id, dataset_id, partition, %d, 'new' FROM {IDS} WHERE {{mine}} AND event_offset = 0
+"""
+
+
+def unclaimed(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
+    return ("unclaimed", "dataset orders, partition 0: rows whose id is not claimed", len(offsets), offsets)
+
+
+def idle_claim(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
+    return ("idle_claim", "dataset orders, partition 0: claims without their row", len(offsets), offsets)
+
+
+CLAIMS: dict[str, tuple[str, Found]] = {
+    "claims are gone": (f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset < 2", {unclaimed(0, 1)}),
+    "a claim is of another id": (
+        f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6",
+        {unclaimed(6), idle_claim(6)},
+    ),
+    "a duplicate has the claim": (
+        f"UPDATE {IDS} SET event_offset = 3 WHERE {{mine}} AND event_offset = 0",
+        {unclaimed(0), idle_claim(3)},
+    ),
+    "a dead letter has a claim": (OF_A_NEW_ID % 4, {idle_claim(4)}),
+}
+
+
+@pytest.mark.parametrize("harm", CLAIMS)
+def test_harm_to_the_claims_is_found(owner: Owner, harm: str) -> None:
+    statement, expected = CLAIMS[harm]
+    with harmed(owner, IDS, statement):
+        assert found(owner) == expected
+    assert found(owner, code=0) == set()
+
+
+def test_what_is_in_flight_has_claims_and_no_rows(owner: Owner) -> None:
+    with harmed(owner, IDS, OF_A_NEW_ID % 8):
+        assert found(owner, code=0) == set()
+
+
+def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner]) -> None:
+    owner = new_owner()
+    for _ in range(2):
+        owner.send(event("a"), event("b"))
+        ingest(owner)
+        with superuser() as connection:
+            old = f"UPDATE {IDS} SET claimed_on = current_date - 3 WHERE tenant_id = %s AND event_offset < 2"
+            connection.execute(old, [owner.tenant.tenant_id])
+        expire_claims(owner.tenant, 2)
+    assert [row["id"] for row in owner.rows()] == ["a", "b", "a", "b"]
+    assert found(owner, code=0) == set()
+    with harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 3"):
+        assert found(owner) == {unclaimed(3)}
+    with pointing_at(owner, with_file(owner, row(owner, _offset=4))):
+        assert DOUBLED_A in found(owner)
+
+
+def test_copies_of_what_was_erased_are_not_lost_when_the_dataset_is_deleted(
+    new_owner: Callable[[], Owner],
+) -> None:
+    owner = new_owner()
+    owner.send(event("x", country="ADA"), event("y"))
+    ingest(owner)
+    erasure.erase(owner.tenant, "orders", "country=ADA")
+    owner.send(event("x", country="ADA"), event("y"))
+    ingest(owner)
+    assert found(owner, "--raw", code=0) == set()
+    registry.delete_dataset(owner.tenant, "orders")
+    assert found(owner, "--raw", code=0) == set()
+
+
+def test_an_event_without_a_row_is_found_by_its_duplicates(new_owner: Callable[[], Owner]) -> None:
+    """All of it was judged a copy of what then became a dead letter."""
+    owner = new_owner()
+    owner.send(event("x", country=7), event("x"), event("x"), event("y"), event("y"))
+    batch = ingest(owner)
+    copies = "landed = 1, duplicates = 3, duplicate_offsets = '{{[1,3),[4,5)}}'"
+    where = "dataset orders, partition 0: duplicates of events that have no row"
+    lost = ("lost", where, 2, (1, 2))
+    with (
+        pointing_at(owner, changed(owner, lambda orders: orders.delete(EqualTo("_offset", 1)))),
+        harmed(owner, RANGES, f"UPDATE {RANGES} SET {copies} WHERE {{mine}}"),
+        harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 1"),
+    ):
+        assert found(owner, "--raw") == {lost}
+        assert found(owner, code=0) == set(), "it would have to read the whole raw zone"
+        with superuser() as connection:
+            connection.execute("UPDATE ingest_batches SET attempt = 2 WHERE batch_id = %s", [batch])
+        assert found(owner) == {lost}, "a batch that was tried again is looked at always"
+        with harmed(owner, "dead_letters", "UPDATE dead_letters SET reason = 'landing_failed' WHERE {mine}"):
+            assert found(owner, code=0) == set(), "the letter is the event, and can be replayed"
+        bucket = load_settings().object_store.bucket
+        damaged, *gone = sorted(objects(owner.tenant.raw_prefix(bucket, "orders")))
+        files.put(damaged, b"no gzip")
+        for path in gone:
+            object_store.file_system().delete_file(object_store.key(path))
+        wheres = {where.split(": ")[0] for kind, where, *_ in found(owner, "--raw") if kind == "unreadable"}
+        assert wheres == {f"raw object {path}" for path in (damaged, *gone)}
 
 
 def by_offset(problems: Found) -> Found:

@@ -22,7 +22,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets
 from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient, UserError
-from pulse_resources.settings import Role, Settings
+from pulse_resources.service_settings import Role
+from pulse_resources.settings import Settings
 
 FIELDS = {
     "country": "string",

@@ -9,15 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from fix_ingest import SCHEMA, Owner, event, ingest
 from fix_lake import DAY, location, pointing_at, table
-from fix_upkeep import do, done, live_files, log, orders, start
+from fix_upkeep import do, done, live_files, log, objects, orders, start
 
+from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.lake import snapshots
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.lake.upkeep import compact, history, state
 from pulse_pipelines.lake.upkeep.needs import Task
-from pulse_pipelines.stages import recast, rewrite
+from pulse_pipelines.stages import files, recast, rewrite
 from pulse_resources import iceberg, object_store, postgres
 
 
@@ -89,6 +90,21 @@ def test_a_table_that_another_rewrite_works_on_is_left_alone(owner: Owner) -> No
     assert log(owner) == []
 
 
+def test_what_an_erasure_writes_for_no_dataset_is_left_alone(owner: Owner) -> None:
+    """It is in the raw zone before any ledger knows it."""
+    owner.send(at("a", 9).replace(b"orders", b"absent"))
+    ingest(owner)
+    (path,) = (path for path in objects("s3://pulse/raw") if owner.tenant.tenant_id.hex in path)
+    written = path.replace(".jsonl.gz", "-erasure.jsonl.gz")
+    files.put(written, b"")
+    with with_settings(UPKEEP__ORPHAN_HOURS=0):
+        with rewrite.lease(owner.tenant.tenant_id):
+            done(owner, Task.RAW)
+        assert written in objects("s3://pulse/raw")
+        done(owner, Task.RAW)
+    assert written not in objects("s3://pulse/raw")
+
+
 def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> None:
     commits(owner, 1)
     dying = start(owner, Task.MERGE, PULSE_FAIL_POINT="upkeep.after_spark")
@@ -99,8 +115,14 @@ def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> N
     done(owner, Task.MERGE)
     assert log(owner) == [("merge", "abandoned"), ("merge", "done")]
     assert len(live_files(owner)) == 1
-    (swept,) = do(owner, Task.SWEEP)
+    with with_settings(UPKEEP__HISTORY_SNAPSHOTS=1, UPKEEP__HISTORY_MINIMUM=1, UPKEEP__HISTORY_HOURS=0):
+        *_, expired, swept = do(owner, Task.EXPIRE, Task.SWEEP)
+    assert (expired.outcome, swept.outcome) == ("done", "skipped")
     assert "Spark may still be at work" in str(swept.detail)
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        query = "SELECT snapshots FROM upkeep_tables WHERE tenant_id = %s"  # planning sees all tenants
+        known = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+    assert known == [(1,)], "what was done before is known, and not wanted again"
     assert reconcile_tenant(owner.tenant).balanced
 
 

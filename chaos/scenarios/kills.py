@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from chaos import batches, oracle
-from chaos.batches import Blow
+from chaos.batches import PLANNING, STEPS, Blow
 from chaos.load import Load
 from chaos.oracle import Finding
 from chaos.scenario import Outcome, Told
@@ -13,32 +13,6 @@ from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
 
-PLANNING = ("plan.before_commit", "plan.after_commit")
-STEPS = (
-    "drain.before_fetch",
-    "drain.before_conform",
-    "drain.after_conform",
-    "files.before_put",
-    "files.after_put",
-    "after.drain_and_conform",
-    "gate.before_claim",
-    "gate.after_claim",
-    "after.dedup_gate",
-    "land.before_stage",
-    "land.after_stage",
-    "after.land",
-    "settle.before_swap",
-    "settle.after_swap",
-    "settle.before_advance",
-    "settle.after_advance",
-    "settle.before_commit",
-    "settle.after_commit",
-    "after.settle",
-    "route_dead_letters.before_publish",
-    "route_dead_letters.before_mark",
-    "route_dead_letters.after_mark",
-    "after.route_dead_letters",
-)
 RANDOM = "at a random moment"
 TENANTS = 3
 EVENTS = 120

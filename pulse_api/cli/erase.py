@@ -1,7 +1,7 @@
 """`pulse erase`: remove a person's events from everywhere, and prove that they are gone."""
 
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -36,8 +36,9 @@ def erase(
 ) -> None:
     """Remove a person's events from the table, its history, the raw zone, dead letters and summaries.
 
-    It covers what has settled by now; the receipt says what Kafka still holds, and until when. If it was
-    interrupted, the same command goes on. There is no way back.
+    It covers what has settled by now, and ends with a look at every store: there is a receipt when nothing is
+    left. The receipt says what Kafka still holds, and until when. If it was interrupted, the same command
+    goes on. There is no way back.
 
     Example: pulse erase acme --dataset orders --where customer=ada@example.org --dry-run
     """
@@ -46,7 +47,7 @@ def erase(
         _verify(owner, verify, where, as_json)
         return
     if dataset is None:
-        raise UserError("which dataset?", fix="Name it with --dataset")
+        raise UserError("no dataset is named", fix="Add --dataset <slug>")
     if dry_run or not yes:
         found = erasure.survey(owner, dataset, where)
         if dry_run:
@@ -66,17 +67,20 @@ def erase(
 
 def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
     with Console(stderr=True).status("looking everywhere"):
-        found = erasure.verify(owner, erasure_id, where)
+        found = erasure.verified(owner, erasure_id, where)
     if as_json:
-        emit({"clean": found.clean} | asdict(found))
+        emit({"clean": found.clean, "looked_at": found.looked_at, "leftovers": found.leftovers})
     else:
-        looked = ", ".join(f"{count:,} {what}" for what, count in found.looked_at.items())
-        say(f"{'clean' if found.clean else 'NOT CLEAN'}: looked at {looked}, dead letters and summaries")
+        say(f"{'clean' if found.clean else 'NOT CLEAN'}: looked at {_counts(found.looked_at)}")
         for leftover in found.leftovers:
             say(f"left: {leftover}")
     if not found.clean:
         remark("Erase again: what is left is removed by another erasure.")
         raise typer.Exit(FAILED)
+
+
+def _counts(looked_at: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in looked_at.items())
 
 
 def _show_survey(found: erasure.Survey, as_json: bool) -> None:
@@ -102,8 +106,14 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
             ("raw events", f"{removed['raw_events']:,} in {len(raw_zone['objects']):,} objects"),
             ("dead letters", removed["dead_letters"]),
             ("summaries", removed["summaries"]),
+            ("verified", f"nothing is left in {_counts(receipt['verified']['looked_at'])}"),
         )
     )
+    if letters["replayed"]:
+        remark(
+            f"{letters['replayed']:,} of the dead letters had been replayed: what was published of them "
+            "then is covered only if its offset is. Erase again once everything is settled"
+        )
     if letters["unreadable"]:
         remark(
             f"{letters['unreadable']:,} dead letters are no JSON and have the value somewhere in their "

@@ -114,12 +114,15 @@ def _cell(value: object) -> str:
 @app.command()
 def reconcile(
     tenant: Annotated[str | None, typer.Argument(help="One tenant; all if not given.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Look all duplicates up in the raw zone: slow where there are many.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove that every drained event is a row, a duplicate or a dead letter, exactly once.
 
-    Compares tables, dead letters and ledger offset by offset. Exit code 1, and the precise difference,
-    when it does not hold.
+    Compares tables, event ids, dead letters and ledger offset by offset. Exit code 1, and the precise
+    difference, when it does not hold.
 
     Example: pulse reconcile acme
     """
@@ -129,7 +132,7 @@ def reconcile(
         reports: list[TenantReport] = []
         for owner in chosen:
             status.update(f"reconciling {owner.slug} ({len(reports) + 1} of {len(chosen)})")
-            reports.append(reconcile_tenant(owner))
+            reports.append(reconcile_tenant(owner, raw=raw))
     balanced = all(report.balanced for report in reports)
     if as_json:
         found = [asdict(report) | {"balanced": report.balanced} for report in reports]

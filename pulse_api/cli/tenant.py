@@ -141,7 +141,7 @@ def accept_loss(
                 raise UserError("this needs a confirmation", fix="Look with --dry-run, then add --yes")
             _show_losses(found)
             typer.confirm(f"Go on without these events of {tenant}, for good?", abort=True, err=True)
-        found = losses.accept(owner)
+        found = losses.accept(owner, found)
     if as_json:
         emit({"tenant": owner.slug, "accepted": not dry_run, "losses": found})
         return

@@ -20,6 +20,7 @@ from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge import Judge
+from pulse_pipelines.stages.limits import event_limits
 from pulse_resources.settings import load_settings
 
 MAX_TENANTS = 10_000
@@ -36,9 +37,7 @@ class CachedTenant:
 
     @cached_property
     def judge(self) -> Judge:
-        settings = load_settings().ingest
-        scope = Scope(self.view.tenant, self.view.datasets)
-        return Judge(scope, settings.max_event_bytes, settings.max_event_depth)
+        return Judge(Scope(self.view.tenant, self.view.datasets), event_limits())
 
 
 def _tenant(tenant_id: UUID) -> CachedTenant | None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.stages.conform import Message
+from pulse_pipelines.stages.limits import EventLimits
 from pulse_resources import postgres
-from pulse_resources.settings import load_settings
 
 PAGE = 1_000
 
@@ -50,14 +50,13 @@ def landed(dataset: Dataset, day: date) -> Iterator[tuple[str, list[Message]]]:
 
 
 def passing(
-    conformer: DayRows, dataset: Dataset, backfill_id: str
+    conformer: DayRows, dataset: Dataset, backfill_id: str, limits: EventLimits
 ) -> Iterator[tuple[pa.Table, list[Landing]]]:
     """Rows of open letters that pass by now and whose id no other event has, with what they are of.
 
     Of several with one id the first, by its position, is the event; the others stay dead letters.
     """
-    limits = load_settings().ingest
-    values = {"tenant": dataset.tenant_id, "slug": dataset.slug, "max_bytes": limits.max_event_bytes}
+    values = {"tenant": dataset.tenant_id, "slug": dataset.slug, "max_bytes": limits.max_bytes}
     seen: set[str] = set()
     for page in _pages(dataset, OPEN, values):
         table, _ = conformer.judged(backfill_id, [_message(row) for row in page])

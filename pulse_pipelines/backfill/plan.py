@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets, files
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, Terminal
 
 # A slug may have had another dataset before: only what landed in this one is its own.
@@ -40,6 +40,13 @@ WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) AND NOT isempty(dup
 DEAD_LETTERS = """
 SELECT batch_id, partition, array_agg(event_offset) FROM dead_letters
 WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) GROUP BY batch_id, partition
+"""
+# An erasure that was interrupted may have left their lines in the raw zone.
+ERASED = """
+SELECT r.batch_id, e.partition, e.offsets * int8multirange(int8range(r.start_offset, r.end_offset))
+FROM ingest_ranges r JOIN erased_offsets e USING (tenant_id, partition)
+WHERE r.tenant_id = %(tenant)s AND r.batch_id = ANY(%(batches)s)
+  AND e.offsets && int8range(r.start_offset, r.end_offset)
 """
 LETTERS = """
 SELECT EXISTS (
@@ -68,7 +75,8 @@ class DayPlan:
     """Those that the ledger says landed: as many must come out."""
     sources: tuple[Source, ...]
     unlanded: Mapping[str, frozenset[int]]
-    """By batch: positions (see `files.position`) of its events that are no rows: copies, dead letters."""
+    """By batch: positions (see `files.position`) of its events that are no rows: copies, dead letters, and
+    what was erased."""
     letters: bool
     """Whether the dataset has dead letters, of whatever day, that may be rows of it."""
     files: Mapping[str, DataFile]
@@ -99,19 +107,22 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
         ((letters,),) = connection.execute(LETTERS, where).fetchall()
         batches = list({source.batch_id for source in sources})
         unlanded = _unlanded(connection, where | {"batches": batches})
-    table = iceberg.load_table((tenant.namespace, slug), location)
+    with readable.damage_explained(location):
+        table = iceberg.load_table((tenant.namespace, slug), location)
+        in_table = day_files(table, day)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=slug)
-    return DayPlan(tenant, dataset, day, rows, sources, unlanded, letters, day_files(table, day))
+    return DayPlan(tenant, dataset, day, rows, sources, unlanded, letters, in_table)
 
 
 def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict[str, frozenset[int]]:
     found: dict[str, set[int]] = defaultdict(set)
-    copies: Multirange[int]
-    for batch, partition, copies in connection.execute(COPIES, where):
-        for span in copies:
-            offsets = range(span.lower or 0, span.upper or 0)
-            found[batch].update(files.position(partition, offset) for offset in offsets)
+    spans: Multirange[int]
+    for query in (COPIES, ERASED):
+        for batch, partition, spans in connection.execute(query, where):
+            for span in spans:
+                offsets = range(span.lower or 0, span.upper or 0)
+                found[batch].update(files.position(partition, offset) for offset in offsets)
     for batch, partition, offsets in connection.execute(DEAD_LETTERS, where):
         found[batch].update(files.position(partition, offset) for offset in offsets)
     return {batch: frozenset(positions) for batch, positions in found.items()}

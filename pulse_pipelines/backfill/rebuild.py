@@ -27,6 +27,7 @@ from pulse_pipelines.stages.conform import DeadLetter, Message
 from pulse_pipelines.stages.drain import CHUNK_BYTES
 from pulse_pipelines.stages.files import LakeWriter, position, token
 from pulse_pipelines.stages.handles import CandidateFile
+from pulse_pipelines.stages.limits import EventLimits, event_limits
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
@@ -44,6 +45,8 @@ class RebuildTask:
     dataset: Dataset
     day: date
     version: int
+    limits: EventLimits
+    """Of dead letters that would land for the first time."""
     sources: tuple[Source, ...] | None
     unlanded: dict[str, frozenset[int]] = field(default_factory=dict)
 
@@ -69,7 +72,7 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
     Raises:
         PySparkException: a task failed: the object store, Postgres or Spark.
     """
-    common = (backfill_id, plan.tenant, plan.dataset, plan.day, version)
+    common = (backfill_id, plan.tenant, plan.dataset, plan.day, version, event_limits())
     tasks = [RebuildTask(*common, sources=None)] if plan.letters else []
     for share in _shares(plan.sources, parallelism):
         batches = {source.batch_id for source in share} & plan.unlanded.keys()
@@ -109,7 +112,7 @@ def rebuild_task(task: RebuildTask) -> Iterator[bytes]:
 
 def _rebuild(task: RebuildTask) -> Rebuilt:
     settings = load_settings()
-    conformer = DayRows(task.tenant, task.dataset, task.day, task.version, settings.ingest)
+    conformer = DayRows(task.tenant, task.dataset, task.day, task.version, task.limits)
     stem = f"{task.backfill_id}-{token()}"
     lake = LakeWriter(task.tenant, settings.object_store.bucket, stem, drop_copies=False, pause=Aside())
     rows = others = 0
@@ -129,11 +132,11 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
             refused.extend(left[: SHOWN - len(refused)])
             keep(table)
         if task.sources is None:
-            for table, found in letters.passing(conformer, task.dataset, task.backfill_id):
+            for table, found in letters.passing(conformer, task.dataset, task.backfill_id, task.limits):
                 landing.extend(found)
                 keep(table)
     why = tuple(
-        f"partition {m.partition}, offset {m.offset}: {r.detail}" + (f" at {r.pointer}" if r.pointer else "")
+        f"partition {m.partition}, offset {m.offset}: {r.reason}" + (f" at {r.pointer}" if r.pointer else "")
         for m, _, _, r in refused
     )
     return Rebuilt(tuple(lake.candidates), rows, others, why, tuple(landing))

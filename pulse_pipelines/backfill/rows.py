@@ -13,12 +13,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.conform import RAW, DeadLetter, Message, TopicConformer, days
 from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.limits import UNLIMITED, EventLimits
 from pulse_pipelines.stages.recast import fitted
 from pulse_pipelines.stages.table import table_schema
-from pulse_resources.settings import IngestSettings
-
-UNLIMITED = IngestSettings.model_construct(max_event_bytes=2**63, max_event_depth=200)
-"""What landed was within the limits of its time."""
 
 
 class DayRows:
@@ -30,7 +27,7 @@ class DayRows:
     """
 
     def __init__(
-        self, tenant: Tenant, dataset: Dataset, day: date, version: int, limits: IngestSettings
+        self, tenant: Tenant, dataset: Dataset, day: date, version: int, limits: EventLimits
     ) -> None:
         self._tenant = tenant
         self._dataset = dataset
@@ -65,15 +62,10 @@ class DayRows:
         return pa.concat_tables(parts), others, refused
 
     def _by(
-        self, version: int, batch_id: str, messages: Sequence[Message], limits: IngestSettings
+        self, version: int, batch_id: str, messages: Sequence[Message], limits: EventLimits
     ) -> tuple[pa.Table, list[DeadLetter]]:
         dataset = self._as_of[version]
-        conformed = TopicConformer(
-            Scope(self._tenant, (dataset,)),
-            batch_id,
-            max_bytes=limits.max_event_bytes,
-            max_depth=limits.max_event_depth,
-        ).chunk(messages)
+        conformed = TopicConformer(Scope(self._tenant, (dataset,)), batch_id, limits).chunk(messages)
         table = conformed.tables.get(dataset.slug)
         if table is None:
             return self._schema.empty_table(), conformed.dead_letters

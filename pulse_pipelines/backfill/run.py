@@ -147,7 +147,7 @@ def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
     if rebuilt.rows != plan.rows:
         raise Terminal(
             f"the raw zone gives {rebuilt.rows:,} rows, and {plan.rows:,} landed",
-            fix="The day was left as it is. Retention may have removed raw objects of the day, or an erasure "
-            "has not ended; `pulse reconcile` tells what the table holds",
+            fix="The day was left as it is. Retention may have removed raw objects of the day; "
+            "`pulse reconcile` tells what the table holds",
             **where,
         )

@@ -11,8 +11,10 @@ import psycopg
 
 from pulse_pipelines.curated import table
 from pulse_pipelines.curated.compute import Pinned, Result
+from pulse_pipelines.curated.due import JOB
 from pulse_pipelines.curated.table import Next
 from pulse_pipelines.registry.datasets import lock_summaries
+from pulse_pipelines.stages import failures
 from pulse_resources import postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
@@ -89,6 +91,8 @@ def commit(results: Sequence[Result]) -> list[Curated]:
             fail_point("curate.after_commit")
             return list(_committed(results, staged))
         except _OutdatedError as found:
+            for following in staged:  # it may be of rows that were erased
+                following.discard()
             results = [left for result in results if (left := _without(result, found.days))]
         except _SwapLostError:
             continue
@@ -138,6 +142,7 @@ def _write(
                     for day, error in result.errors.items()
                 ],
             )
+    failures.forget_days(connection, JOB, dataset.dataset_id, {day for _, day in days})
     fail_point("curate.before_swap")
     for following in sorted(staged, key=lambda item: item.name):
         if not following.enter(connection):

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated.due import Due
+from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.rollup import Part, Rollup
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets
 from pulse_pipelines.stages.aside import Aside
-from pulse_pipelines.stages.handles import Failure
-from pulse_resources import iceberg, postgres
-from pulse_resources.errors import Terminal, UserError
+from pulse_pipelines.stages.failures import Failed, Work
+from pulse_resources import iceberg, outages, postgres, readable
+from pulse_resources.errors import Terminal, Transient, UserError
 
 DAYS_PER_STATEMENT = 64
 """More would spend longer on the plan than on the rows."""
@@ -33,6 +33,10 @@ LANDED = """
 SELECT day, max(landed_at) FROM landings
 WHERE tenant_id = %s AND dataset_id = %s AND day = ANY(%s) GROUP BY day
 """
+
+
+TASK = "rollups"
+"""Failures of all rollups of a day are one."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +62,72 @@ class Result:
     """Days that it cannot be computed for, however often."""
 
 
-def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]], list[Failure]]:
-    """The rollups of all that is due: the results of each dataset together, and what may succeed later."""
-    failures: list[Failure] = []
+_Asked = tuple[Pinned, tuple[date, ...]]
+_Input = tuple[Pinned, tuple[date, ...], int]
+"""Days of a dataset, and how often in a row they have failed."""
+
+
+def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]], list[Failed]]:
+    """The rollups of all that is due: the results of each dataset together, and what may succeed later.
+
+    What fails for one dataset or day fails for no other. When Spark itself ends, what it was at is among the
+    failures, since it may be the cause, and what it did not get to is in neither.
+
+    Raises:
+        Transient: the object store does not answer.
+    """
+    failures: list[Failed] = []
     wanted: dict[Rollup, list[_Input]] = defaultdict(list)
     for mine in _by_dataset(due):
         tenant, dataset = mine[0].tenant, mine[0].dataset
         try:
             pinned = pin(tenant, dataset.dataset_id, [d.day for d in mine])
-        except (Terminal, OSError) as error:
-            failures.append(Failure(tenant.tenant_id, "pin", f"{dataset.slug}: {error}"))
+        except Exception as error:  # whatever is wrong with its table is not the others'
+            outages.check()
+            failures.append(Failed.by(Work(JOB, tenant, TASK, dataset.dataset_id, dataset.slug), error))
             continue
-        for rollup in {rollup: None for d in mine for rollup in d.rollups} if pinned else ():
-            days = tuple(sorted(d.day for d in mine if rollup in d.rollups))
-            wanted[rollup].append((pinned, days))  # type: ignore[arg-type]
+        if pinned is not None:
+            for rollup in {rollup: None for d in mine for rollup in d.rollups}:
+                wanted[rollup].extend(_inputs(pinned, [d for d in mine if rollup in d.rollups]))
     # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
     atexit.unregister(spark.client._cleanup_ml_cache)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
-    pause = Aside()
-    for rollup, inputs in wanted.items():
-        for outcome in _of_rollup(spark, rollup, inputs, pause):
-            if isinstance(outcome, Failure):
+    try:
+        for outcome in _outcomes(spark, wanted):
+            if isinstance(outcome, Failed):
                 failures.append(outcome)
                 continue
             mine_so_far = results[outcome.pinned.dataset.dataset_id]
-            before = mine_so_far.get(rollup, Result(outcome.pinned, rollup))
+            before = mine_so_far.get(outcome.rollup, Result(outcome.pinned, outcome.rollup))
             rows, errors = {**before.rows, **outcome.rows}, {**before.errors, **outcome.errors}
-            mine_so_far[rollup] = replace(before, rows=rows, errors=errors)
+            mine_so_far[outcome.rollup] = replace(before, rows=rows, errors=errors)
+    except _SparkEndedError as ended:
+        failures.extend(ended.suspects)
     return [list(found.values()) for found in results.values()], failures
+
+
+class _SparkEndedError(Exception):
+    def __init__(self, suspects: Sequence[Failed]) -> None:
+        self.suspects = suspects
+
+
+def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
+    """Days that are asked for together, and apart from all others each that has failed before."""
+    fresh = tuple(sorted(d.day for d in due if not d.failures))
+    if fresh:
+        yield pinned, fresh, 0
+    yield from ((pinned, (d.day,), d.failures) for d in due if d.failures)
+
+
+def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[Result | Failed]:
+    """Those of all rollups; last, one by one, of what has failed before, which may end Spark again."""
+    pause = Aside()
+    for rollup, inputs in wanted.items():
+        yield from _of_rollup(spark, rollup, [each for each in inputs if not each[2]], pause)
+    again = [(rollup, each) for rollup, inputs in wanted.items() for each in inputs if each[2]]
+    for rollup, each in sorted(again, key=lambda item: item[1][2]):
+        yield from _of_rollup(spark, rollup, [each], pause)
 
 
 def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
@@ -106,6 +147,7 @@ def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None
         location = iceberg.current_location(connection, name)
         landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
     table = iceberg.load_table(name, location)
+    readable.check_snapshot(table)  # Spark would compute from what it can read
     snapshot = table.current_snapshot()
     schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
     return Pinned(
@@ -117,19 +159,16 @@ def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None
     )
 
 
-_Input = tuple[Pinned, tuple[date, ...]]
-
-
 def _of_rollup(
     spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input], pause: Aside
-) -> Iterator[Result | Failure]:
+) -> Iterator[Result | Failed]:
     if rollup.problem:
-        for pinned, days in inputs:
+        for pinned, days, _ in inputs:
             problem = UserError(f"{rollup.source}: {rollup.problem}")
             yield Result(pinned, rollup, errors=dict.fromkeys(days, str(problem)))
         return
-    together: dict[object, list[_Input]] = defaultdict(list)
-    for pinned, days in inputs:
+    together: dict[object, list[_Asked]] = defaultdict(list)
+    for pinned, days, _ in inputs:
         if pinned.snapshot_id is None:
             yield Result(pinned, rollup, rows=dict.fromkeys(days, pa.table({})))
             continue
@@ -143,8 +182,8 @@ def _of_rollup(
             yield from _of_chunk(spark, rollup, chunk)
 
 
-def _chunks(inputs: Sequence[_Input]) -> Iterator[list[_Input]]:
-    chunk: list[_Input] = []
+def _chunks(inputs: Sequence[_Asked]) -> Iterator[list[_Asked]]:
+    chunk: list[_Asked] = []
     for pinned, days in inputs:
         if chunk and sum(len(d) for _, d in chunk) + len(days) > DAYS_PER_STATEMENT:
             yield chunk
@@ -153,39 +192,49 @@ def _chunks(inputs: Sequence[_Input]) -> Iterator[list[_Input]]:
     yield chunk
 
 
-def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Input]) -> Iterator[Result | Failure]:
+def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> Iterator[Result | Failed]:
     parts = [_part(number, pinned, days) for number, (pinned, days) in enumerate(chunk)]
     try:
         rows = _ask(spark, rollup, parts)
-    except (PySparkException, Terminal) as error:
+    except Exception as error:
+        single = [(pinned, day) for pinned, days in chunk for day in days]
+        try:
+            outages.check(spark)
+        except Transient:
+            raise _SparkEndedError([_failed(rollup, *each, error) for each in single]) from error
         # One of them is at fault, and the others must not suffer.
-        single = [(pinned, (day,)) for pinned, days in chunk for day in days]
         if len(single) > 1:
-            for alone in [chunk[:1], chunk[1:]] if len(chunk) > 1 else [[one] for one in single]:
+            apart = [(pinned, (day,)) for pinned, day in single]
+            for alone in [chunk[:1], chunk[1:]] if len(chunk) > 1 else [[one] for one in apart]:
                 yield from _of_chunk(spark, rollup, alone)
         else:
             yield _at_fault(rollup, *single[0], error)
         return
     for part, (pinned, days) in zip(parts, chunk, strict=True):
         mine = rows.filter(pc.equal(rows.column("part"), part.number))
-        good: dict[date, pa.Table] = {}
-        bad: dict[date, str] = {}
         for day in days:
             found = mine.filter(pc.equal(mine.column("day"), pa.scalar(day))).drop_columns(["part", "day"])
             try:
-                good[day] = rollup.checked(found, pinned.dataset)
+                yield Result(pinned, rollup, rows={day: rollup.checked(found, pinned.dataset)})
             except UserError as error:
-                bad[day] = _sentence(rollup, pinned, day, error)
-        yield Result(pinned, rollup, good, bad)
+                yield Result(pinned, rollup, errors={day: _sentence(rollup, pinned, day, error)})
+            except Exception as error:
+                yield _failed(rollup, pinned, day, error)
 
 
-def _at_fault(rollup: Rollup, pinned: Pinned, days: tuple[date, ...], error: Exception) -> Result | Failure:
+def _at_fault(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> Result | Failed:
     """What Spark itself says of a team's query it will say again; anything else may succeed later."""
-    sentence = _sentence(rollup, pinned, days[0], error)
+    said = isinstance(error, PySparkException | Terminal)
     condition = error.getCondition() if isinstance(error, PySparkException) else str(error)
-    if rollup.source and condition:
-        return Result(pinned, rollup, errors={days[0]: sentence})
-    return Failure(pinned.tenant.tenant_id, "compute", sentence)
+    if rollup.source and said and condition:
+        return Result(pinned, rollup, errors={day: _sentence(rollup, pinned, day, error)})
+    return _failed(rollup, pinned, day, error)
+
+
+def _failed(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> Failed:
+    dataset = pinned.dataset
+    work = Work(JOB, pinned.tenant, TASK, dataset.dataset_id, dataset.slug, day)
+    return Failed(work, f"{rollup.source or rollup.name}: {type(error).__name__}: {_message(error)}")
 
 
 def _part(number: int, pinned: Pinned, days: tuple[date, ...]) -> Part:
@@ -224,12 +273,15 @@ def _check_reads(plan: str, tables: Sequence[str]) -> None:
 
 
 def _sentence(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> str:
-    message = str(error).partition("\n\nJVM")[0][:1000]
     return str(
         UserError(
-            f"{rollup.source or rollup.name}: {message}",
+            f"{rollup.source or rollup.name}: {_message(error)}",
             tenant=pinned.tenant.slug,
             dataset=pinned.dataset.slug,
             day=day,
         )
     )
+
+
+def _message(error: Exception) -> str:
+    return str(error).partition("\n\nJVM")[0][:1000]

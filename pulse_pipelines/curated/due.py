@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
+from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.rollups import BUILT_IN, of_dataset
 from pulse_pipelines.curated.sqlfile import TeamRollup
@@ -14,18 +15,26 @@ from pulse_pipelines.stages import datasets
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
-# Days that changed after some moment, and all days of datasets that followed another schema after it.
+JOB = "curate"
+"""By which failures of this work are known."""
+
+# Days that changed after some moment, all days of datasets that followed another schema after it, and those
+# that failed, however long ago they changed.
 CHANGED = """
 WITH suspects AS (
     SELECT DISTINCT tenant_id, dataset_id, day FROM landings WHERE landed_at > %(since)s
     UNION
     SELECT DISTINCT l.tenant_id, l.dataset_id, l.day FROM landings l
     JOIN dataset_versions v USING (dataset_id) WHERE v.since > %(since)s
+    UNION
+    SELECT l.tenant_id, l.dataset_id, l.day FROM landings l
+    JOIN failures f USING (tenant_id, dataset_id) WHERE f.job = %(job)s AND coalesce(f.day, l.day) = l.day
 )
 SELECT c.tenant_id, t.slug, c.dataset_id, c.day, l.changed_at, s.states,
     (SELECT min(n.landed_at) FROM landings n
      WHERE (n.tenant_id, n.dataset_id, n.day) = (c.tenant_id, c.dataset_id, c.day)
-         AND n.landed_at > coalesce(s.landed_at, '-infinity'))
+         AND n.landed_at > coalesce(s.landed_at, '-infinity')),
+    f.failures, f.held
 FROM suspects c JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = c.tenant_id
 CROSS JOIN LATERAL (
     SELECT max(landed_at) AS changed_at FROM landings l
@@ -35,7 +44,10 @@ CROSS JOIN LATERAL (
         definition, landed_at >= l.changed_at)) AS states
     FROM summaries s
     WHERE s.dataset_id = c.dataset_id AND s.day = c.day AND s.rollup = ANY(%(rollups)s)) s
-ORDER BY l.changed_at DESC
+CROSS JOIN LATERAL (
+    SELECT coalesce(max(count), 0) AS failures, coalesce(max(retry_at) > now(), false) AS held FROM failures f
+    WHERE f.dataset_id = c.dataset_id AND f.job = %(job)s AND coalesce(f.day, c.day) = c.day) f
+ORDER BY f.failures, l.changed_at DESC
 """
 
 
@@ -52,7 +64,11 @@ class Due:
     waiting_since: datetime
     """The first change that was not computed."""
     ready: bool
-    """It has been quiet, or has waited, for long enough."""
+    """It has been quiet, or has waited, for long enough, and is not held."""
+    failures: int = 0
+    """How often in a row it could not be computed."""
+    held: bool = False
+    """It is not yet time to try again what failed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,7 @@ class Survey:
     at: datetime
     """When it was made, by Postgres' clock."""
     days: tuple[Due, ...]
-    """Those that changed last first."""
+    """Those that changed last first, behind them those that failed."""
 
 
 def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
@@ -75,28 +91,31 @@ def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
     names = [*BUILT_IN, *(rollup.name for rollup in team)]
     with postgres.transaction("pulse_pipeline") as connection:
         (now,) = connection.execute("SELECT now()").fetchall()[0]
-        rows = connection.execute(CHANGED, {"since": since, "rollups": names}).fetchall()
+        rows = connection.execute(CHANGED, {"since": since, "rollups": names, "job": JOB}).fetchall()
         ids = list({row[2] for row in rows})
         known = {d.dataset_id: d for d in datasets.read(connection, "d.dataset_id = ANY(%s)", [ids])}
-    rollups = {dataset_id: of_dataset(dataset, team) for dataset_id, dataset in known.items()}
     found = []
-    for tenant_id, slug, dataset_id, day, changed_at, states, waiting in rows:
+    for tenant_id, slug, dataset_id, day, changed_at, states, waiting, failures, held in rows:
         if dataset_id not in known:  # deleted just now
             continue
-        left = _left(known[dataset_id], rollups[dataset_id], states or {})
+        left = _left(known[dataset_id], team, states or {})
         if left:
             quiet = (now - changed_at).total_seconds() >= settings.quiet_seconds
             since_then = waiting or changed_at
             waited = (now - since_then).total_seconds() >= settings.max_wait_seconds
             tenant = Tenant(tenant_id, slug)
-            found.append(
-                Due(tenant, known[dataset_id], day, left, changed_at, since_then, ready=quiet or waited)
-            )
+            ready = (quiet or waited) and not held
+            common = (tenant, known[dataset_id], day, left, changed_at, since_then)
+            found.append(Due(*common, ready, failures, held))
     return Survey(now, tuple(found))
 
 
-def _left(dataset: Dataset, rollups: Sequence[Rollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:
-    return tuple(r for r in rollups if states.get(r.name) != [r.definition(dataset), True])
+def _left(dataset: Dataset, team: Sequence[TeamRollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:
+    try:
+        rollups = of_dataset(dataset, team)
+        return tuple(r for r in rollups if states.get(r.name) != [r.definition(dataset), True])
+    except Exception:  # one tenant's schema cannot be read: the run that computes the day says why
+        return (DAILY,)
 
 
 def of_day(tenant: Tenant, dataset: Dataset, day: date, rollup: Rollup) -> Due:

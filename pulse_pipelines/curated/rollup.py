@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -40,8 +40,9 @@ class Part:
     def select(self, what: str, days: Sequence[date] | None = None) -> str:
         """A query of expressions over the events of some of its days, all if not given."""
         spans = " OR ".join(
+            # To its last microsecond: the last day that a table can hold has no next one.
             f"(`timestamp` >= TIMESTAMP '{day} 00:00:00Z'"
-            f" AND `timestamp` < TIMESTAMP '{day + timedelta(1)} 00:00:00Z')"
+            f" AND `timestamp` <= TIMESTAMP '{day} 23:59:59.999999Z')"
             for day in (self.days if days is None else days)
         )
         return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {spans}"  # noqa: S608 - names and numbers

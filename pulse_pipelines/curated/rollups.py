@@ -28,7 +28,14 @@ def slugs_with_actor() -> set[str]:
     """Slugs of datasets, whoever's they are, whose schema names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
         found = datasets.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
-        return {dataset.slug for dataset in found if dataset.column_of(ACTOR)}
+        return {dataset.slug for dataset in found if _has_actor(dataset)}
+
+
+def _has_actor(dataset: Dataset) -> bool:
+    try:
+        return dataset.column_of(ACTOR) is not None
+    except Exception:  # one tenant's schema cannot be read: it must not take the assets of all along
+        return False
 
 
 def team_rollups(folder: Path | None = None) -> list[TeamRollup]:

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import psycopg
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated import tidy
 from pulse_pipelines.curated.commit import Curated, commit
-from pulse_pipelines.curated.compute import Result, compute
-from pulse_pipelines.curated.due import Due
-from pulse_pipelines.stages.handles import Failure
-from pulse_resources.errors import Terminal, Transient
+from pulse_pipelines.curated.compute import TASK, Result, compute
+from pulse_pipelines.curated.due import JOB, Due
+from pulse_pipelines.stages import failures
+from pulse_pipelines.stages.failures import Failed, Work
+from pulse_resources import outages
+from pulse_resources.settings import load_settings
 
 OVERLAP = 4
 """Datasets that are committed at a time: most of it is waiting for the object store."""
@@ -21,31 +22,38 @@ OVERLAP = 4
 @dataclass(frozen=True)
 class Outcome:
     days: tuple[Curated, ...]
-    failures: tuple[Failure, ...]
-    """What may succeed later: it stays due."""
+    failures: tuple[Failed, ...]
+    """What may succeed later: it stays due, and is noted (see `failures`)."""
 
 
 def curate(spark: SparkSession, due: Sequence[Due]) -> Outcome:
-    """Compute and commit what is due; what fails for one dataset fails for no other."""
-    results, failures = compute(spark, due)
+    """Compute and commit what is due; what fails for one dataset fails for no other.
+
+    Raises:
+        Transient: the object store does not answer; what was committed by then is.
+    """
+    settings = load_settings().curated
+    results, failed = compute(spark, due)
     days: list[Curated] = []
     with ThreadPoolExecutor(OVERLAP, thread_name_prefix="curate") as pool:
-        for outcome in pool.map(_commit_safely, results):
-            if isinstance(outcome, Failure):
-                failures.append(outcome)
-            else:
-                days.extend(outcome)
-    return Outcome(tuple(days), tuple(failures))
+        for done, problem in pool.map(_commit_safely, results):
+            days.extend(done)
+            failed.extend([problem] if problem else [])
+    failures.note(failed, first_s=settings.retry_seconds, most_s=settings.retry_max_seconds)
+    return Outcome(tuple(days), tuple(failed))
 
 
-def _commit_safely(results: Sequence[Result]) -> list[Curated] | Failure:
+def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | None]:
+    """What was committed of a dataset, and what went wrong with it, if something did."""
+    done: list[Curated] = []
     try:
         done = commit(results)
         for location in {day.metadata_location for day in done if day.metadata_location}:
             if (table := tidy.due(location)) is not None:
                 tidy.tidy(table)
-        return done
-    except (psycopg.Error, OSError, Transient, Terminal) as error:
-        pinned = results[0].pinned
-        reason = f"{pinned.dataset.slug}: {type(error).__name__}: {error}"
-        return Failure(pinned.tenant.tenant_id, "commit", reason)
+    except Exception as error:  # whatever is wrong with its tables is not the others'
+        outages.check()
+        tenant, dataset = results[0].pinned.tenant, results[0].pinned.dataset
+        task = "tidy" if done else TASK
+        return done, Failed.by(Work(JOB, tenant, task, dataset.dataset_id, dataset.slug), error)
+    return done, None

@@ -69,19 +69,22 @@ class TeamRollup(Rollup):
 
 
 def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
-    """The rollup of a file; a broken one has a `problem`.
+    """The rollup of a file; a broken one has a `problem`, and no dataset where it has no name of its own.
 
     Args:
         file: its name gives the rollup's: `orders_by_country.sql` is the rollup `by_country` of `orders`.
         taken: files of the rollups that there are, by dataset and name.
     """
-    text = file.read_text(errors="replace")
+    text, problem, unread = "", None, None
+    try:
+        text = file.read_text(errors="replace")
+    except OSError as error:  # a folder, say
+        unread = f"it cannot be read: {error}"
     said = {found[1]: found[2] for line in text.splitlines() if (found := _HEADER.match(line))}
     slug = said.get("dataset", "")
     name = file.stem.removeprefix(f"{slug}_")
     grain = tuple(part.strip() for part in said.get("grain", "").split(",") if part.strip())
-    query: str = ""
-    problem: str | None = None
+    named, query = _is_name(name) and (slug, name) not in taken, ""
     try:
         _check_header(said, name, grain)
         if other := taken.get((slug, name)):
@@ -89,6 +92,8 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         query = checked_query(text)
     except UserError as error:
         problem = f"{error.message}" + (f". {error.fix}" if error.fix else "")
+    except Exception as error:  # a query that is too deep, say: one team's file must not stop the others'
+        problem = f"{type(error).__name__}: {error}"
 
     def statement(parts: Sequence[Part]) -> str:
         return union([_of_day(part, query) for part in parts])
@@ -100,8 +105,8 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         text=text,
         statement=statement,
         source=file.name,
-        problem=problem,
-        dataset=slug,
+        problem=unread or problem,
+        dataset=slug if named else "",  # else its asset would be another's, or none that Dagster takes
     )
 
 
@@ -115,13 +120,17 @@ def _of_day(part: Part, query: str) -> str:
     )
 
 
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in BUILT_IN
+
+
 def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
     for key in ("dataset", "grain"):
         if key not in said:
             raise UserError(
                 f"the header says no {key}", fix=f"Begin the file with a line such as -- {key}: ..."
             )
-    if not _NAME.fullmatch(name) or len(name) > 60 or name in BUILT_IN:
+    if not _is_name(name):
         raise UserError(
             f"{name!r} is no name for a rollup",
             fix=f"Use a-z, 0-9 and single _, and none of {', '.join(BUILT_IN)}",

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from uuid import UUID
@@ -29,7 +30,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import columns, files, metrics, rewrite
 from pulse_pipelines.stages.table import PROPERTIES
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import Staged, TableName
 from pulse_resources.settings import load_settings
@@ -62,6 +63,8 @@ class Next:
     staged: Staged | None
     """None: nothing of it changes."""
     begins: bool
+    written: tuple[str, ...] = ()
+    """Data files that are in no table yet."""
 
     def enter(self, connection: postgres.Connection) -> bool:
         """Point the catalog at it; False when somebody else came first."""
@@ -70,6 +73,28 @@ class Next:
         if self.begins:
             return iceberg.begin(connection, self.name, self.staged.new)
         return iceberg.swap(connection, self.name, self.staged.old, self.staged.new)
+
+    def discard(self) -> None:
+        """Delete what was written, which must not be entered any more.
+
+        Raises:
+            OSError: the object store failed.
+        """
+        if self.staged is None:
+            return
+        written = [*self.written, self.staged.new]
+        with suppress(FileNotFoundError):  # an erasure was faster
+            snapshot = iceberg.load_table(self.name, self.staged.new, history=False).current_snapshot()
+            if snapshot is not None:
+                written.append(snapshot.manifest_list)
+                written += [
+                    manifest.manifest_path
+                    for manifest in snapshot.manifests(iceberg.file_io())
+                    if manifest.added_snapshot_id == snapshot.snapshot_id
+                ]
+        for path in written:
+            with suppress(FileNotFoundError):
+                object_store.file_system().delete_file(object_store.key(path))
 
 
 def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, pa.Table]) -> Next:
@@ -102,13 +127,14 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
         return Next(name, None, begins=location is None)
     schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
+    written = tuple(file.file_path for file in added)
     if _manifests(table) >= MANIFESTS:  # every file is named anew, in one manifest
         added += [file for file in live.values() if _day(file) not in rows]
         removed = list(live.values())
     changed = schema if schema.schema_id != table.schema().schema_id else None
     summary = {"pulse.rollup": rollup.name}
     staged = iceberg.stage_replace(table, removed, added, summary, changed, keep=SNAPSHOTS)
-    return Next(name, staged, begins=location is None)
+    return Next(name, staged, location is None, written)
 
 
 def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[NestedField]) -> Table:

@@ -1,7 +1,7 @@
 """Replay: publish dead letters that could land now to the tenant's topic again, for the same gate.
 
 A letter is marked only after the broker acknowledged it. A crash in between leads to a second publish
-when the replay is repeated; its event id is claimed by then, so the gate drops it.
+when the replay is repeated; the gate drops the second, whether the first has landed or comes with it.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """Retrial: whether dead letters could land now, by the datasets, claims and tables as they are.
 
 The answer is that of the ingestion itself: the same judge, the same typing of columns. An event that
-passes is still judged, and claimed, when the next batch drains it.
+passes is judged again, and looked up by the gate, when the next batch drains it.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,9 +19,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages.conform import Conformed, Message, TopicConformer
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge import Judge
+from pulse_pipelines.stages.limits import event_limits
 from pulse_resources import iceberg, postgres
 from pulse_resources.errors import Terminal, Transient
-from pulse_resources.settings import load_settings
 
 CLAIMED = """
 SELECT dataset_id, event_id FROM processed_event_ids
@@ -47,15 +48,13 @@ class Retrial:
     """
 
     def __init__(self, tenant: Tenant, schema_version: int | None = None) -> None:
-        limits = load_settings().ingest
-        self.max_bytes = limits.max_event_bytes
+        limits = event_limits()
+        self.max_bytes = limits.max_bytes
         scope = Scope(tenant, tuple(registry.list_datasets(tenant)))
         self._tenant = tenant
         self._version = schema_version
-        self._judge = Judge(scope, limits.max_event_bytes, limits.max_event_depth)
-        self._conformer = TopicConformer(
-            scope, "replay", max_bytes=limits.max_event_bytes, max_depth=limits.max_event_depth
-        )
+        self._judge = Judge(scope, limits)
+        self._conformer = TopicConformer(scope, "replay", limits)
         self._datasets = {dataset.slug: dataset.dataset_id for dataset in scope.datasets}
         self._tables: dict[str, str | None] = {}
         self._passed: set[tuple[str, str]] = set()
@@ -72,12 +71,12 @@ class Retrial:
         payloads = [self._versioned(opened.payload) for opened in page]
         verdicts: dict[tuple[int, int], Verdict] = {}
         messages = []
+        received_ms = int(time.time() * 1000)  # what passes is published, and so appended, just now
         for (letter, _), payload in zip(page, payloads, strict=True):
             if letter.size > self.max_bytes:  # its bytes were not even loaded
                 detail = f"{letter.size:,} bytes, the limit is {self.max_bytes:,}"
                 verdicts[_place(letter)] = _rejected(letter, Rejected(Reason.OVERSIZE, detail))
             else:
-                received_ms = int(letter.received_at.timestamp() * 1000)
                 messages.append(Message(letter.partition, letter.offset, received_ms, payload))
         conformed = self._conformer.chunk(messages)
         letters = {_place(letter): letter for letter, _ in page}

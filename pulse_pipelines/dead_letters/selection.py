@@ -1,7 +1,8 @@
 """Open dead letters page by page, locked until the transaction ends: by their ids or by a filter.
 
-Two replays of one filter at a time skip what the other has locked, and so share the work. Whoever names
-an id waits for it, and then sees what became of it.
+Two replays of one filter at a time skip what the other has locked, and so share the work; at the end each
+waits for what it skipped, since who had locked it may have left it open. Whoever names an id waits for it,
+and then sees what became of it.
 """
 
 from collections.abc import Sequence
@@ -20,17 +21,19 @@ PAGE = 250
 
 PAYLOAD = "CASE WHEN octet_length(payload) <= %(max_bytes)s THEN payload ELSE '' END"
 BY_FILTER = f"""
-SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
+SELECT settled_at, partition, event_offset FROM dead_letters
 WHERE resolution IS NULL AND settled_at <= %(begun)s AND {MATCHES}
   AND (settled_at, partition, event_offset) > (%(at)s::timestamptz, %(partition)s, %(offset)s)
 ORDER BY settled_at, partition, event_offset LIMIT %(limit)s
 """  # noqa: S608 - from constants
-# In the order in which the publisher of dead letters locks, so that no two deadlock.
-BY_ID = f"""
+NAMED = f"""
 SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
 WHERE (partition, event_offset) IN (SELECT * FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]))
-ORDER BY partition, event_offset
 """  # noqa: S608
+# In the order in which the publisher of dead letters locks, so that no two deadlock.
+BY_ID = f"{NAMED} ORDER BY partition, event_offset"
+OPEN = f"{NAMED} AND resolution IS NULL ORDER BY {{order}}"
+THE_OLDEST_FIRST = "settled_at, partition, event_offset"
 RESOLVE = """
 UPDATE dead_letters SET resolution = %s, resolved_at = now()
 WHERE (partition, event_offset) IN (SELECT * FROM unnest(%s::int[], %s::bigint[]))
@@ -79,6 +82,7 @@ class ByFilter:
         self.next: str | None = None
         self._where = where
         self._left = limit
+        self._skipped: list[tuple[int, int]] = []
         self._cursor = Cursor.parse(after) if after is not None else Cursor("-infinity")
         self._begun: datetime | None = None
         self._done = limit == 0
@@ -86,22 +90,32 @@ class ByFilter:
     def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
         """See `Selection`."""
         if self._done:
-            return None
+            named, self._skipped = self._skipped[:PAGE], self._skipped[PAGE:]
+            waited = OPEN.format(order="partition, event_offset FOR UPDATE")
+            return Selected(_open(connection, waited, named, max_bytes)) if named else None
         if self._begun is None:
             ((self._begun,),) = connection.execute("SELECT now()").fetchall()
         asked = PAGE if self._left is None else min(PAGE, self._left)
         at, partition, offset = self._cursor
-        values = self._where.values() | {"begun": self._begun, "max_bytes": max_bytes, "limit": asked}
+        values = self._where.values() | {"begun": self._begun, "limit": asked}
         values |= {"at": at, "partition": partition, "offset": offset}
-        query = BY_FILTER + ("FOR UPDATE SKIP LOCKED" if lock else "")
-        letters = tuple(_opened(row) for row in connection.execute(query, values))
+        found = connection.execute(BY_FILTER, values).fetchall()
+        named = [(partition, offset) for _, partition, offset in found]
+        query = OPEN.format(order=THE_OLDEST_FIRST + (" FOR UPDATE SKIP LOCKED" if lock else ""))
+        letters = _open(connection, query, named, max_bytes)
+        if lock:
+            taken = {(opened.letter.partition, opened.letter.offset) for opened in letters}
+            self._skipped += set(named) - taken
         if self._left is not None:
-            self._left -= len(letters)
-        if letters:
-            self._cursor = Cursor.behind(letters[-1].letter)
-        self._done = len(letters) < asked or self._left == 0
-        self.next = str(self._cursor) if len(letters) == asked and self._left == 0 else None
-        return Selected(letters) if letters else None
+            self._left -= len(found)
+        if found:
+            settled_at, *place = found[-1]
+            self._cursor = Cursor(settled_at.isoformat(), *place)
+        self._done = len(found) < asked or self._left == 0
+        if self._done:
+            self._skipped.sort()
+        self.next = str(self._cursor) if len(found) == asked and self._left == 0 else None
+        return Selected(letters)
 
 
 class ByIds:
@@ -118,7 +132,7 @@ class ByIds:
             return None
         places = {place: name for name in named if (place := position(name)) is not None}
         values = {"partitions": [p for p, _ in places], "offsets": [o for _, o in places]}
-        query = BY_ID + ("FOR UPDATE" if lock else "")
+        query = BY_ID + (" FOR UPDATE" if lock else "")
         rows = connection.execute(query, values | {"max_bytes": max_bytes})
         found = [_opened(row) for row in rows]
         known = {(opened.letter.partition, opened.letter.offset) for opened in found}
@@ -128,6 +142,13 @@ class ByIds:
             tuple(opened for opened in found if opened.letter.resolution is None),
             (*(Verdict(name, Outcome.NOT_FOUND) for name in lost), *resolved),
         )
+
+
+def _open(
+    connection: postgres.Connection, query: str, named: Sequence[tuple[int, int]], max_bytes: int
+) -> tuple[Opened, ...]:
+    values = {"partitions": [p for p, _ in named], "offsets": [o for _, o in named], "max_bytes": max_bytes}
+    return tuple(_opened(row) for row in connection.execute(query, values))
 
 
 def _opened(row: TupleRow) -> Opened:

@@ -15,7 +15,7 @@ class Outcome(StrEnum):
     PUBLISHED = "published"
     """It is on the tenant's topic again, and lands with the next batch."""
     DUPLICATE = "duplicate"
-    """Another event with its id landed or is about to: resolved as replayed, nothing published."""
+    """An event with its id has landed, or was published by this replay: closed without another one."""
     REJECTED = "rejected"
     """It still cannot land: stays open."""
     DISCARDED = "discarded"

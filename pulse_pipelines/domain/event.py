@@ -148,9 +148,16 @@ def parse_timestamp(text: object) -> datetime | Rejected:
         local = datetime.fromisoformat(f"{day}T{time}.{(fraction or '0')[:6]:0<6}{zone}")
     except ValueError as error:
         if day.startswith("0000"):
-            return Rejected(Reason.TIMESTAMP_OUT_OF_RANGE, "before year 1")
+            return _beyond_all_years(text)
         return Rejected(Reason.INVALID_TIMESTAMP, str(error))
     try:
         return local.astimezone(UTC)
     except OverflowError:
-        return Rejected(Reason.TIMESTAMP_OUT_OF_RANGE, "outside years 1 to 9999 in UTC")
+        return _beyond_all_years(text)
+
+
+def _beyond_all_years(text: object) -> Rejected:
+    detail = (
+        f"{str(text)[:40]} is outside the years 1 to 9999 in UTC, all that tables hold: correct the sender"
+    )
+    return Rejected(Reason.TIMESTAMP_OUT_OF_RANGE, detail)

@@ -1,4 +1,4 @@
-"""Curated tables: days that were computed from erased events are taken out, with the tables' history.
+"""Curated tables and summaries: days that were computed from erased events are taken out, with the history.
 
 Which of their rows say something of the person, nobody can tell: a team's rollup may group by anything. So
 all rows of these days go; the erasure's own landing made the days due, and they are computed again.
@@ -24,6 +24,8 @@ from pulse_resources.errors import Transient
 from pulse_resources.iceberg import TableName
 
 STEP = "curated"
+SUMMARIES = "summaries"
+"""In the record: those that were served again after the rows' step had deleted them."""
 
 TABLES = """
 SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
@@ -35,6 +37,13 @@ SELECT s.day FROM summaries s JOIN landings l USING (tenant_id, dataset_id, day)
 WHERE s.dataset_id = %s AND s.rollup = %s AND l.batch_id = %s AND s.landed_at >= l.landed_at
   AND s.error IS NULL
 """
+# Of a day that the erasure changed, and computed before it did.
+STALE = """
+l.batch_id = %s AND l.tenant_id = %s AND s.landed_at < l.landed_at
+AND (s.tenant_id, s.dataset_id, s.day) = (l.tenant_id, l.dataset_id, l.day)
+"""
+FIND_STALE = f"SELECT s.rollup, s.day FROM summaries s, landings l WHERE {STALE} ORDER BY 1, 2"  # noqa: S608
+DELETE_STALE = f"DELETE FROM summaries s USING landings l WHERE {STALE}"  # noqa: S608
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
@@ -43,12 +52,27 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     Raises:
         Transient, OSError, psycopg.OperationalError: do it again.
     """
-    result = []
+    known = {entry["table"]: entry for entry in erasure.steps.get(STEP, ())}
     for name in tables(tenant, subject) if days_of(erasure) else ():
         files, deleted = _erase(tenant, subject, erasure, name)
-        result.append({"table": name[1], "files_removed": files, "objects_deleted": deleted})
+        before = known.get(name[1], {"files_removed": 0, "objects_deleted": 0})
+        known[name[1]] = {
+            "table": name[1],
+            "files_removed": before["files_removed"] + files,
+            "objects_deleted": before["objects_deleted"] + deleted,
+        }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        record.done(connection, tenant, erasure.erasure_id, STEP, result)
+        lock_summaries(connection, subject.dataset.dataset_id)
+        stale = connection.execute(DELETE_STALE, [erasure.erasure_id, tenant.tenant_id]).rowcount
+        again = erasure.steps.get(SUMMARIES, 0) + stale
+        record.done(connection, tenant, erasure.erasure_id, SUMMARIES, again)
+        record.done(connection, tenant, erasure.erasure_id, STEP, list(known.values()))
+
+
+def stale_summaries(tenant: Tenant, erasure: Erasure) -> list[tuple[str, date]]:
+    """Rollup and day of summaries that are served and say what they said before the erasure."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return connection.execute(FIND_STALE, [erasure.erasure_id, tenant.tenant_id]).fetchall()
 
 
 def days_of(erasure: Erasure) -> frozenset[date]:
@@ -66,6 +90,29 @@ def tables(tenant: Tenant, subject: Subject) -> Iterator[TableName]:
         table = iceberg.load_table((tenant.namespace, name), location)
         if table.properties.get(SOURCE_PROPERTY) == str(dataset.dataset_id):
             yield tenant.namespace, name
+
+
+def leftovers(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> list[str]:
+    """Files of a curated table, live or not, that were computed from what was erased.
+
+    The folder is listed before the look at the table: what is being computed again may be entered meanwhile.
+    """
+
+    def current(connection: postgres.Connection) -> Table:
+        return iceberg.load_table(name, iceberg.current_location(connection, name))
+
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        location = current(connection).location()
+    listed = [o for day in days_of(erasure) for o in objects.listed(f"{location}/data/day={day}/")]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        table = current(connection)
+        left = [file.file_path for file in stale_files(connection, subject, erasure, table)]
+    live = rewrite.live_files(table)
+    for each in listed:
+        old = erasure.finished_at is None or each.modified <= erasure.finished_at
+        if old and each.path not in live:
+            left.append(each.path)
+    return left
 
 
 def stale_files(
@@ -96,6 +143,8 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
         if stale:
             summary = {rows.ERASURE_PROPERTY: erasure.erasure_id}
             following = iceberg.stage_replace(table, stale, [], summary).new
+        if live := iceberg.stage_live_only(iceberg.load_table(name, following)):
+            following = live.new
         document = table_metadata.read(following)
         gone = {s["snapshot-id"] for s in document.get("snapshots", ())} - {
             document.get("current-snapshot-id")

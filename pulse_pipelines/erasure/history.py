@@ -18,9 +18,11 @@ def forget(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         Transient, OSError, psycopg.OperationalError: do it again.
     """
     done = forget_history(tenant, subject.dataset)
+    before = erasure.steps.get(STEP, {"snapshots_dropped": 0, "objects_deleted": 0})
+    dropped = done.before["snapshots"] - done.after["snapshots"]
     result = {
-        "snapshots_dropped": done.before["snapshots"] - done.after["snapshots"],
-        "objects_deleted": done.after["removed"],
+        "snapshots_dropped": before["snapshots_dropped"] + dropped,
+        "objects_deleted": before["objects_deleted"] + done.after["removed"],
     }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         record.done(connection, tenant, erasure.erasure_id, STEP, result)

@@ -1,7 +1,7 @@
 """Dead letters of the person: their rows stay, since their offsets are accounted for; what they say goes."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -17,49 +17,69 @@ PAGE = 500
 SHOWN = 100
 """Ids of unreadable letters that are named."""
 
-# Those that a backfill landed are rows of the table that it landed them in: they go with these.
+SAYS_NOTHING = """payload = '', event_id = NULL, pointer = NULL, detail = 'erased',
+    published_at = coalesce(l.published_at, now())"""
+"""What an emptied letter is set to; it is not to be published any more."""
+
 LETTERS = """
 SELECT partition, event_offset, payload FROM dead_letters
-WHERE tenant_id = %s AND resolution IS DISTINCT FROM 'landed' AND payload <> ''
-ORDER BY partition, event_offset
+WHERE tenant_id = %s AND payload <> '' ORDER BY partition, event_offset
 """
-ERASE = """
-UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), payload = '', event_id = NULL,
-    pointer = NULL, detail = 'erased', published_at = coalesce(published_at, now())
-FROM unnest(%s::int[], %s::bigint[]) AS found (partition, event_offset)
-WHERE l.tenant_id = %s AND l.partition = found.partition AND l.event_offset = found.event_offset
-  AND l.resolution IS DISTINCT FROM 'landed'
-"""
+# One that a backfill landed, and whose row the rows' step did not find, is a row of a deleted dataset: in the
+# ledger it stays one. Locked in the order of everybody else who takes many, so that no two deadlock.
+EMPTY = f"""
+WITH found AS (
+    SELECT l.partition, l.event_offset, l.resolution FROM dead_letters l
+    JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, event_offset)
+        USING (partition, event_offset)
+    WHERE l.tenant_id = %(tenant)s ORDER BY l.partition, l.event_offset FOR UPDATE OF l)
+UPDATE dead_letters l SET {SAYS_NOTHING},
+    resolution = CASE WHEN found.resolution = 'landed' THEN 'landed' ELSE 'erased' END,
+    resolved_at = CASE WHEN found.resolution = 'landed' THEN l.resolved_at ELSE now() END
+FROM found
+WHERE l.tenant_id = %(tenant)s AND l.partition = found.partition AND l.event_offset = found.event_offset
+RETURNING found.resolution
+"""  # noqa: S608 - from constants
 
 
-class Letters(NamedTuple):
+@dataclass
+class Letters:
     """Dead letters by what they are to the person; (partition, offset) each."""
 
-    hit: list[tuple[int, int]]
-    unreadable: list[tuple[int, int]]
+    hit: list[tuple[int, int]] = field(default_factory=list)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
     """No JSON, with the value somewhere in their bytes: for a person to look at."""
+    searched: int = 0
+    """Letters that say anything, of the whole tenant."""
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Empty the matching dead letters, in one transaction.
+    """Empty the matching dead letters, whatever became of them, in one transaction.
 
     Raises:
         psycopg.OperationalError: nothing was changed.
     """
+    before = erasure.steps.get(STEP, {})
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         found = search(connection, tenant, subject)
-        partitions, offsets = [p for p, _ in found.hit], [o for _, o in found.hit]
-        emptied = connection.execute(ERASE, [partitions, offsets, tenant.tenant_id]).rowcount
-        ids = [f"{partition}-{offset}" for partition, offset in found.unreadable[:SHOWN]]
-        result = {"emptied": emptied, "unreadable": len(found.unreadable), "unreadable_ids": ids}
+        places = {"partitions": [p for p, _ in found.hit], "offsets": [o for _, o in found.hit]}
+        emptied = connection.execute(EMPTY, places | {"tenant": tenant.tenant_id}).fetchall()
+        replayed = sum(resolution == "replayed" for (resolution,) in emptied)
+        result = {
+            "emptied": before.get("emptied", 0) + len(emptied),
+            "replayed": before.get("replayed", 0) + replayed,
+            "unreadable": len(found.unreadable),
+            "unreadable_ids": [f"{partition}-{offset}" for partition, offset in found.unreadable[:SHOWN]],
+        }
         record.done(connection, tenant, erasure.erasure_id, STEP, result)
         fail_point("erase.letters.before_commit")
 
 
 def search(connection: postgres.Connection, tenant: Tenant, subject: Subject) -> Letters:
     """The tenant's dead letters that are the person's, a page in memory at a time."""
-    found = Letters([], [])
+    found = Letters()
     for partition, offset, payload in _payloads(connection, tenant):
+        found.searched += 1
         if subject.covered(partition, offset) and subject.may_be_in(payload):
             try:
                 if subject.is_of(orjson.loads(payload)):

@@ -92,7 +92,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     objects.delete(orphans)
     step["orphans"] += len(orphans)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        record.done(connection, tenant, erasure.erasure_id, STEP, step | {"complete": True})
+        record.done(connection, tenant, erasure.erasure_id, STEP, step)
 
 
 def slugs(subject: Subject) -> list[str]:

@@ -1,6 +1,7 @@
 """The record of an erasure: planned before anything is touched, and what each step did, written with it.
 
-A process that dies leaves an unfinished record; the same command finds it by the value's hash and goes on.
+A process that dies leaves an unfinished record; the same command finds it by the value's hash and goes on:
+every step is done again, and what it finds then is added to what it had done.
 """
 
 import hashlib
@@ -35,7 +36,8 @@ UPDATE erasures SET steps = steps || jsonb_build_object(%s::text, %s::jsonb)
 WHERE tenant_id = %s AND erasure_id = %s
 """
 FINISH = """
-UPDATE erasures SET finished_at = now(), steps = steps || jsonb_build_object('remains', %s::jsonb)
+UPDATE erasures SET finished_at = now(),
+    steps = steps || jsonb_build_object('remains', %s::jsonb, 'verified', %s::jsonb)
 WHERE tenant_id = %s AND erasure_id = %s
 """
 
@@ -53,7 +55,7 @@ class Erasure:
     covers: Mapping[int, int]
     """By partition: the first offset that was not settled when it began."""
     steps: Mapping[str, Any]
-    """What each step did that is done, or has begun."""
+    """What each step has done so far."""
     started_at: datetime
     finished_at: datetime | None
 
@@ -101,10 +103,10 @@ def done(connection: postgres.Connection, tenant: Tenant, erasure_id: str, step:
     connection.execute(STEP, [step, Jsonb(result), tenant.tenant_id, erasure_id])
 
 
-def finish(tenant: Tenant, erasure_id: str, remains: object) -> Erasure:
-    """Write that all steps are done, and what remains elsewhere."""
+def finish(tenant: Tenant, erasure_id: str, remains: object, verified: object) -> Erasure:
+    """Write that nothing is left, where that was looked for, and what remains elsewhere."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(FINISH, [Jsonb(remains), tenant.tenant_id, erasure_id])
+        connection.execute(FINISH, [Jsonb(remains), Jsonb(verified), tenant.tenant_id, erasure_id])
     return find(tenant, erasure_id)
 
 

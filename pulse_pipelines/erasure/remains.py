@@ -1,14 +1,33 @@
-"""What an erasure cannot reach, and until when it remains: what Kafka still holds, and tables of the past."""
+"""What an erasure cannot reach, and until when it remains: in Kafka, in claims, and in tables of the past."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.subject import Subject
 from pulse_resources import kafka, postgres
+from pulse_resources.settings import load_settings
 
-DELETED = "SELECT dataset_id, deleted_at, metadata_location FROM deleted_datasets WHERE slug = %s"
+DELETED = """
+SELECT dataset_id, deleted_at, metadata_location FROM deleted_datasets
+WHERE tenant_id = %s AND slug = %s ORDER BY deleted_at
+"""
+
+
+class Deleted(NamedTuple):
+    """A deleted dataset of the slug."""
+
+    dataset_id: UUID
+    deleted_at: datetime
+    metadata_location: str | None
+
+
+def deleted(tenant: Tenant, slug: str) -> list[Deleted]:
+    """Deleted datasets of the tenant that had a slug, the first deleted first."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return [Deleted(*row) for row in connection.execute(DELETED, [tenant.tenant_id, slug])]
 
 
 def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
@@ -17,9 +36,8 @@ def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
     Raises:
         KafkaException: the broker does not answer.
     """
-    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        deleted = connection.execute(DELETED, [subject.dataset.slug]).fetchall()
-    return [*_topics(tenant), *(_deleted(*row) for row in deleted)]
+    gone = deleted(tenant, subject.dataset.slug)
+    return [*_topics(tenant), _claims(subject), *(_deleted(each) for each in gone)]
 
 
 def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
@@ -35,9 +53,20 @@ def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
         }
 
 
-def _deleted(dataset_id: object, deleted_at: datetime, location: str | None) -> dict[str, Any]:
+def _claims(subject: Subject) -> dict[str, Any]:
+    days = load_settings().upkeep.claim_days
+    until = None if days < 0 else datetime.now(UTC) + timedelta(days=days + 1)
     return {
-        "where": f"table of the dataset {dataset_id}, deleted {deleted_at.isoformat(timespec='seconds')}",
+        "where": f"claims of the dataset {subject.dataset.dataset_id}: event ids, and nothing else",
+        "until": until and until.isoformat(timespec="seconds"),
+        "why": f"an event that is sent again must not land again; upkeep.claim_days={days}",
+    }
+
+
+def _deleted(each: Deleted) -> dict[str, Any]:
+    at = each.deleted_at.isoformat(timespec="seconds")
+    return {
+        "where": f"table of the dataset {each.dataset_id}, deleted {at}, and its rollups",
         "until": None,
-        "why": f"an earlier dataset of this slug: its files stay, at {location}",
+        "why": f"an earlier dataset of this slug: its files stay, at {each.metadata_location}",
     }

@@ -4,28 +4,22 @@ That commit says which offsets were erased, takes the rows off the ledger's days
 computed from them; backfilled dead letters among them are dead letters again, erased ones.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import date
-from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from psycopg.types.multirange import Multirange
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
-from pulse_pipelines.curated.commit import forget
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.registry.datasets import lock_summaries
 from pulse_pipelines.stages import columns, files, metrics, rewrite
-from pulse_pipelines.stages.ledger import runs
 from pulse_pipelines.stages.recast import BATCH_ROWS, fitted
-from pulse_resources import iceberg, object_store, postgres
+from pulse_resources import iceberg, object_store, postgres, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import Staged
 
@@ -33,56 +27,6 @@ STEP = "rows"
 ERASURE_PROPERTY = "pulse.erasure-id"
 AT_A_TIME = 4
 """Files that are read, or written, side by side."""
-
-ERASED = """
-INSERT INTO erased_offsets (tenant_id, erasure_id, partition, offsets) VALUES (%s, %s, %s, %s)
-"""
-LANDING = """
-INSERT INTO landings (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
-    snapshot_id, metadata_location)
-VALUES (%s, %s, %s, %s, %s, %s, 0, %s, %s, %s, %s)
-"""
-LANDED_LETTERS = """
-UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), landed_by = NULL, payload = '',
-    event_id = NULL, pointer = NULL, detail = 'erased'
-FROM unnest(%s::int[], %s::bigint[]) AS found (partition, event_offset)
-WHERE l.tenant_id = %s AND l.partition = found.partition AND l.event_offset = found.event_offset
-  AND l.resolution = 'landed' RETURNING l.partition, l.event_offset
-"""
-# The backfill that landed it had moved it from one count to the other; each is in the last range that begins
-# at it or before it.
-NOT_LANDED_RANGE = """
-UPDATE ingest_ranges SET landed = landed - 1, dead_letters = dead_letters + 1
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset = (
-    SELECT max(start_offset) FROM ingest_ranges
-    WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset <= %(offset)s)
-"""
-NOT_LANDED_POSITION = """
-UPDATE ingest_positions SET landed = landed - 1, dead_letters = dead_letters + 1
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s
-"""
-
-Places = Sequence[tuple[int, int]]
-"""Partition and offset of events."""
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """A data file that held events of the person, and what takes its place."""
-
-    before: DataFile
-    after: DataFile | None
-    places: Places
-
-    @property
-    def day(self) -> date:
-        return date.fromordinal(metrics.EPOCH.toordinal() + self.before.partition[0])
-
-    @property
-    def bytes(self) -> int:
-        """Bytes by which the table grew; usually it shrank."""
-        after = self.after.file_size_in_bytes if self.after else 0
-        return after - self.before.file_size_in_bytes
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
@@ -110,12 +54,19 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         summary = {ERASURE_PROPERTY: erasure.erasure_id}
         return iceberg.stage_replace(table, [cleaned.before for cleaned in hit], added, summary)
 
-    def write(connection: postgres.Connection, staged: Staged) -> None:
-        _account(connection, tenant, subject, erasure.erasure_id, hit, staged)
+    before = erasure.steps.get(STEP)
 
-    if rewrite.commit(tenant, subject.dataset, stage, write) is None:
+    def first(connection: postgres.Connection) -> None:
+        lock_summaries(connection, subject.dataset.dataset_id)
+
+    def write(connection: postgres.Connection, staged: Staged) -> None:
+        summaries = account(connection, tenant, subject, erasure, hit, staged)
+        done = result(before, hit, staged.snapshot_id, summaries)
+        record.done(connection, tenant, erasure.erasure_id, STEP, done)
+
+    if rewrite.commit(tenant, subject.dataset, stage, write, first) is None:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            record.done(connection, tenant, erasure.erasure_id, STEP, _result([], None, 0))
+            record.done(connection, tenant, erasure.erasure_id, STEP, result(before, [], None, 0))
 
 
 def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
@@ -128,6 +79,7 @@ def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
     snapshot = table.current_snapshot()
     if snapshot is None:
         return []
+    readable.check_snapshot(table)
     if any(manifest.content is not ManifestContent.DATA for manifest in snapshot.manifests(table.io)):
         raise Terminal(
             "another engine wrote delete files into the table",
@@ -185,64 +137,3 @@ def _clean(before: DataFile, places: Places, subject: Subject, schema: str) -> C
     day = Cleaned(before, None, places).day
     after = metrics.data_file(path, day, left, size, metrics.of_footer(schema, collected[0]))
     return Cleaned(before, after, places)
-
-
-def _account(
-    connection: postgres.Connection,
-    tenant: Tenant,
-    subject: Subject,
-    erasure_id: str,
-    hit: Sequence[Cleaned],
-    staged: Staged,
-) -> None:
-    places = [place for cleaned in hit for place in cleaned.places]
-    letters = _letters_again(connection, tenant, places)
-    of_partition: dict[int, list[int]] = defaultdict(list)
-    for partition, offset in sorted(set(places) - letters):
-        of_partition[partition].append(offset)
-    for partition, offsets in of_partition.items():
-        connection.execute(ERASED, [tenant.tenant_id, erasure_id, partition, Multirange(runs(offsets))])
-    of_day: dict[date, list[Cleaned]] = defaultdict(list)
-    for cleaned in hit:
-        of_day[cleaned.day].append(cleaned)
-    dataset = subject.dataset
-    for day, part in sorted(of_day.items()):
-        rows = -sum(len(cleaned.places) for cleaned in part)
-        files_more = -sum(cleaned.after is None for cleaned in part)
-        connection.execute(
-            LANDING,
-            [
-                *(erasure_id, tenant.tenant_id, dataset.dataset_id, dataset.slug, day, rows),
-                *(sum(cleaned.bytes for cleaned in part), files_more, staged.snapshot_id, staged.new),
-            ],
-        )
-    summaries = forget(connection, dataset.dataset_id, sorted(of_day))
-    record.done(connection, tenant, erasure_id, STEP, _result(hit, staged.snapshot_id, summaries))
-
-
-def _letters_again(connection: postgres.Connection, tenant: Tenant, places: Places) -> set[tuple[int, int]]:
-    """Rows that a backfill had made of dead letters are dead letters again, without their bytes."""
-    partitions, offsets = [p for p, _ in places], [o for _, o in places]
-    found = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
-    letters = {(partition, offset) for partition, offset in found}
-    for partition, offset in sorted(letters):
-        values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
-        connection.execute(NOT_LANDED_RANGE, values)
-        connection.execute(NOT_LANDED_POSITION, values)
-    return letters
-
-
-def _result(hit: Iterable[Cleaned], snapshot_id: int | None, summaries: int) -> dict[str, Any]:
-    days: dict[str, int] = defaultdict(int)
-    objects = []
-    for cleaned in hit:
-        days[str(cleaned.day)] += len(cleaned.places)
-        after = cleaned.after.file_path if cleaned.after else None
-        objects.append({"removed": cleaned.before.file_path, "instead": after, "rows": len(cleaned.places)})
-    return {
-        "rows": sum(days.values()),
-        "days": days,
-        "files": objects,
-        "snapshot_id": snapshot_id,
-        "summaries": summaries,
-    }

@@ -1,7 +1,8 @@
-"""Erase: remove a person's events from every store, one step after the other, each safe to do again.
+"""Erase: remove a person's events from every store, one step after the other, then look whether it is so.
 
 What is covered are the events that were settled when it began: what comes later takes another erasure.
-Nothing else rewrites the table meanwhile, and a tenant has one erasure at a time; ingestion goes on.
+Nothing else rewrites the table meanwhile, and a tenant has one erasure at a time; ingestion goes on. Steps of
+which something is left are done again, until nothing is: only then there is a receipt.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,26 +12,34 @@ from typing import Any
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, raw, record, rows
+from pulse_pipelines.erasure import curated, history, letters, raw, record, rows, staged, verify
 from pulse_pipelines.erasure.record import Erasure
-from pulse_pipelines.erasure.remains import remains
+from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
+from pulse_pipelines.erasure.verify import Verified
 from pulse_pipelines.stages import rewrite
 from pulse_resources import postgres
-from pulse_resources.errors import UserError
+from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
 PATIENCE_S = 60.0
 """To wait for a backfill or for upkeep of the same table."""
+ROUNDS = 5
+"""Of steps and a look at everything, until nothing may be left."""
+SHOWN = 5
+"""Leftovers that an error names."""
 
 Step = Callable[[Tenant, Subject, Erasure], None]
-STEPS: tuple[tuple[str, Step], ...] = (
-    (rows.STEP, rows.erase),
-    (letters.STEP, letters.erase),
-    (raw.STEP, raw.erase),
-    (history.STEP, history.forget),
-    (curated.STEP, curated.erase),
-)
+STEPS: dict[str, Step] = {
+    rows.STEP: rows.erase,
+    letters.STEP: letters.erase,
+    staged.STEP: staged.erase,
+    raw.STEP: raw.erase,
+    history.STEP: history.forget,
+    curated.STEP: curated.erase,
+}
+FOLLOWING = {rows.STEP: frozenset({history.STEP, curated.STEP})}
+"""Steps that are to be done again when a step was."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +63,11 @@ def survey(tenant: Tenant, slug: str, where: str) -> Survey:
     found = _subject(tenant, slug, where)
     found = found.covering(record.settled(tenant, found.dataset))
     files = rows.matching(rewrite.current(tenant, found.dataset), found)
+    places = {place for _, of_file in files for place in of_file}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        dead = len(letters.search(connection, tenant, found).hit)
+        dead = set(letters.search(connection, tenant, found).hit) - places  # which landed are rows
     objects, events = raw.count(tenant, found)
-    return Survey(sum(len(places) for _, places in files), len(files), dead, events, objects)
+    return Survey(len(places), len(files), len(dead), events, objects)
 
 
 def erase(
@@ -74,21 +84,69 @@ def erase(
     Raises:
         NotFound: the tenant has no such dataset.
         UserError: `where` names nothing that can be looked for.
-        Terminal: the table is gone, or has delete files of another engine.
-        Transient: the table is being rewritten, or the object store failed; do it again.
+        Terminal: the table is gone, or has delete files of another engine; or the dataset was deleted
+            meanwhile, and the error says where its files are.
+        Transient: the table is being rewritten, or the object store failed, or something is left however
+            often it is removed; do it again.
     """
     found = _subject(tenant, slug, where)
     with _alone(tenant, found):
         erasure = record.begin(tenant, found)
         fail_point("erase.planned")
         found = found.covering(erasure.covers)
-        for name, step in STEPS:
-            if not _complete(erasure, name):
+        try:
+            verified = _until_clean(tenant, found, erasure.erasure_id, progress)
+        except Terminal as error:
+            raise _because_deleted(tenant, found, error) from error
+        fail_point("erase.verified")
+        return receipt(tenant, record.finish(tenant, erasure.erasure_id, remains(tenant, found), verified))
+
+
+def _until_clean(
+    tenant: Tenant, found: Subject, erasure_id: str, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """All steps, then those again of which a look at the stores finds something left; what was looked at."""
+    wanted = frozenset(STEPS)
+    for number in range(1, ROUNDS + 1):
+        for name, step in STEPS.items():
+            if name in wanted:
                 progress(name)
-                step(tenant, found, erasure)
-                erasure = record.find(tenant, erasure.erasure_id)
-            fail_point(f"erase.after.{name}")
-        return receipt(tenant, record.finish(tenant, erasure.erasure_id, remains(tenant, found)))
+                step(tenant, found, record.find(tenant, erasure_id))
+                fail_point(f"erase.after.{name}")
+        progress("verification")
+        seen = verify.look(tenant, found, record.find(tenant, erasure_id))
+        if seen.clean:
+            return {"rounds": number, "looked_at": seen.looked_at}
+        wanted = frozenset(seen.left).union(*(FOLLOWING.get(name, ()) for name in seen.left))
+    raise _left(tenant, found, erasure_id, seen)
+
+
+def _left(tenant: Tenant, found: Subject, erasure_id: str, seen: Verified) -> Transient:
+    more = len(seen.leftovers) - SHOWN
+    named = "; ".join(seen.leftovers[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    return Transient(
+        f"events of the person are still there after {ROUNDS} rounds: {named}",
+        fix="Another writer keeps bringing them back, such as another engine. End it, then repeat the "
+        "command: it goes on with this erasure",
+        tenant=tenant.slug,
+        dataset=found.dataset.slug,
+        erasure=erasure_id,
+    )
+
+
+def _because_deleted(tenant: Tenant, found: Subject, error: Terminal) -> Terminal:
+    """What went wrong; where the dataset is gone, that is why."""
+    dataset = found.dataset
+    gone = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
+    if not gone:
+        return error
+    return Terminal(
+        "the dataset was deleted while events were erased from it",
+        fix=f"Its files stay and may hold what was not erased yet: {gone[0].metadata_location}. A new "
+        "dataset of the slug can be erased from: that covers dead letters and the raw zone",
+        tenant=tenant.slug,
+        dataset=dataset.slug,
+    )
 
 
 def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
@@ -107,24 +165,45 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
             "rows": steps[rows.STEP]["rows"],
             "dead_letters": steps[letters.STEP]["emptied"],
             "raw_events": sum(entry["events"] for entry in raw_zone["objects"]),
-            "summaries": steps[rows.STEP]["summaries"],
+            "summaries": steps[rows.STEP]["summaries"] + steps[curated.SUMMARIES],
             "snapshots": steps[history.STEP]["snapshots_dropped"],
         },
         "table": steps[rows.STEP] | steps[history.STEP],
         "raw_zone": {name: raw_zone[name] for name in ("objects", "orphans")},
         "dead_letters": steps[letters.STEP],
         "curated": steps[curated.STEP],
-        "remains": steps.get("remains", []),
+        "verified": steps["verified"],
+        "remains": steps["remains"],
     }
 
 
+def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
+    """Look again for what an erasure removed; it takes about half as long as the erasure did.
+
+    Raises:
+        NotFound: there is no such erasure.
+        UserError: it was made with another field or value.
+        OSError: the object store failed.
+    """
+    erasure = record.find(tenant, erasure_id)
+    found = _subject(tenant, erasure.slug, where)
+    if found.field != erasure.field or not erasure.is_of(found.value):
+        raise UserError("the erasure is of another field or value", erasure=erasure_id, field=erasure.field)
+    return verify.look(tenant, found.covering(erasure.covers), erasure)
+
+
 def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
-    return subject(registry.find_dataset(tenant, slug), where)
-
-
-def _complete(erasure: Erasure, step: str) -> bool:
-    result = erasure.steps.get(step)
-    return result is not None and (step != raw.STEP or result.get("complete", False))
+    try:
+        return subject(registry.find_dataset(tenant, slug), where)
+    except NotFound:
+        if not deleted(tenant, slug):
+            raise
+        raise NotFound(
+            "the dataset was deleted: its files stay",
+            fix="Create a dataset of this slug to erase what dead letters and the raw zone say",
+            tenant=tenant.slug,
+            dataset=slug,
+        ) from None
 
 
 @contextmanager
@@ -135,17 +214,3 @@ def _alone(tenant: Tenant, found: Subject) -> Iterator[None]:
         rewrite.lease(found.dataset.dataset_id, wait_seconds=PATIENCE_S),
     ):
         yield
-
-
-def of_value(tenant: Tenant, erasure_id: str, where: str) -> tuple[Erasure, Subject]:
-    """An erasure and its subject, for whoever knows the value.
-
-    Raises:
-        NotFound: there is no such erasure.
-        UserError: it was made with another field or value.
-    """
-    erasure = record.find(tenant, erasure_id)
-    found = _subject(tenant, erasure.slug, where)
-    if found.field != erasure.field or not erasure.is_of(found.value):
-        raise UserError("the erasure is of another field or value", erasure=erasure_id, field=erasure.field)
-    return erasure, found.covering(erasure.covers)

@@ -41,7 +41,7 @@ class Limits:
     spill: bool = False
     """May go to the disk when memory is short."""
     trust_cache: bool = False
-    """Answer from cached bytes without asking the store whether the file is still there."""
+    """Answer from cached bytes without asking the store whether the file is still there; else keep none."""
 
     def too_late(self) -> Transient:
         """The error of whoever did not finish in time."""
@@ -226,6 +226,8 @@ def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
     if limits.trust_cache:
         database.execute("SET GLOBAL validate_external_file_cache = 'NO_VALIDATION'")
         database.execute("SET GLOBAL parquet_metadata_cache = true")
+    else:  # not merely validated: `iceberg_scan` has its files exempted from that, whatever the setting says
+        database.execute("SET GLOBAL enable_external_file_cache = false")
     return database
 
 

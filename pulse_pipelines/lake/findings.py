@@ -1,18 +1,23 @@
-"""Findings: what is wrong just now with batches, topics, tenants and dead letters. Nothing is remembered here
-but since when each tenant's events have waited, which the caller keeps.
+"""Findings: what is wrong just now with batches, topics, tenants, work for them and dead letters. Nothing is
+remembered here but since when each tenant's events have waited, which the caller keeps.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 
 from pulse_pipelines.lake import measures
 from pulse_pipelines.lake.measures import Measures
-from pulse_pipelines.stages import attempts, dead_letter
+from pulse_pipelines.stages import attempts, dead_letter, failures
 from pulse_pipelines.stages.attempts import OpenBatch
+from pulse_pipelines.stages.failures import Standing
 from pulse_resources.notify import Severity
 from pulse_resources.settings import load_settings
 
+SHOWN_DAYS = 5
+"""Days that a finding names."""
 LONGEST = 500
 """Characters of a summary: the cause of a failed run can be a page."""
 
@@ -23,6 +28,7 @@ class Kind(StrEnum):
     BATCH_STUCK = "batch_stuck"
     TENANT_STALE = "tenant_stale"
     OUTBOX_OVERDUE = "outbox_overdue"
+    WORK_FAILED = "work_failed"
     RUN_FAILED = "run_failed"
     CHECK_FAILING = "check_failing"
 
@@ -73,7 +79,8 @@ def look(waiting: Waiting, now: float) -> tuple[Found, dict[str, tuple[int, floa
     measured = measures.gather()
     following = _waiting(measured, waiting, now)
     findings = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
-    looked_at = {Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE}
+    findings.extend(_work_failed(failures.standing(), timedelta(hours=settings.failed_run_hours)))
+    looked_at = {Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE, Kind.WORK_FAILED}
     findings.extend(_unreachable(measured))
     if not measured.unreachable:
         findings.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
@@ -150,6 +157,34 @@ def _overdue(patience: float) -> Iterable[Finding]:
         )
 
 
+def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Finding]:
+    """A finding per job and dataset, or tenant, some of whose work failed when it was tried last."""
+    recent = (each for each in standing if datetime.now(UTC) - each.last_at < lately)
+    of_one = sorted(recent, key=lambda each: _whose(each))
+    for (job, tenant, slug), group in groupby(of_one, key=_whose):
+        mine = list(group)
+        worst = max(mine, key=lambda each: each.count)
+        days = sorted({str(each.work.day) for each in mine if each.work.day})
+        named = ", ".join([*days[:SHOWN_DAYS], *([f"{len(days)} in all"] if len(days) > SHOWN_DAYS else [])])
+        about = {"job": job, "tenant": tenant, "dataset": slug, "days": named}
+        whose = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")
+        times = "once" if worst.count == 1 else f"{worst.count} times in a row"
+        yield Finding(
+            Kind.WORK_FAILED,
+            "/".join(part for part in (job, tenant, slug) if part),
+            "warning" if worst.count == 1 else "error",
+            brief(f"{job} of {whose} failed {times}: {worst.error}"),
+            f"Remove the cause: it is tried again by itself at {worst.retry_at:%Y-%m-%d %H:%M} UTC, and each "
+            f"time later. The work of others goes on. Look at the runs of the job `{job}`, and at the checks "
+            "of the dataset; what only fails one day may be mended by a backfill of it",
+            {name: value for name, value in about.items() if value},
+        )
+
+
+def _whose(failed: Standing) -> tuple[str, str, str]:
+    return failed.work.job, failed.work.tenant.slug, failed.work.slug or ""
+
+
 def _unreachable(measured: Measures) -> Iterable[Finding]:
     for service, error in measured.unreachable.items():
         yield Finding(
@@ -164,5 +199,5 @@ def _unreachable(measured: Measures) -> Iterable[Finding]:
 
 def brief(text: str) -> str:
     """A text of any length as one line that is not too long."""
-    line = " ".join(text.replace("\0", " ").split())
+    line = " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -16,6 +16,7 @@ from pulse_pipelines.lake import duck, view
 from pulse_pipelines.lake.newest import ALWAYS, BoundedFile, Span, newest_files, tries
 from pulse_pipelines.lake.snapshots import as_of as snapshot_as_of
 from pulse_pipelines.lake.snapshots import by_id, current_metadata, manifests, store_errors_explained
+from pulse_resources import iceberg, readable
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
@@ -162,6 +163,10 @@ def _files(
 ) -> list[BoundedFile] | None:
     try:
         with store_errors_explained():
-            return newest_files(metadata, manifests(snapshot.manifest_list), span, limit, until)
+            listed = manifests(snapshot.manifest_list)
+            files = newest_files(metadata, listed, span, limit, until)
+            if files is None:  # DuckDB reads all of them itself
+                readable.check(listed, iceberg.file_io())
+            return files
     except TimeoutError as error:
         raise limits().too_late() from error

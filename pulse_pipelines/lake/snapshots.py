@@ -16,7 +16,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.newest import EPOCH
 from pulse_pipelines.stages.land import BATCH_PROPERTY
 from pulse_resources import iceberg
-from pulse_resources.errors import NotFound, Terminal, Transient
+from pulse_resources.errors import NotFound, PulseError, Terminal, Transient
 from pulse_resources.settings import load_settings
 
 SHOWN = 100
@@ -104,7 +104,9 @@ def store_errors_explained() -> Iterator[None]:
     except OSError as error:
         endpoint = load_settings().object_store.endpoint
         raise Transient(f"the object store does not answer: {error}", endpoint=endpoint) from error
-    except ValueError as error:
+    except PulseError:
+        raise
+    except Exception as error:  # of whatever kind: damaged bytes are taken for lengths and types
         raise Terminal(f"a file of the table is damaged: {error}") from error
 
 

@@ -7,6 +7,7 @@ the row. Whoever settles in between wins the swap; only the files that it added 
 
 from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -59,14 +60,22 @@ def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
         Terminal: the table, or a file of it, is gone.
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
-    with rewrite.moving(find_dataset(tenant, slug).dataset_id):
-        return _move(tenant, slug, schema_uri)
+    dataset_id = find_dataset(tenant, slug).dataset_id
+    with rewrite.moving(dataset_id):
+        return _move(tenant, slug, dataset_id, schema_uri)
 
 
-def _move(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
+def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Dataset:
     rewritten: _Rewritten = {}
     for _ in range(MAX_TRIES):
         current = current_table(tenant, slug)
+        if current.dataset.dataset_id != dataset_id:
+            raise NotFound(
+                "the dataset was deleted, and another one has its slug",
+                fix="Repeat the command if that one is to move",
+                tenant=tenant.slug,
+                dataset=slug,
+            )
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             schema = find_schema(connection, tenant, schema_uri)
         if current.dataset.schema_uri == schema.schema_uri:

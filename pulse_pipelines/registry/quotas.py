@@ -1,4 +1,4 @@
-"""Quotas and rates: what a tenant may have per month, exactly, however many ask at once."""
+"""Quotas and rates: what a tenant may have, and what it used per month."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -6,6 +6,7 @@ from datetime import date
 from pulse_pipelines.domain import quota
 from pulse_pipelines.domain.quota import EVENTS, Limits
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry.intake import OPENING, THIS_MONTH
 from pulse_resources import postgres
 from pulse_resources.errors import QuotaExceeded
 from pulse_resources.settings import load_settings
@@ -27,26 +28,16 @@ INSERT INTO rates (tenant_id, requests_per_second, events_per_second) VALUES (%s
 ON CONFLICT (tenant_id) DO UPDATE SET requests_per_second = EXCLUDED.requests_per_second,
     events_per_second = EXCLUDED.events_per_second
 """
-COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets"
-THIS_MONTH = "date_trunc('month', now() AT TIME ZONE 'UTC')::date"
-# A month without a quota has no count at the door: it begins with what has landed.
-OPEN_INTAKE = f"""
-INSERT INTO intake (tenant_id, kind, month, records)
-SELECT %(tenant)s, %(kind)s, {THIS_MONTH}, coalesce(
-    (SELECT records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}), 0)
-ON CONFLICT DO NOTHING
+# Nothing was counted while there was no quota: the month goes on with what has landed.
+CATCH_UP = f"""
+INSERT INTO intake AS i (tenant_id, kind, month, records)
+SELECT tenant_id, kind, month, records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}
+ON CONFLICT (tenant_id, kind, month) DO UPDATE SET records = greatest(i.records, EXCLUDED.records)
 """  # noqa: S608 - from a constant
-LOCK_INTAKE = f"""
-SELECT records FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH} FOR UPDATE
-"""  # noqa: S608
-ADD_INTAKE = f"""
-UPDATE intake SET records = greatest(records + %(count)s, 0)
-WHERE kind = %(kind)s AND month = {THIS_MONTH}
-"""  # noqa: S608
+COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets"
 ACCEPTED = f"""
-SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH}),
-    (SELECT records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}), 0)
-"""  # noqa: S608
+SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH}), {OPENING})
+"""  # noqa: S608 - from constants
 MONTHS = """
 SELECT month, i.records, coalesce(u.records, 0), coalesce(u.bytes, 0),
     coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month)
@@ -81,11 +72,15 @@ def _own_limits(connection: postgres.Connection) -> Limits:
 def set_limits(tenant: Tenant, limits: Limits) -> Limits:
     """Set the tenant's limits, for operators; returns those in force now."""
     with postgres.tenant_transaction("pulse_owner", tenant.tenant_id) as connection:
+        before = load_limits(connection)
         values = [tenant.tenant_id, EVENTS, limits.max_datasets, limits.max_records_per_month]
         connection.execute(SET_QUOTA, values)
         rates = [tenant.tenant_id, limits.requests_per_second, limits.events_per_second]
         connection.execute(SET_RATES, rates)
-        return load_limits(connection)
+        after = load_limits(connection)
+        if quota.limited(after.max_records_per_month) and not quota.limited(before.max_records_per_month):
+            connection.execute(CATCH_UP, {"kind": EVENTS})
+        return after
 
 
 def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
@@ -107,37 +102,11 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
         )
 
 
-def admit_records(tenant: Tenant, asked: list[int], maximum: int) -> list[bool]:
-    """Reserve records of this month for several requests at once: which of them fit, in order.
-
-    Exact however many processes ask: a row lock orders them. What is reserved and then not published is
-    given back with `give_back`; a crash in between only makes the tenant's month a little shorter.
-    """
-    values = {"tenant": tenant.tenant_id, "kind": EVENTS}
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        connection.execute("SET LOCAL synchronous_commit = off")  # see above: losing a count is no harm
-        row = connection.execute(LOCK_INTAKE, values).fetchone()
-        if row is None:
-            connection.execute(OPEN_INTAKE, values)
-            row = connection.execute(LOCK_INTAKE, values).fetchone()
-        verdicts = quota.admit(row[0] if row else 0, asked, maximum)
-        count = sum(number for number, fits in zip(asked, verdicts, strict=True) if fits)
-        if count:
-            connection.execute(ADD_INTAKE, values | {"count": count})
-    return verdicts
-
-
-def give_back(tenant: Tenant, records: int) -> None:
-    """Undo a reservation of records that were not accepted after all."""
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        connection.execute(ADD_INTAKE, {"kind": EVENTS, "count": -records})
-
-
 @dataclass(frozen=True)
 class MonthUsage:
     month: date
     accepted: int | None
-    """Records accepted at the door; None where no quota made it count."""
+    """Records accepted at the door, and those that may have been; None where no quota made it count."""
     landed: int
     bytes: int
     landed_delta: int

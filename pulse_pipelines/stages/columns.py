@@ -5,7 +5,7 @@ so that exactly the events at fault become dead letters.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from pulse_pipelines.domain.event import (
     parse_timestamp,
 )
 from pulse_pipelines.domain.schema import Column, FieldType, Kind
+from pulse_pipelines.stages.limits import MICROSECOND, EventLimits
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 # A year 0000 goes the slow way: Arrow knows it, and an offset may push it into year 1.
@@ -31,6 +32,8 @@ _YEAR = r"([1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
 _RFC3339_UTC_OR_OFFSET = rf"^{_YEAR}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{{1,6}})?(Z|[+-]\d\d:\d\d)$"
 _EARLIEST = pa.scalar(EARLIEST, TIMESTAMP)
 _LATEST = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), TIMESTAMP)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST = 2**63 - 1
 _ISO_DATE = rf"^{_YEAR}-\d\d-\d\d$"
 _SCALARS = {
     Kind.STRING: pa.string(),
@@ -152,6 +155,28 @@ def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str
         kept.append(moment)
     filler = EARLIEST if required else None  # a required column takes no null
     return pa.array([filler if k is None else k for k in kept], TIMESTAMP)
+
+
+def refuse_untimely(
+    moments: pa.Array, received_ms: pa.Array, limits: EventLimits, rejects: dict[int, Rejected]
+) -> None:
+    """Add the events whose timestamp is outside the accepted range to `rejects`, by index.
+
+    Args:
+        moments: the events' timestamps, none of them null; what is among the rejects stays what it is.
+        received_ms: when each event was received, in milliseconds since the epoch.
+    """
+    micros = moments.cast(pa.int64())
+    earliest, ahead = (limits.earliest - _EPOCH) // MICROSECOND, limits.ahead // MICROSECOND
+    low, high = (bound.as_py() for bound in pc.min_max(micros).values())
+    if low is None or (low >= earliest and high <= pc.min(received_ms).as_py() * 1000 + ahead):
+        return
+    since_received = pc.subtract(micros, pc.multiply(received_ms, 1000))
+    untimely = pc.or_(pc.less(micros, earliest), pc.greater(since_received, min(ahead, _MOST)))
+    for index in pc.indices_nonzero(untimely).to_pylist():
+        received = _EPOCH + received_ms[index].as_py() * timedelta(milliseconds=1)
+        if (rejected := limits.untimely(moments[index].as_py(), received)) is not None:
+            rejects.setdefault(index, rejected)
 
 
 def _dates(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) -> pa.Array:

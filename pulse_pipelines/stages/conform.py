@@ -16,6 +16,7 @@ from pulse_pipelines.domain.schema import Column
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, Target, refusal
+from pulse_pipelines.stages.limits import EventLimits
 
 RAW = "_raw"
 """Column that carries the raw-zone line of a row until the files are written."""
@@ -50,13 +51,12 @@ class TopicConformer:
     Args:
         scope: the tenant and its datasets.
         batch_id: stored in the rows' `_batch`.
-        max_bytes: larger payloads are dead letters.
-        max_depth: so are more deeply nested ones.
+        limits: an event that breaks one of them is a dead letter.
     """
 
-    def __init__(self, scope: Scope, batch_id: str, *, max_bytes: int, max_depth: int) -> None:
+    def __init__(self, scope: Scope, batch_id: str, limits: EventLimits) -> None:
         self._tenant = scope.tenant
-        self._judge = Judge(scope, max_bytes, max_depth)
+        self._judge = Judge(scope, limits)
         self._batch_id = batch_id
 
     def chunk(self, messages: Sequence[Message]) -> Conformed:
@@ -89,6 +89,7 @@ class TopicConformer:
         count = len(events)
         timestamp = columns.timestamps([e["timestamp"] for e in events], rejects, "/timestamp")
         received = pa.array([m.received_ms for m in messages], pa.int64())
+        columns.refuse_untimely(timestamp, received, self._judge.limits, rejects)
         contexts = [e.get("context") for e in events]
         arrays: dict[str, pa.Array] = {
             "id": pa.array([e["event_id"] for e in events], pa.string()),

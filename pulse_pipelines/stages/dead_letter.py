@@ -7,13 +7,13 @@ is too large for the topic goes without its bytes, which stay in the registry.
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 import orjson
-import psycopg
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.domain.event import Reason
@@ -57,6 +57,7 @@ SELECT t.tenant_id, t.slug, array_agg(o.batch_id)
 FROM dead_letter_outbox o JOIN pdm_tenants t USING (tenant_id)
 WHERE o.settled_at < now() - make_interval(secs => %s) GROUP BY t.tenant_id, t.slug
 """
+# The gate has taken the copies out.
 ACCEPTED = """
 SELECT partition, event_offset FROM staging.{ids} WHERE dataset_id = %s
 """
@@ -66,14 +67,26 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
     """Publish what the tenants of this batch have unpublished; returns how many, and who failed."""
     count = 0
     failures: list[Failure] = []
-    producer = kafka.producer()
-    for tenant in settled.tenants:
-        scope = settled.plan.scopes[tenant.tenant_id]
-        try:
-            count += publish_tenant(producer, scope.tenant)
-        except (psycopg.OperationalError, KafkaException, Transient) as error:
-            failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(error)))
+    tenants = (settled.plan.scopes[tenant.tenant_id].tenant for tenant in settled.tenants)
+    for tenant, outcome in publish_each(tenants):
+        if isinstance(outcome, Exception):
+            failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(outcome)))
+        else:
+            count += outcome
     return count, tuple(failures)
+
+
+def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
+    """Publish what tenants have unpublished: of each how many letters, or why not; none fails for another."""
+    producer = kafka.producer()
+    for tenant in tenants:
+        outcome: int | Exception
+        try:
+            outcome = publish_tenant(producer, tenant)
+        except Exception as error:
+            outcome = error
+            producer = kafka.producer()  # what could not be sent waits in the one before, and would again
+        yield tenant, outcome
 
 
 def publish_tenant(producer: Producer, tenant: Tenant) -> int:
@@ -197,19 +210,35 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
     return too_large
 
 
-def stage_refused(landed: Landed) -> dict[UUID, int]:
-    """Stage the rows of refused datasets as dead letters; their staging mark, by dataset.
+def stage_refused(landed: Landed) -> tuple[Landed, dict[UUID, int]]:
+    """Stage the rows of refused datasets as dead letters.
 
-    The original bytes come from the raw-zone objects that this very attempt wrote.
+    Returns:
+        The batch, with a failure of each tenant whose rows could not be staged, and staging marks by dataset.
     """
     parts: dict[UUID, int] = {}
+    failures: list[Failure] = []
     for refused in landed.refused:
-        part = random.SystemRandom().getrandbits(62)
-        plan = landed.gated.drained.plan
-        with postgres.transaction("pulse_pipeline") as connection:
-            copy_dead_letters(connection, plan, _refused_rows(connection, landed, refused, part))
-        parts[refused.dataset_id] = part
-    return parts
+        try:
+            parts[refused.dataset_id] = stage_rows_of(landed, refused)
+        except Exception as error:  # whatever it is, it must not become the neighbours' failure
+            failures.append(Failure(refused.tenant_id, "settle", f"{type(error).__name__}: {error}"))
+    return replace(landed, failures=(*landed.failures, *failures)), parts
+
+
+def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
+    """Stage the rows of one refused dataset as dead letters; their staging mark.
+
+    The original bytes come from the raw-zone objects that this very attempt wrote.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    part = random.SystemRandom().getrandbits(62)
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows = _refused_rows(connection, landed, refused, part)
+        copy_dead_letters(connection, landed.gated.drained.plan, rows)
+    return part
 
 
 def _refused_rows(
@@ -220,8 +249,6 @@ def _refused_rows(
         d for d in drained.plan.scopes[refused.tenant_id].datasets if d.dataset_id == refused.dataset_id
     )
     accepted = set(connection.execute(named(ACCEPTED, drained.plan), [refused.dataset_id]).fetchall())
-    copies = landed.gated.duplicates.get(refused.dataset_id, {})
-    accepted -= {(partition, offset) for partition, found in copies.items() for offset in found}
     paths = [
         written.path
         for topic in drained.topics

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 from uuid import UUID
 
 import orjson
@@ -32,6 +33,7 @@ from pulse_pipelines.stages.handles import (
     Scope,
     TopicDrained,
 )
+from pulse_pipelines.stages.limits import EventLimits, event_limits
 from pulse_pipelines.stages.staging import StagingWriter
 from pulse_resources import kafka
 from pulse_resources.errors import Terminal, Transient
@@ -40,13 +42,19 @@ from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
 UNDECODED = frozenset({Reason.UNDECODABLE, Reason.OVERSIZE, Reason.TOO_DEEP})
-SHARED_ATTEMPTS = 2
 PIECE = 1_000
 """Messages asked for at a time ..."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
 SILENCE_S = 30.0
 """A broker that sends nothing for this long while messages are due counts as unreachable."""
+
+
+class DrainTask(NamedTuple):
+    """A share of a batch, and the limits of its events: those of the run, whatever an executor's settings."""
+
+    plan: Plan
+    limits: EventLimits
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
@@ -56,15 +64,15 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
     its own, so that only the one at fault stays behind.
     """
-    together = plan.attempt <= SHARED_ATTEMPTS
+    limits = event_limits()
     topics: list[TopicDrained] = []
     failures: list[Failure] = []
-    for ranges in [plan.ranges] if together else _by_tenant(plan.ranges):
-        tasks = [_share(plan, part) for part in spread(ranges, parallelism)]
+    for ranges in [plan.ranges] if plan.together else _by_tenant(plan.ranges):
+        tasks = [DrainTask(_share(plan, part), limits) for part in spread(ranges, parallelism)]
         try:
             handles = run_tasks(spark, tasks, drain_task)
         except PySparkException as error:
-            if together:
+            if plan.together:
                 raise
             failures.append(Failure(ranges[0].tenant_id, "drain_and_conform", str(error)[:500]))
             continue
@@ -84,48 +92,42 @@ def _share(plan: Plan, ranges: Sequence[OffsetRange]) -> Plan:
     return replace(plan, ranges=tuple(ranges), scopes=scopes)
 
 
-def drain_task(plan: Plan) -> Iterator[bytes]:
+def drain_task(task: DrainTask) -> Iterator[bytes]:
     """One Spark task: a handle per topic, either what was drained or why it failed."""
+    plan = task.plan
     collecting = gc.isenabled()
     gc.disable()  # nothing in the loop makes cycles, and the collector would visit every event
     pause = aside.between_pieces(plan.bulk)
     try:
         for ranges in _by_tenant(plan.ranges):
-            yield pickle.dumps(_drain_safely(plan, ranges, pause))
+            yield pickle.dumps(_drain_safely(task, ranges, pause))
     finally:
         if collecting:
             gc.enable()
 
 
 def _drain_safely(
-    plan: Plan, ranges: Sequence[OffsetRange], pause: Callable[[], None]
+    task: DrainTask, ranges: Sequence[OffsetRange], pause: Callable[[], None]
 ) -> TopicDrained | Failure:
     tenant_id = ranges[0].tenant_id
     try:
-        return _drain_topic(plan, plan.scopes[tenant_id], ranges, pause)
+        return _drain_topic(task, task.plan.scopes[tenant_id], ranges, pause)
     except Exception as error:  # whatever it is, it must not become the neighbours' failure
         return Failure(tenant_id, "drain_and_conform", f"{type(error).__name__}: {error}")
 
 
 def _drain_topic(
-    plan: Plan, scope: Scope, ranges: Sequence[OffsetRange], pause: Callable[[], None]
+    task: DrainTask, scope: Scope, ranges: Sequence[OffsetRange], pause: Callable[[], None]
 ) -> TopicDrained:
-    settings = load_settings()
+    settings, plan = load_settings(), task.plan
     part = random.SystemRandom().getrandbits(62)
     counts = {r.partition: PartitionCount() for r in ranges}
     datasets = {dataset.slug: dataset for dataset in scope.datasets}
-    conformer = TopicConformer(
-        scope,
-        plan.batch_id,
-        max_bytes=settings.ingest.max_event_bytes,
-        max_depth=settings.ingest.max_event_depth,
-    )
+    conformer = TopicConformer(scope, plan.batch_id, task.limits)
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
         StagingWriter(plan, scope.tenant, part) as staging,
-        LakeWriter(
-            scope.tenant, settings.object_store.bucket, stem, drop_copies=plan.attempt == 1, pause=pause
-        ) as lake,
+        LakeWriter(scope.tenant, settings.object_store.bucket, stem, drop_copies=True, pause=pause) as lake,
     ):
         fail_point("drain.before_fetch")
         for messages in read(scope, ranges, counts, settings.ingest.chunk_rows):

@@ -228,9 +228,8 @@ def positions(rows: pa.Table) -> pa.ChunkedArray:
 def _copies(rows: pa.Table) -> pa.ChunkedArray | None:
     """Marks every row whose id a row at an earlier position has, or None where there is none.
 
-    On a batch's first attempt such a row cannot own its id, whatever the gate says of the first one:
-    leaving it out here saves writing the file twice when events are re-delivered close together. On a
-    retry it can: it may have been claimed when the first one was still invalid by an older schema.
+    Such a row cannot land, whatever the gate says of the first one: leaving it out here saves writing the
+    file twice when events are re-delivered close together.
     """
     ids = rows.column("id")
     if pc.count_distinct(ids).as_py() == len(rows):

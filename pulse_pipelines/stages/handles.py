@@ -22,6 +22,10 @@ class Scope:
     """By partition, what is added to the broker's offsets (see `losses`)."""
 
 
+SHARED_ATTEMPTS = 2
+"""Attempts in which all tenants of a batch share a Spark job."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One attempt at a batch: the ranges that are not settled yet."""
@@ -32,6 +36,12 @@ class Plan:
     scopes: Mapping[UUID, Scope]
     bulk: bool
     """Whether batches that are not go before it (see `aside`)."""
+
+    @property
+    def together(self) -> bool:
+        """Whether its tenants share a Spark job; else each has its own, so that one which kills the executor
+        stays behind alone."""
+        return self.attempt <= SHARED_ATTEMPTS
 
     @property
     def ids_table(self) -> str:

@@ -22,6 +22,7 @@ from pulse_pipelines.domain.event import (
 from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.limits import EventLimits
 
 Event = dict[str, Any]
 """A decoded event with a valid envelope."""
@@ -61,14 +62,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the events of one tenant.
-
-    `max_bytes`: larger payloads are refused; `max_depth`: so are more deeply nested ones.
-    """
+    """Judges the events of one tenant; a timestamp where it is parsed, in `columns` or at the door."""
 
     scope: Scope
-    max_bytes: int
-    max_depth: int
+    limits: EventLimits
 
     @cached_property
     def targets(self) -> dict[str, Target]:
@@ -91,12 +88,14 @@ class Judge:
 
     def undecodable(self, payload: bytes) -> Rejected | None:
         """Why a payload must not even be decoded, if so."""
-        if len(payload) > self.max_bytes:
-            detail = f"{len(payload):,} bytes, the limit is {self.max_bytes:,}"
+        limits = self.limits
+        if len(payload) > limits.max_bytes:
+            detail = f"{len(payload):,} bytes, the limit is {limits.max_bytes:,}"
             return Rejected(Reason.OVERSIZE, detail)
         # Decoders recurse, so depth is counted first; few brackets need no look.
-        if payload.count(b"{") + payload.count(b"[") > self.max_depth and nesting(payload) > self.max_depth:
-            return Rejected(Reason.TOO_DEEP, f"nested deeper than {self.max_depth} levels")
+        depth = limits.max_depth
+        if payload.count(b"{") + payload.count(b"[") > depth and nesting(payload) > depth:
+            return Rejected(Reason.TOO_DEEP, f"nested deeper than {depth} levels")
         return None
 
     def event(self, event: Any, payload: bytes | None) -> Event | Refusal:

@@ -6,7 +6,7 @@ Runs as one Spark job over all datasets of the batch. Nothing becomes visible he
 import pickle
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
@@ -54,7 +55,11 @@ class LandDataset:
 
 
 def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
-    """Stage all datasets of the batch, spread over `parallelism` Spark tasks."""
+    """Stage all datasets of the batch, spread over `parallelism` Spark tasks.
+
+    Where a tenant's tables or files kill the executor, all of its job fails: from the third attempt on every
+    tenant has a job of its own, as in the drain.
+    """
     plan = gated.drained.plan
     failed = {failure.tenant_id for failure in (*gated.drained.failures, *gated.failures)}
     candidates: dict[UUID, list[CandidateFile]] = defaultdict(list)
@@ -75,20 +80,35 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
         for dataset in scope.datasets
         if dataset.dataset_id in candidates
     ]
-    work.sort(key=lambda item: len(item.candidates), reverse=True)
-    shares = [share for index in range(parallelism) if (share := work[index::parallelism])]
     tables: list[StagedTable] = []
     refused: list[LandingFailed] = []
     failures: list[Failure] = []
-    for handle in run_tasks(spark, shares, land_task):
-        outcome = pickle.loads(handle)  # noqa: S301 - written by our own task
-        if isinstance(outcome, StagedTable):
-            tables.append(outcome)
-        elif isinstance(outcome, LandingFailed):
-            refused.append(outcome)
-        else:
-            failures.append(outcome)
+    for group in [work] if plan.together else _by_tenant(work):
+        group.sort(key=lambda item: len(item.candidates), reverse=True)
+        shares = [share for index in range(parallelism) if (share := group[index::parallelism])]
+        try:
+            handles = run_tasks(spark, shares, land_task)
+        except PySparkException as error:
+            if plan.together:
+                raise
+            failures.append(Failure(group[0].tenant.tenant_id, "land", str(error)[:500]))
+            continue
+        for handle in handles:
+            outcome = pickle.loads(handle)  # noqa: S301 - written by our own task
+            if isinstance(outcome, StagedTable):
+                tables.append(outcome)
+            elif isinstance(outcome, LandingFailed):
+                refused.append(outcome)
+            else:
+                failures.append(outcome)
     return Landed(gated, tuple(tables), tuple(refused), tuple(failures))
+
+
+def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:
+    of_tenant: dict[UUID, list[LandDataset]] = defaultdict(list)
+    for each in work:
+        of_tenant[each.tenant.tenant_id].append(each)
+    return list(of_tenant.values())
 
 
 def _in_files(gated: Gated, dataset_id: UUID) -> Positions:

@@ -12,6 +12,7 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages.plan import missing_partition
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Conflict, Transient
 
@@ -30,10 +31,6 @@ WHERE batch_id = ANY(%s) AND state <> 'settled' AND NOT EXISTS (
     SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
 """
 REWIND = "UPDATE ingest_positions SET planned_offset = settled_offset WHERE tenant_id = %s"
-# An id that was claimed and never landed is free again: its event may be sent once more.
-RELEASE_CLAIMS = """
-DELETE FROM processed_event_ids WHERE tenant_id = %s AND partition = %s AND event_offset >= %s
-"""
 LOG = (
     "INSERT INTO accepted_losses (tenant_id, partition, position, lost, problem) VALUES (%s, %s, %s, %s, %s)"
 )
@@ -43,10 +40,12 @@ INSERT INTO ingest_ranges (batch_id, tenant_id, partition, start_offset, end_off
     drained, landed, duplicates, dead_letters, duplicate_offsets, absent_offsets)
 VALUES (%s, %s, %s, %s, %s, now(), 0, 0, 0, 0, '{}', %s)
 """
+# From where the look found it, and from nowhere else.
 MOVE = """
 UPDATE ingest_positions
 SET planned_offset = %(to)s, settled_offset = %(to)s, base_offset = %(base)s, topic_id = %(topic_id)s
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND settled_offset = %(position)s
+  AND base_offset = %(known_base)s AND topic_id IS NOT DISTINCT FROM %(known_topic_id)s
 """
 
 
@@ -63,6 +62,10 @@ class Loss:
     base: int
     """What is added to the broker's offsets from now on."""
     topic_id: str | None
+    """None: the topic has to be made again."""
+    known_base: int
+    """As it was at the look, as is `known_topic_id`."""
+    known_topic_id: str | None
 
 
 def look(tenant: Tenant) -> list[Loss]:
@@ -74,20 +77,24 @@ def look(tenant: Tenant) -> list[Loss]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         positions = connection.execute(POSITIONS, [tenant.tenant_id]).fetchall()
     try:
-        exists = tenant.topic in kafka.partition_counts()
+        count = kafka.partition_counts().get(tenant.topic)
     except KafkaException as error:
         raise Transient(f"the broker does not answer: {error}", tenant=tenant.slug) from error
-    if not exists:
-        return [Loss(p, at, None, "the topic is gone", at, None) for p, at, _, _ in positions]
-    where = [(tenant.topic, partition) for partition, _, _, _ in positions]
-    starts, ends = kafka.offsets(where, "earliest"), kafka.offsets(where, "latest")
     current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
+    there = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
+    starts, ends = kafka.offsets(there, "earliest"), kafka.offsets(there, "latest")
     found = []
     for partition, settled, base, known in positions:
+        loss = Loss(partition, settled, None, "", settled, current, base, known)
+        if count is None:
+            found.append(replace(loss, problem="the topic is gone"))
+            continue
+        if partition >= count:
+            found.append(replace(loss, problem=missing_partition(count)))
+            continue
         start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
         if not isinstance(start, int) or not isinstance(end, int):
             raise Transient(f"the broker does not answer: {end}", tenant=tenant.slug, partition=partition)
-        loss = Loss(partition, settled, None, "", base, current)
         if known and known != current:
             problem = f"the topic was recreated: it holds {end - start} messages that were not ingested"
             found.append(replace(loss, problem=problem, base=settled - start))
@@ -96,24 +103,32 @@ def look(tenant: Tenant) -> list[Loss]:
             found.append(replace(loss, problem=problem, base=settled - end))
         elif base + start > settled:
             problem = f"retention removed the offsets {settled} to {base + start} before they were ingested"
-            found.append(replace(loss, problem=problem, lost=base + start - settled))
+            found.append(replace(loss, problem=problem, base=base, lost=base + start - settled))
     return found
 
 
-def accept(tenant: Tenant) -> list[Loss]:
+def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
     """Go on without what is lost; what the topic holds is ingested from now on.
 
+    Args:
+        losses: what a look found. They are accepted as they are, or not at all.
+
+    Returns:
+        What was recorded.
+
     Raises:
-        Conflict: nothing is lost.
+        Conflict: nothing is lost; or ingestion, or somebody else, moved the positions since the look.
         Transient: a run works on a batch of the tenant, or the broker does not answer.
     """
-    losses = look(tenant)
     if not losses:
         raise Conflict("nothing is lost: all that waits can be ingested", tenant=tenant.slug)
     if any(loss.topic_id is None for loss in losses):
         kafka.create_topics([tenant.topic])
-        made = kafka.topic_ids([tenant.topic])[tenant.topic]
-        losses = [replace(loss, topic_id=made) for loss in losses]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        partitions = len(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
+    kafka.ensure_partitions(tenant.topic, partitions)
+    made = kafka.topic_ids([tenant.topic])[tenant.topic]
+    losses = [replace(loss, topic_id=loss.topic_id or made) for loss in losses]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         _unplan(connection, tenant)
         _record(connection, tenant, losses)
@@ -138,11 +153,21 @@ def _record(connection: postgres.Connection, tenant: Tenant, losses: Sequence[Lo
         connection.execute(SKIPPED_BATCH, [batch])
     for loss in losses:
         where = tenant.tenant_id, loss.partition
-        connection.execute(RELEASE_CLAIMS, [*where, loss.position])
         connection.execute(LOG, [*where, loss.position, loss.lost, loss.problem])
         end = loss.position + (loss.lost or 0)
         if loss.lost:
             absent = Multirange([Range(loss.position, end)])
             connection.execute(SKIPPED_RANGE, [batch, *where, loss.position, end, absent])
-        moved = {"tenant": where[0], "partition": where[1], "to": end}
-        connection.execute(MOVE, moved | {"base": loss.base, "topic_id": loss.topic_id})
+        moved = connection.execute(
+            MOVE,
+            {"tenant": where[0], "partition": where[1], "to": end, "position": loss.position}
+            | {"base": loss.base, "topic_id": loss.topic_id}
+            | {"known_base": loss.known_base, "known_topic_id": loss.known_topic_id},
+        )
+        if moved.rowcount != 1:
+            raise Conflict(
+                f"the position moved meanwhile: it was {loss.position} when it was looked at",
+                fix="Nothing was changed: look again",
+                tenant=tenant.slug,
+                partition=loss.partition,
+            )

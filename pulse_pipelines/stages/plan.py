@@ -4,23 +4,29 @@ A batch is planned in one transaction that moves `planned_offset`; two planners 
 take the same offsets. A tenant has one open batch at a time.
 """
 
-import contextlib
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, TypeGuard
 from uuid import UUID
 
-import psycopg
 from confluent_kafka import KafkaException
 
 from pulse_pipelines.domain.batch import Backlog, OffsetRange, batch_id
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
+from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
 
+_log = logging.getLogger("pulse.plan")
+
+# With the first range of the ledger that begins where nothing was planned yet: there can be none.
 POSITIONS = """
-SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset
+SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset, (
+    SELECT min(r.start_offset) FROM ingest_ranges r
+    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset)
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 ORDER BY t.tenant_id, p.partition
 """
@@ -28,15 +34,25 @@ ADD_POSITION = """
 INSERT INTO ingest_positions (tenant_id, partition, planned_offset, settled_offset)
 VALUES (%s, %s, 0, 0) ON CONFLICT DO NOTHING
 """
-PLAN_BATCH = "INSERT INTO ingest_batches (batch_id) VALUES (%s)"
+# A batch that an accepted loss took apart may have had the same ranges: it goes on as another attempt.
+PLAN_BATCH = """
+INSERT INTO ingest_batches AS b (batch_id) VALUES (%s)
+ON CONFLICT (batch_id) DO UPDATE SET state = 'planned', attempt = b.attempt + 1, planned_at = now(),
+    not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL
+WHERE b.state = 'settled' AND NOT EXISTS (SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id)
+"""
 PLAN_RANGE = """
 INSERT INTO ingest_ranges (batch_id, tenant_id, partition, start_offset, end_offset)
 VALUES (%s, %s, %s, %s, %s)
 """
+# Locks the position until the batch is recorded; no row: another planner, or an operator, moved it.
 ADVANCE_PLANNED = """
-UPDATE ingest_positions SET planned_offset = %(end)s, topic_id = %(topic_id)s
+UPDATE ingest_positions p SET planned_offset = %(end)s, topic_id = %(topic_id)s
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s
-  AND planned_offset = %(start)s AND settled_offset = planned_offset
+  AND planned_offset = %(start)s AND settled_offset = planned_offset AND base_offset = %(base)s
+  AND NOT EXISTS (
+    SELECT FROM ingest_ranges r
+    WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= %(start)s)
 """
 
 
@@ -47,11 +63,7 @@ class Alarm:
     tenant: Tenant
     partition: int
     problem: str
-
-    @property
-    def fix(self) -> str:
-        command = f"pulse tenant accept-loss {self.tenant.slug}"
-        return f"Restore the topic; or, to go on without what is lost: {command}"
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,8 @@ class Survey:
     tenants: Mapping[UUID, Tenant]
     topic_ids: Mapping[str, str]
     """The broker's ids of the topics with a backlog."""
+    bases: Mapping[tuple[str, int], int]
+    """What was added to the broker's offsets, by topic and partition."""
     alarms: tuple[Alarm, ...]
     lag: Mapping[UUID, int]
     """Events that are not settled, of every tenant for all of whose topic the broker answered."""
@@ -75,7 +89,8 @@ def survey() -> Survey:
     with postgres.transaction("pulse_pipeline") as connection:
         rows = [_Position(*row) for row in connection.execute(POSITIONS)]
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
-    rows += _new_partitions(rows, tenants)
+    counts = kafka.partition_counts()
+    rows += _new_partitions(rows, tenants, counts)
     asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
     bases = dict(zip(asked, (row.base for row in rows), strict=True))
     ends = _positions(kafka.offsets(asked, "latest"), bases)
@@ -89,8 +104,10 @@ def survey() -> Survey:
         tenant = tenants[row.tenant_id]
         where = tenant.topic, row.partition
         start, end = starts.get(where, row.planned), ends[where]
-        if problem := _problem(row.planned, start, end):
-            alarms.append(Alarm(tenant, row.partition, problem))
+        if row.ahead is not None:
+            alarms.append(_ledger_ahead(tenant, row))
+        elif problem := _problem(row, counts.get(tenant.topic), start, end):
+            alarms.append(_lost(tenant, row, problem))
         elif _beyond(end, row.planned) and row.tenant_id not in busy:
             found = OffsetRange(row.tenant_id, row.partition, row.planned, end)
             ranges[row.tenant_id].append(found)
@@ -99,13 +116,13 @@ def survey() -> Survey:
         current = ids.get(tenants[row.tenant_id].topic)
         if row.tenant_id in ranges and row.topic_id and current != row.topic_id:
             problem = "the topic was recreated: its offsets are not those that were ingested"
-            alarms.append(Alarm(tenants[row.tenant_id], row.partition, problem))
+            alarms.append(_lost(tenants[row.tenant_id], row, problem))
     stopped = {alarm.tenant.tenant_id for alarm in alarms}
     backlogs = tuple(
         Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
     )
     waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
-    return Survey(backlogs, waiting, tenants, ids, tuple(alarms), _lag(rows, tenants, ends))
+    return Survey(backlogs, waiting, tenants, ids, bases, tuple(alarms), _lag(rows, tenants, ends))
 
 
 class _Position(NamedTuple):
@@ -116,6 +133,8 @@ class _Position(NamedTuple):
     settled: int
     topic_id: str | None
     base: int
+    ahead: int | None
+    """Where the ledger has a range, though nothing was planned there."""
 
 
 Answers = Mapping[tuple[str, int], int | KafkaException]
@@ -149,23 +168,43 @@ def _lag(
     return {tenant_id: waiting for tenant_id, waiting in lag.items() if tenant_id not in unknown}
 
 
-def _problem(planned: int, start: object, end: object) -> str | None:
+def _lost(tenant: Tenant, row: _Position, problem: str) -> Alarm:
+    command = f"pulse tenant accept-loss {tenant.slug}"
+    fix = f"Restore the topic; or, to go on without what is lost: {command}"
+    return Alarm(tenant, row.partition, problem, fix)
+
+
+def _ledger_ahead(tenant: Tenant, row: _Position) -> Alarm:
+    problem = f"the ledger has a range at {row.ahead}, and the position is {row.planned}"
+    fix = f"Somebody changed one of them by hand: compare them with `pulse reconcile {tenant.slug}`"
+    return Alarm(tenant, row.partition, problem, fix)
+
+
+def missing_partition(count: int) -> str:
+    """What is wrong with a partition of a topic that has only so many of them."""
+    return f"the topic was recreated with {count} partition{'' if count == 1 else 's'}, without this one"
+
+
+def _problem(row: _Position, count: int | None, start: object, end: object) -> str | None:
     """Why a partition cannot be ingested from its position, if so."""
+    if count is not None and row.partition >= count:
+        return missing_partition(count)
     if not isinstance(start, int) or not isinstance(end, int):
         return f"the broker does not answer: {end}"
-    if end < planned:
-        return f"the topic ends at {end}, before the position {planned}: it was recreated, or cut"
-    if start > planned:
-        return f"retention removed the offsets {planned} to {start} before they were ingested"
+    if end < row.planned:
+        return f"the topic ends at {end}, before the position {row.planned}: it was recreated, or cut"
+    if start > row.planned:
+        return f"retention removed the offsets {row.planned} to {start} before they were ingested"
     return None
 
 
-def _new_partitions(rows: Sequence[_Position], tenants: Mapping[UUID, Tenant]) -> list[_Position]:
+def _new_partitions(
+    rows: Sequence[_Position], tenants: Mapping[UUID, Tenant], counts: Mapping[str, int]
+) -> list[_Position]:
     """Positions for partitions that an operator added to a topic."""
-    counts = kafka.partition_counts()
     known = Counter(row.tenant_id for row in rows)
     added = [
-        _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0)
+        _Position(tenant_id, tenant.slug, partition, 0, 0, None, 0, None)
         for tenant_id, tenant in tenants.items()
         for partition in range(known[tenant_id], counts.get(tenant.topic, 0))
     ]
@@ -176,36 +215,54 @@ def _new_partitions(rows: Sequence[_Position], tenants: Mapping[UUID, Tenant]) -
 
 
 def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
-    """Record a batch of these ranges; None when another planner took some of them first."""
-    name = batch_id(ranges)
-    overtaken = (_Overtaken, psycopg.errors.UniqueViolation)
-    with contextlib.suppress(*overtaken):
-        _record(name, ranges, survey)
-        fail_point("plan.after_commit")
-        return name
-    return None
+    """Record a batch of these ranges, without tenants whose positions moved since the survey.
 
+    The next survey sees those again: as they are by then, or with an alarm.
 
-def _record(name: str, ranges: Sequence[OffsetRange], survey: Survey) -> None:
+    Returns:
+        The batch; None when no tenant is left.
+
+    Raises:
+        Terminal: the batch exists, though none of its ranges was planned.
+    """
     with postgres.transaction("pulse_pipeline") as connection:
-        connection.execute(PLAN_BATCH, [name])
-        for r in sorted(ranges):
+        free = [
+            r
+            for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)
+            for r in _advance(connection, list(own), survey)
+        ]
+        if not free:
+            return None
+        name = batch_id(free)
+        if connection.execute(PLAN_BATCH, [name]).rowcount != 1:
+            raise Terminal("the batch was planned before", fix="Compare with `pulse reconcile`", batch=name)
+        for r in free:
             postgres.set_tenant(connection, r.tenant_id)
             connection.execute(PLAN_RANGE, [name, r.tenant_id, r.partition, r.start, r.end])
-            moved = connection.execute(
-                ADVANCE_PLANNED,
-                {
-                    "tenant": r.tenant_id,
-                    "partition": r.partition,
-                    "start": r.start,
-                    "end": r.end,
-                    "topic_id": survey.topic_ids.get(survey.tenants[r.tenant_id].topic),
-                },
-            )
-            if moved.rowcount != 1:
-                raise _Overtaken
         fail_point("plan.before_commit")
+    fail_point("plan.after_commit")
+    return name
 
 
-class _Overtaken(Exception):  # noqa: N818 - rolls the transaction back
-    pass
+def _advance(
+    connection: postgres.Connection, ranges: Sequence[OffsetRange], survey: Survey
+) -> Sequence[OffsetRange]:
+    """Move one tenant's positions to the ends of its ranges, all of them or none: then it has no ranges."""
+    tenant = survey.tenants[ranges[0].tenant_id]
+    try:
+        with connection.transaction():
+            postgres.set_tenant(connection, tenant.tenant_id)
+            for r in ranges:
+                values = {"tenant": r.tenant_id, "partition": r.partition, "start": r.start, "end": r.end}
+                values |= {"topic_id": survey.topic_ids.get(tenant.topic)}
+                values |= {"base": survey.bases[tenant.topic, r.partition]}
+                if connection.execute(ADVANCE_PLANNED, values).rowcount != 1:
+                    raise _OvertakenError
+    except _OvertakenError:
+        _log.info("tenant %s: another planner, or an operator, moved its positions", tenant.slug)
+        return ()
+    return ranges
+
+
+class _OvertakenError(Exception):
+    """Rolls the savepoint back."""

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Terminal, Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.iceberg import Staged
@@ -96,7 +96,8 @@ def current(tenant: Tenant, dataset: Dataset) -> Table:
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         location = iceberg.current_location(connection, name)
-    table = iceberg.load_table(name, location)
+    with readable.damage_explained(location):
+        table = iceberg.load_table(name, location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
     return table
@@ -117,6 +118,7 @@ def commit(
     dataset: Dataset,
     stage: Callable[[Table], Staged | None],
     write: Callable[[postgres.Connection, Staged], None],
+    first: Callable[[postgres.Connection], None] = lambda connection: None,
 ) -> Staged | None:
     """Commit a change of a table, together with what Postgres has to know of it, or neither.
 
@@ -124,6 +126,7 @@ def commit(
         stage: writes the next metadata on top of the table given; called again whenever another writer came
             first. None: there is nothing to do any more.
         write: writes rows in the transaction, the tenant's session, that swaps the pointer.
+        first: takes locks in that transaction which others take before they touch the pointer.
 
     Returns:
         What was committed; None when `stage` found nothing to do.
@@ -141,7 +144,7 @@ def commit(
             return None
         fail_point("rewrite.staged")
         try:
-            if _swap(tenant, table, staged, write):
+            if _swap(tenant, table, staged, write, first):
                 fail_point("rewrite.after_commit")
                 return staged
         except psycopg.OperationalError:
@@ -152,10 +155,15 @@ def commit(
 
 
 def _swap(
-    tenant: Tenant, table: Table, staged: Staged, write: Callable[[postgres.Connection, Staged], None]
+    tenant: Tenant,
+    table: Table,
+    staged: Staged,
+    write: Callable[[postgres.Connection, Staged], None],
+    first: Callable[[postgres.Connection], None],
 ) -> bool:
     namespace, name = table.name()
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        first(connection)
         if not iceberg.swap(connection, (namespace, name), staged.old, staged.new):
             return False
         write(connection, staged)

@@ -1,11 +1,12 @@
 """Settle: the one Postgres transaction per tenant that makes its part of a batch real.
 
-Fence, swap the metadata pointers, advance the positions, write the ledger, commit. All of it or none;
-when the answer to COMMIT is lost, the ledger alone says what happened.
+Fence, swap the metadata pointers, claim the ids of the rows, advance the positions, write the ledger, commit.
+All of it or none; when the answer to COMMIT is lost, the ledger alone says what happened.
 """
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
 
@@ -28,6 +29,8 @@ from pulse_resources.errors import Fenced, Terminal, Transient
 from pulse_resources.faults import fail_point
 
 MAX_RESTAGES = 10
+CONNECTIONS = 4
+"""Tenants that settle at a time."""
 
 FENCE = """
 SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
@@ -53,14 +56,12 @@ SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, d
 FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
 """
 OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
-# What did not land may be replayed: its ids are free again. A dead letter owns a claim when its dataset
-# refused it, or when an earlier attempt still found it valid.
-RELEASE_CLAIMS = """
-DELETE FROM processed_event_ids c
-USING staging.{dead_letters} s JOIN pdm_datasets d ON d.tenant_id = s.tenant_id AND d.slug = s.dataset
-WHERE s.tenant_id = %(tenant)s AND s.part = ANY(%(parts)s)
-  AND c.dataset_id = d.dataset_id AND c.event_id = s.event_id
-  AND c.partition = s.partition AND c.event_offset = s.event_offset
+# The ids that the gate left in the staging table are those of the rows that land.
+CLAIM = """
+INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
+SELECT %(tenant)s, dataset_id, partition, event_offset, event_id
+FROM staging.{ids} WHERE dataset_id = ANY(%(datasets)s) AND part = ANY(%(parts)s)
+ORDER BY dataset_id, event_id
 """
 LANDING = """
 INSERT INTO landings (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
@@ -110,23 +111,36 @@ def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
     failures = [*landed.gated.drained.failures, *landed.gated.failures, *landed.failures]
     tenants: list[TenantSettled] = []
     tables: list[StagedTable] = []
-    for part in ledger.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts):
-        try:
-            outcome, part, seconds = _settle_tenant(landed, part)
-        except (psycopg.Error, OSError, Transient, Terminal) as error:
-            failures.append(Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}"))
-            continue
-        tenants.append(outcome)
-        tables.extend(part.tables)
-        slowest = max(slowest, seconds)
+    parts = ledger.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts)
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="settle") as pool:
+        for outcome in pool.map(lambda part: _settle_safely(landed, part), parts):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                continue
+            settled, part, seconds = outcome
+            tenants.append(settled)
+            tables.extend(part.tables)
+            slowest = max(slowest, seconds)
     with postgres.transaction("pulse_pipeline") as connection:
         taken = time.monotonic() - started
         connection.execute(FINISH, [taken, slowest, plan.batch_id, plan.attempt])
     return Settled(plan, tuple(tenants), tuple(tables), tuple(failures))
 
 
-def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[TenantSettled, TenantPart, float]:
-    """What became of the part, as it was settled in the end, and the seconds of its transaction."""
+_Outcome = tuple[TenantSettled, TenantPart, float]
+"""What became of a tenant's part, the part as it was settled in the end, the seconds of its transaction."""
+
+
+def _settle_safely(landed: Landed, part: TenantPart) -> _Outcome | Failure:
+    try:
+        return _settle_tenant(landed, part)
+    except Fenced:
+        raise
+    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        return Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}")
+
+
+def _settle_tenant(landed: Landed, part: TenantPart) -> _Outcome:
     plan = landed.gated.drained.plan
     became = [ledger.of_range(landed, part, r) for r in part.ranges]
     outcome = ledger.outcome(part, became)
@@ -168,6 +182,9 @@ def _write(
             if not iceberg.swap(connection, table.table, table.old_location, table.new_location):
                 raise _SwapLost(table)
             fail_point("settle.after_swap")
+    staged: dict[str, object] = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
+    fail_point("settle.before_claim")
+    _compare(part, plan, "ids", _claim(connection, plan, part, staged), outcome.landed)
     fail_point("settle.before_advance")
     for r, entry in zip(part.ranges, became, strict=True):
         values = {"batch": plan.batch_id, "tenant": tenant_id, "partition": r.partition}
@@ -182,11 +199,10 @@ def _write(
                 offset=r.start,
             )
     fail_point("settle.after_advance")
-    staged = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
-    if connection.execute(named(DEAD_LETTERS, plan), staged).rowcount:
+    letters = connection.execute(named(DEAD_LETTERS, plan), staged).rowcount
+    _compare(part, plan, "dead letters", letters, outcome.dead_letters)
+    if letters:
         connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
-        if part.refused or plan.attempt > 1:
-            connection.execute(named(RELEASE_CLAIMS, plan), staged)
     with connection.cursor() as cursor:
         cursor.executemany(LANDING, list(landings(plan.batch_id, part.tables)))
         cursor.executemany(
@@ -199,6 +215,34 @@ def _write(
         )
     size = sum(file.bytes for table in part.tables for file in table.files)
     connection.execute(USAGE, [tenant_id, outcome.landed, size])
+
+
+def _claim(connection: postgres.Connection, plan: Plan, part: TenantPart, staged: dict[str, object]) -> int:
+    """Claim the ids of the rows that land; how many they are."""
+    landing = {"datasets": [table.dataset_id for table in part.tables]}
+    try:
+        return connection.execute(named(CLAIM, plan), staged | landing).rowcount
+    except psycopg.errors.UniqueViolation:  # not chained: it tells the event's id
+        raise Transient(
+            "a backfill landed an event with the id of one of this batch meanwhile",
+            fix="The next attempt drops it as a duplicate",
+            tenant=part.tenant.slug,
+            batch=plan.batch_id,
+        ) from None
+
+
+def _compare(part: TenantPart, plan: Plan, what: str, written: int, counted: int) -> None:
+    """The staging tables hold what the tasks counted, or nothing settles.
+
+    They are unlogged: when Postgres crashes it empties them, and the fence may not have noticed yet.
+    """
+    if written != counted:
+        raise Transient(
+            f"the staging table holds {written} {what}, and {counted} were counted: did Postgres crash?",
+            fix="The next attempt drains the events again",
+            tenant=part.tenant.slug,
+            batch=plan.batch_id,
+        )
 
 
 def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object, ...]]:
@@ -221,13 +265,13 @@ def _refuse(
 ) -> tuple[Landed, TenantPart]:
     """The batch and the part with the rows of one table among the dead letters."""
     refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
-    marks = dead_letter.stage_refused(replace(landed, refused=(refused,)))
+    mark = dead_letter.stage_rows_of(landed, refused)
     landed = replace(landed, refused=(*landed.refused, refused))
     part = replace(
         part,
         tables=tuple(t for t in part.tables if t is not table),
         refused=(*part.refused, refused),
-        parts=(*part.parts, marks[table.dataset_id]),
+        parts=(*part.parts, mark),
     )
     return landed, part
 

@@ -34,6 +34,14 @@ CREATE UNLOGGED TABLE IF NOT EXISTS staging.{dead_letters} (
     detail text NOT NULL, payload bytea NOT NULL, received_at timestamptz NOT NULL);
 """
 DROP = "DROP TABLE IF EXISTS staging.{ids}, staging.{dead_letters}"
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'staging' ORDER BY tablename"
+# A run that died after its batch had settled drops none, and no attempt follows it.
+OF_SETTLED = """
+SELECT t.tablename FROM pg_tables t JOIN ingest_batches b
+    ON b.batch_id = substring(t.tablename FROM '^(?:ids|dead_letters)_(.+)_[0-9]+$')
+WHERE t.schemaname = 'staging' AND b.state = 'settled'
+"""
+DROP_ONE = "DROP TABLE IF EXISTS staging.{table}"
 COPY_IDS = """
 COPY staging.{ids} (part, dataset_id, partition, event_offset, event_id) FROM STDIN (FORMAT csv)
 """
@@ -57,10 +65,12 @@ def named(template: str, plan: Plan) -> sql.Composed:
 def tables(plan: Plan) -> Iterator[None]:
     """This attempt's staging tables, while the block runs.
 
-    Those of earlier attempts go first; one that a zombie still writes to is left to the next attempt.
+    Those of earlier attempts go first, and what runs left that died at their end; one that a zombie still
+    writes to is left to the next attempt.
     """
     for number in range(1, plan.attempt):
         _drop(replace(plan, attempt=number))
+    drop_settled()
     with postgres.transaction("pulse_pipeline") as connection:
         connection.execute(named(CREATE, plan))
     try:
@@ -69,13 +79,31 @@ def tables(plan: Plan) -> Iterator[None]:
         _drop(plan)
 
 
+def existing() -> list[str]:
+    """Names of all staging tables there are, whoever's attempt they belong to."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [table for (table,) in connection.execute(TABLES)]
+
+
+def drop_settled() -> None:
+    """Drop the staging tables of batches that are settled: nobody reads them any more."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        left = [table for (table,) in connection.execute(OF_SETTLED)]
+    for table in left:
+        _drop_now(sql.SQL(DROP_ONE).format(table=sql.Identifier(table)))
+
+
 def _drop(plan: Plan) -> None:
+    _drop_now(named(DROP, plan))
+
+
+def _drop_now(statement: sql.Composed) -> None:
     with (
         contextlib.suppress(psycopg.OperationalError),
         postgres.transaction("pulse_pipeline") as connection,
     ):
         connection.execute("SET LOCAL lock_timeout = '2s'")
-        connection.execute(named(DROP, plan))
+        connection.execute(statement)
 
 
 class StagingWriter:

@@ -13,7 +13,8 @@ from typing import Any, get_args
 from pulse_resources.errors import UserError
 from pulse_resources.local import ports
 from pulse_resources.local.layout import Layout, write_atomically
-from pulse_resources.settings import Role, Settings, load_settings
+from pulse_resources.service_settings import Role
+from pulse_resources.settings import Settings, load_settings
 
 GIVEN_BY = {
     "postgres": "PULSE_POSTGRES__HOST",

@@ -1,10 +1,12 @@
 """To the broker and back: a request's events are accepted when the broker has acknowledged all of them."""
 
 import asyncio
+import hashlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -18,8 +20,34 @@ _log = logging.getLogger("pulse.api")
 
 
 class Outgoing(NamedTuple):
+    """An event on its way to the tenant's topic."""
+
+    dataset: str
     key: str | None
+    """Its event id, where it has one."""
     payload: bytes
+
+    @property
+    def identity(self) -> bytes:
+        """The same for the same event of a dataset, however often it is sent."""
+        said = self.payload if self.key is None else f"{self.dataset}\0{self.key}".encode()
+        return hashlib.blake2b(said, digest_size=16).digest()
+
+
+class Unacknowledged(Transient):
+    """The broker did not acknowledge all events of a request.
+
+    `sent`: the first so many of them were handed to the producer and may have been written; the others
+    certainly were not. librdkafka knows which of the first were never on their way (its message status), but
+    the Python binding does not tell.
+    """
+
+    def __init__(self, message: str, *, sent: int = 0, fix: str | None = None, **where: object) -> None:
+        super().__init__(message, fix=fix, **where)
+        self.sent = sent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__(), {"sent": self.sent}
 
 
 class _Delivery:
@@ -63,6 +91,10 @@ class Publisher:
         """Producers that send nothing any more, until what became of their last events is known."""
         self._in_flight = 0
         """Events that were sent and are not acknowledged yet."""
+        self._requests: Counter[str] = Counter()
+        """By topic: requests with such events."""
+        self._silent: set[str] = set()
+        """Topics whose last request was not acknowledged."""
         self._late: list[tuple[_Delivery, int, KafkaError]] = []
         """Events that the producer did not take, for the polling thread to count."""
         self._stopping = threading.Event()
@@ -82,32 +114,45 @@ class Publisher:
     async def publish(self, topic: str, events: Sequence[Outgoing]) -> None:
         """Publish events and wait until the broker has acknowledged every one of them.
 
+        A topic that fell silent gets one request at a time until it answers: an outage leaves few events
+        of which nobody knows whether they were written.
+
         Raises:
-            Transient: too many are waiting already and nothing was sent; or the broker did not acknowledge
-                all of them in time, and some may have been written: sending them again is safe.
+            Unacknowledged: not all of them; sending them again is safe.
         """
         count = len(events)
+        if topic in self._silent and topic in self._requests:
+            raise Unacknowledged("the broker does not answer: nothing was sent", fix="Send them again later")
         if self._in_flight + count > self._most:
-            raise Transient(
-                "the broker is slow: too many events wait for its acknowledgement",
+            raise Unacknowledged(
+                "the broker is slow: too many events wait for its acknowledgement, nothing was sent",
                 fix="Send them again later",
             )
         delivery = _Delivery(count)
         self._in_flight += count
+        self._requests[topic] += 1
         measures.IN_FLIGHT.inc(count)
         try:
-            self._produce(topic, events, delivery)
+            sent = self._produce(topic, events, delivery)
             await delivery.wait()
         finally:
             self._in_flight -= count
+            self._requests[topic] -= 1
+            if not self._requests[topic]:
+                del self._requests[topic]
             measures.IN_FLIGHT.dec(count)
         if delivery.error is not None:
-            raise Transient(
+            if sent:
+                self._silent.add(topic)
+            raise Unacknowledged(
                 f"the broker did not acknowledge the events: {delivery.error.str()}",
+                sent=sent,
                 fix="Send them again: an event id lands once, however often it is sent",
             )
+        self._silent.discard(topic)
 
-    def _produce(self, topic: str, events: Sequence[Outgoing], delivery: _Delivery) -> None:
+    def _produce(self, topic: str, events: Sequence[Outgoing], delivery: _Delivery) -> int:
+        """Hand events to the producer; returns how many it took, which are the first ones."""
         produce, sent = self._producer.produce, 0
         try:
             for event in events:
@@ -117,6 +162,7 @@ class Publisher:
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             # In the polling thread's turn: it alone counts.
             self._late.append((delivery, len(events) - sent, cause))
+        return sent
 
     def _poll(self) -> None:
         while not self._stopping.is_set():

@@ -5,17 +5,32 @@ reserved together; each is answered by itself.
 """
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
+import psycopg
+
+from pulse_api.http.collect.publisher import Outgoing
 from pulse_pipelines.domain.quota import limited
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry import intake
+from pulse_pipelines.registry.intake import Reserved
+
+_log = logging.getLogger("pulse.api")
+
+
+class _Request(NamedTuple):
+    events: list[bytes]
+    maximum: int
+    verdict: "asyncio.Future[list[Reserved] | None]"
 
 
 @dataclass
 class _Line:
-    waiting: list[tuple[int, "asyncio.Future[bool]"]] = field(default_factory=list)
+    waiting: list[_Request] = field(default_factory=list)
     busy: bool = False
 
 
@@ -25,38 +40,45 @@ class Reservations:
     def __init__(self) -> None:
         self._lines: dict[UUID, _Line] = {}
 
-    async def reserve(self, tenant: Tenant, count: int, maximum: int) -> bool:
-        """Whether the tenant's month has room for `count` more records, which are then its own."""
+    async def reserve(
+        self, tenant: Tenant, events: Sequence[Outgoing], maximum: int
+    ) -> Sequence[Reserved] | None:
+        """The places of the events in the tenant's month, none where no quota counts them; None: no room."""
         if not limited(maximum):
-            return True
+            return ()
         line = self._lines.setdefault(tenant.tenant_id, _Line())
-        verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        line.waiting.append((count, verdict))
+        verdict: asyncio.Future[list[Reserved] | None] = asyncio.get_running_loop().create_future()
+        line.waiting.append(_Request([event.identity for event in events], maximum, verdict))
         if not line.busy:
             line.busy = True
-            asyncio.create_task(self._serve(tenant, line, maximum))  # noqa: RUF006 - it is awaited by verdict
+            asyncio.create_task(self._serve(tenant, line))  # noqa: RUF006 - it is awaited by verdict
         return await verdict
 
-    async def _serve(self, tenant: Tenant, line: _Line, maximum: int) -> None:
+    async def _serve(self, tenant: Tenant, line: _Line) -> None:
         while line.waiting:
             taken, line.waiting = line.waiting, []
-            counts = [count for count, _ in taken]
+            asked = [request.events for request in taken]
+            maximum = taken[-1].maximum  # who came last knows of the last change
             try:
-                found = await asyncio.to_thread(quotas.admit_records, tenant, counts, maximum)
+                found = await asyncio.to_thread(intake.reserve, tenant, asked, maximum)
             except Exception as error:  # every one who waits must hear of it
-                for _, verdict in taken:
-                    if not verdict.done():
-                        verdict.set_exception(error)
+                for request in taken:
+                    if not request.verdict.done():
+                        request.verdict.set_exception(error)
                 continue
-            for (count, verdict), fits in zip(taken, found, strict=True):
-                if not verdict.done():
-                    verdict.set_result(fits)
-                elif fits:  # the client has gone
-                    await self.give_back(tenant, count, maximum)
+            for request, reserved in zip(taken, found, strict=True):
+                if not request.verdict.done():
+                    request.verdict.set_result(reserved)
+                elif reserved:  # the client has gone
+                    await self.release(tenant, reserved, sent=0)
         line.busy = False
         self._lines.pop(tenant.tenant_id, None)
 
-    async def give_back(self, tenant: Tenant, count: int, maximum: int) -> None:
-        """Undo a reservation of records that were not published."""
-        if limited(maximum):
-            await asyncio.to_thread(quotas.give_back, tenant, count)
+    async def release(self, tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
+        """Give back what was not even sent of a request, and remember what may have been written."""
+        if not reserved:
+            return
+        try:
+            await asyncio.to_thread(intake.release, tenant, reserved, sent)
+        except psycopg.Error as error:
+            _log.warning("tenant %s: a reservation stays that was not used up: %s", tenant.slug, error)

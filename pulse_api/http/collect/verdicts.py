@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -37,19 +38,19 @@ class Verdicts:
 
 
 def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
-    """Judge every event of a request; nothing is published here."""
-    verdicts = Verdicts()
+    """Judge every event of a request, by the clock of now; nothing is published here."""
+    verdicts, now = Verdicts(), datetime.now(UTC)
     for index, item in enumerate(items):
-        verdict = _judge(judge, item)
+        verdict = _judge(judge, item, now)
         if isinstance(verdict, dict):
-            verdicts.outgoing.append(Outgoing(verdict["event_id"], item.payload))
+            verdicts.outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
             verdicts.accepted += 1
         else:
             _refuse(judge, verdicts, index, item, verdict)
     return verdicts
 
 
-def _judge(judge: Judge, item: Item) -> Event | Refusal:
+def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
     if item.event is None:
         verdict = judge.payload(item.payload)
     elif (rejected := judge.undecodable(item.payload)) is not None:
@@ -60,6 +61,8 @@ def _judge(judge: Judge, item: Item) -> Event | Refusal:
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):
             return refusal(verdict, Rejected(moment.reason, moment.detail, "/timestamp"))
+        if (rejected := judge.limits.untimely(moment, now)) is not None:
+            return refusal(verdict, rejected)
     return verdict
 
 
@@ -68,8 +71,9 @@ def _refuse(judge: Judge, verdicts: Verdicts, index: int, item: Item, verdict: R
     target = judge.targets.get(verdict.dataset) if verdict.dataset else None
     foreign = rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
     keep = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
-    if keep:
-        verdicts.outgoing.append(Outgoing(verdict.event_id, item.payload))
+    if target is not None and keep:
+        slug = target.dataset.slug
+        verdicts.outgoing.append(Outgoing(slug, verdict.event_id, item.payload))
         verdicts.dead_lettered += 1
     else:
         verdicts.refused += 1

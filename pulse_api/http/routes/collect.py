@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from pulse_api.http import measures
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
 from pulse_api.http.collect.verdicts import Verdicts, judge_all
 from pulse_api.http.door import Door, door
@@ -15,7 +16,6 @@ from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.domain.key import KeyScope
-from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 router = resource("collect")
@@ -112,7 +112,8 @@ async def collect(request: Request) -> Response:
     """Events are validated, published to the tenant's topic and answered once the broker has them.
 
     An event that breaks its dataset's schema is refused, or taken as a dead letter where the dataset says
-    `on_invalid: dead_letter`. After 503 send all events of the request again: an event id lands once.
+    `on_invalid: dead_letter`. After 503 send all events of the request again: an event id lands once, and
+    counts once against the month's quota.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     settings, here = load_settings(), door(request)
@@ -139,15 +140,17 @@ async def collect(request: Request) -> Response:
 async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:
     tenant, limits, count = principal.tenant, principal.cached.view.limits, len(verdicts.outgoing)
     take(here, principal.cached, "events", count, limits.events_per_second)
-    if not await here.reservations.reserve(tenant, count, limits.max_records_per_month):
+    maximum = limits.max_records_per_month
+    reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)
+    if reserved is None:
         raise ProblemError(
             429,
             "quota-exceeded",
-            f"the month has no room for {count} more records of {limits.max_records_per_month:,}",
+            f"the month has no room for {count} more records of {maximum:,}",
             fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
         )
     try:
         await here.publisher.publish(tenant.topic, verdicts.outgoing)
-    except Transient:
-        await here.reservations.give_back(tenant, count, limits.max_records_per_month)
+    except Unacknowledged as error:
+        await here.reservations.release(tenant, reserved, error.sent)
         raise

@@ -24,7 +24,9 @@ class LimitInfo(BaseModel):
 
 class Month(BaseModel):
     month: date = Field(description="Its first day, in UTC.")
-    accepted: int | None = Field(description="Records accepted at the door; null: no quota counted them.")
+    accepted: int | None = Field(
+        description="Records accepted at the door, or perhaps so (503); null: no quota counted them."
+    )
     landed: int = Field(description="Rows that landed.")
     bytes: int = Field(description="Bytes of the files that they landed in.")
     landed_delta: int = Field(description="Rows more (or fewer) than in the tenant's month before it.")

@@ -13,6 +13,8 @@ from dagster._core.storage.asset_check_execution_record import (
 
 from pulse_pipelines.lake.findings import Finding, Kind, brief
 
+SHOWN = 20
+"""Tenants that a finding names."""
 FAILED = AssetCheckExecutionRecordStatus.FAILED
 
 
@@ -38,5 +40,14 @@ def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Findin
         "warning" if warns else "error",
         brief(f"the check {key.name} of {asset} fails: {problem}"),
         "Its description in Dagster says what to do",
-        {"dataset": key.asset_key.path[-1], "check": key.name, "run": record.run_id},
+        {"dataset": key.asset_key.path[-1], "check": key.name, "run": record.run_id} | _tenants(evaluation),
     )
+
+
+def _tenants(evaluation: dg.AssetCheckEvaluation | None) -> dict[str, str]:
+    """The tenants at fault, where the check says so."""
+    table = evaluation.metadata.get("at_fault") if evaluation else None
+    if not isinstance(table, dg.TableMetadataValue):
+        return {}
+    slugs = sorted({str(record.data["tenant"]) for record in table.records if "tenant" in record.data})
+    return {"tenants": ", ".join(slugs[:SHOWN])} if slugs else {}

@@ -2,36 +2,40 @@
 
 import json
 import time
+from collections.abc import Callable, Iterable
 
 import dagster as dg
 
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.lake import alerts, findings
-from pulse_pipelines.lake.findings import Found, Kind
+from pulse_pipelines.lake.findings import Finding, Found, Kind
 from pulse_pipelines.stages import attempts
 
 
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks for failed runs, stuck batches, topics that cannot be ingested, stale tenants, "
-    "overdue dead letters and failing checks, and tells the notifiers (settings: alerts). What goes on is "
-    "told again hourly, what ended once. See all with `pulse alerts`, try it with `pulse alerts test`.",
+    description="Looks for failed runs and whom they failed for, stuck batches, topics that cannot be "
+    "ingested, stale tenants, overdue dead letters and failing checks, and tells the notifiers (settings: "
+    "alerts). What goes on is told again hourly, what ended once. See all with `pulse alerts`, try it with "
+    "`pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     found, waiting = findings.look(json.loads(context.cursor or "{}"), time.time())
     keys = context.repository_def.asset_graph.asset_check_keys if context.repository_def else ()
-    alerts.record(
-        Found(
-            (
-                *found.findings,
-                *failed_runs(context.instance, attempts.open_batches()),
-                *failing_checks(context.instance, keys),
-            ),
-            found.looked_at | {Kind.RUN_FAILED, Kind.CHECK_FAILING},
-        )
-    )
+    sources: dict[Kind, Callable[[], Iterable[Finding]]] = {
+        Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
+        Kind.CHECK_FAILING: lambda: failing_checks(context.instance, keys),
+    }
+    wrong, looked_at = list(found.findings), set(found.looked_at)
+    for kind, look in sources.items():
+        try:
+            wrong += look()
+            looked_at.add(kind)
+        except Exception:  # what cannot be told of one run or check must not keep the rest from being told
+            context.log.exception("%s was not looked at", kind)
+    alerts.record(Found(tuple(wrong), frozenset(looked_at)))
     told = alerts.deliver()
     for delivery in told:
         if delivery.error is not None:

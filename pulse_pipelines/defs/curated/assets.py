@@ -79,7 +79,7 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
             )
         done = curate(pyspark.spark_session, [of_day(tenant, dataset, day, wanted[0])])
         if done.failures:
-            raise Transient(done.failures[0].error)
+            raise Transient(str(done.failures[0]))
         for found in done.days:
             if found.error:
                 raise Terminal(found.error, fix="Correct the file")

@@ -34,7 +34,8 @@ class CurateConfig(dg.Config):
 @dg.op(
     description="Compute every rollup of every day that changed since it was computed: one Spark statement "
     "per rollup for many tenants, from tables pinned to a snapshot; then, per dataset, one transaction for "
-    "its curated tables and the summaries that are served. Fails when something may succeed later; a team's "
+    "its curated tables and the summaries that are served. What fails for one tenant is an alert, is tried "
+    "again after a while, and fails the run once all else was done; a team's "
     "file that cannot be computed fails the check of its asset instead, and no other rollup.",
     tags={"kind": "pyspark"},
     pool=POOL,
@@ -49,7 +50,7 @@ def compute_what_is_due(
     ready = [day for day in waiting if day.ready][: load_settings().curated.days_per_run]
     done = curate_days(pyspark.spark_session, ready)
     _report(context, done.days)
-    failed = [f"tenant {f.tenant_id} at {f.step}: {f.error}" for f in done.failures]
+    failed = [str(failure) for failure in done.failures]
     problems = [*unusable(team), *(day.error for day in done.days if day.error)]
     for problem in problems[:SHOWN]:
         context.log.error("%s", problem)
@@ -63,7 +64,10 @@ def compute_what_is_due(
         }
     )
     if failed:
-        raise Transient(f"{len(failed)} dataset(s) could not be computed, the first: {failed[0]}")
+        raise Transient(
+            f"{len(failed)} failure(s), all else was computed; the first: {failed[0]}",
+            fix="What failed is tried again by itself, after a while that doubles each time",
+        )
 
 
 def unusable(team: Iterable[TeamRollup]) -> list[str]:

@@ -39,8 +39,8 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
     known = cursor.get("rollups") == fingerprint
     since = datetime.fromisoformat(cursor["since"]) if known else datetime.min.replace(tzinfo=UTC)
     found = survey(team, since)
-    # Everything that changed before this is computed.
-    settled = min([found.at, *(day.waiting_since for day in found.days)]) - MARGIN
+    # Everything that changed before this is computed; what failed is found however long ago it changed.
+    settled = min([found.at, *(day.waiting_since for day in found.days if not day.failures)]) - MARGIN
     ready = [day for day in found.days if day.ready]
     request = dg.RunRequest(
         run_config={"ops": {"compute_what_is_due": {"config": {"since": since.isoformat()}}}},

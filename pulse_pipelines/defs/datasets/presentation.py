@@ -148,6 +148,8 @@ def _fields(table_schema: str) -> list[dict[str, Any]]:
     """None of a damaged one: that is for a check to say, and no reason to show no asset at all."""
     try:
         found: list[dict[str, Any]] = orjson.loads(table_schema)["fields"]
+        for field in found:  # what is read of each
+            _ = field["name"], field["required"], _type(field["type"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return []
     return found

@@ -14,8 +14,13 @@ from pulse_pipelines.lake.batches import Effect, effect
 from pulse_pipelines.stages.handles import Settled, StagedTable
 
 
-def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
-    """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset."""
+def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
+    """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset.
+
+    Returns:
+        What could not be reported, with whose it is; everything else was.
+    """
+    failed: list[str] = []
     touched: dict[str, list[StagedTable]] = defaultdict(list)
     owners: dict[str, list[Tenant]] = {}
     became = effect(settled.plan.batch_id)
@@ -24,11 +29,16 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> None:
     for slug, tables in touched.items():
         owners[slug] = tenants = [settled.plan.scopes[table.tenant_id].tenant for table in tables]
         _add_partitions(context.instance, slug, tenants)
-        found = zip(tables, tenants, strict=True)
-        batch = settled.plan.batch_id
-        log_together(context, [m for t, tenant in found for m in _materializations(batch, became, t, tenant)])
+        found: list[dg.AssetMaterialization] = []
+        for table, tenant in zip(tables, tenants, strict=True):
+            try:
+                found += _materializations(settled.plan.batch_id, became, table, tenant)
+            except Exception as error:  # what is odd about one tenant's table is not the others'
+                failed.append(f"tenant {tenant.slug}, dataset {slug}: {type(error).__name__}: {error}")
+        log_together(context, found)
     for result in after_batch(context.instance, settled.plan.batch_id, owners):
         context.log_event(result)  # type: ignore[arg-type] # any user event is taken
+    return failed
 
 
 def _add_partitions(instance: dg.DagsterInstance, slug: str, tenants: Sequence[Tenant]) -> None:

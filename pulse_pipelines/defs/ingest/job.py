@@ -9,8 +9,8 @@ from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.stages import aside, dead_letter, dedup, drain, settle
 from pulse_pipelines.stages import land as landing
-from pulse_pipelines.stages.handles import Drained, Failure, Gated, Landed, Settled
-from pulse_resources.errors import Transient
+from pulse_pipelines.stages.handles import Drained, Failure, Gated, Landed, Plan, Settled
+from pulse_resources.errors import Terminal, Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
@@ -36,21 +36,21 @@ def drain_and_conform(
             "candidate_files": sum(len(topic.candidates) for topic in drained.topics),
             "raw_objects": sum(len(topic.raw) for topic in drained.topics),
         }
-        | _failed(drained.failures)
+        | _failed(drained.plan, drained.failures)
     )
     fail_point("after.drain_and_conform")
     return drained
 
 
 @dg.op(
-    description="Claim every event id in Postgres. An id that another event owns marks a duplicate: "
-    "counted and dropped. A retry finds its own claims and goes on.",
+    description="Look every event id up in Postgres. An event whose id has landed, or comes earlier in the "
+    "batch, is a duplicate: counted and dropped.",
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
     gated = dedup.gate(drained)
     copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
-    context.add_output_metadata({"duplicates": copies} | _failed(gated.failures))
+    context.add_output_metadata({"duplicates": copies} | _failed(drained.plan, gated.failures))
     fail_point("after.dedup_gate")
     return gated
 
@@ -63,7 +63,8 @@ def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
 def land(context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource) -> Landed:
     landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
     context.add_output_metadata(
-        {"tables": len(landed.tables), "refused_datasets": len(landed.refused)} | _failed(landed.failures)
+        {"tables": len(landed.tables), "refused_datasets": len(landed.refused)}
+        | _failed(gated.drained.plan, landed.failures)
     )
     fail_point("after.land")
     return landed
@@ -72,18 +73,18 @@ def land(context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResou
 @dg.op(
     name="settle",
     description="Per tenant, one Postgres transaction makes the batch real: fence, swap the table "
-    "pointers, advance the positions, write dead letters and the ledger.",
+    "pointers, claim the event ids, advance the positions, write dead letters and the ledger.",
     tags={"kind": "postgres"},
 )
 def settle_batch(context: dg.OpExecutionContext, landed: Landed) -> Settled:
-    settled = settle.settle(landed, dead_letter.stage_refused(landed))
+    settled = settle.settle(*dead_letter.stage_refused(landed))
     context.add_output_metadata(
         {
             "landed": sum(tenant.landed for tenant in settled.tenants),
             "duplicates": sum(tenant.duplicates for tenant in settled.tenants),
             "dead_letters": sum(tenant.dead_letters for tenant in settled.tenants),
         }
-        | _failed(settled.failures)
+        | _failed(settled.plan, settled.failures)
     )
     fail_point("after.settle")
     return settled
@@ -96,10 +97,10 @@ def settle_batch(context: dg.OpExecutionContext, landed: Landed) -> Settled:
 )
 def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Settled:
     published, failures = dead_letter.publish(settled)
-    context.add_output_metadata({"published": published} | _failed(failures))
+    context.add_output_metadata({"published": published} | _failed(settled.plan, failures))
     fail_point("after.route_dead_letters")
     if failures:  # they stay unpublished in Postgres: the sensor's sweep tries again
-        context.log.warning("dead letters stay unpublished: %s", _sentences(failures))
+        context.log.warning("dead letters stay unpublished: %s", _sentences(settled.plan, failures))
     return settled
 
 
@@ -111,12 +112,18 @@ def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Sett
 def report(context: dg.OpExecutionContext, settled: Settled) -> None:
     if settled.plan.bulk:
         aside.for_good()
-    report_batch(context, settled)
+    unreported = report_batch(context, settled)
     if settled.failures:
         raise Transient(
-            f"{len(settled.failures)} tenant(s) not settled: {_sentences(settled.failures)}",
+            f"{len(settled.failures)} tenant(s) not settled: {_sentences(settled.plan, settled.failures)}",
             batch=settled.plan.batch_id,
             attempt=settled.plan.attempt,
+        )
+    if unreported:
+        raise Terminal(
+            f"what settled of {len(unreported)} table(s) is not shown, the first: {unreported[0]}",
+            fix="It is in the tables; materialize its partitions to show them",
+            batch=settled.plan.batch_id,
         )
 
 
@@ -137,10 +144,11 @@ def ingest() -> None:
     report(route_dead_letters(settle_batch(land(dedup_gate(drain_and_conform())))))
 
 
-def _failed(failures: Iterable[Failure]) -> dict[str, str]:
-    sentences = _sentences(failures)
+def _failed(plan: Plan, failures: Iterable[Failure]) -> dict[str, str]:
+    sentences = _sentences(plan, failures)
     return {"failures": sentences} if sentences else {}
 
 
-def _sentences(failures: Iterable[Failure]) -> str:
-    return "; ".join(f"tenant {f.tenant_id} at {f.step}: {f.error}" for f in failures)
+def _sentences(plan: Plan, failures: Iterable[Failure]) -> str:
+    owners = ((plan.scopes[failure.tenant_id].tenant.slug, failure) for failure in failures)
+    return "; ".join(f"tenant {slug} at {failure.step}: {failure.error}" for slug, failure in owners)

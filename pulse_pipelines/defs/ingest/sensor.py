@@ -43,7 +43,10 @@ _ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterR
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
-        _give_up_dead_attempt(context, batch)
+        try:
+            _give_up_dead_attempt(context, batch)
+        except Exception:  # one batch must not keep all others, and what waits, from being planned
+            context.log.exception("batch %s, attempt %s was not looked at", batch.batch_id, batch.attempt)
     survey = planning.survey()
     for alarm in survey.alarms:
         where = alarm.tenant.slug, alarm.partition

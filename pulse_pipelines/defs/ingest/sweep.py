@@ -6,10 +6,15 @@ import dagster as dg
 
 from pulse_pipelines import registry
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.stages import dead_letter
+from pulse_pipelines.stages import dead_letter, failures
 from pulse_pipelines.stages.attempts import lease_held
-from pulse_resources import kafka
+from pulse_pipelines.stages.failures import Failed, Work
+from pulse_resources.errors import Transient
 
+JOB, TASK = "publish_dead_letters", "dead letters"
+"""By which a tenant's failure is known."""
+RETRY_S, RETRY_MAX_S = 60.0, 900.0
+"""Waits before what failed is tried again: the first, and the longest."""
 PATIENCE_S = 30.0
 """A run publishes right after it settled; what it has not published by then may be the sweep's."""
 
@@ -26,12 +31,27 @@ class SweepConfig(dg.Config):
     tenants: list[str]
 
 
-@dg.op(description="Publish the unpublished dead letters of some tenants.", tags={"kind": "kafka"})
+@dg.op(
+    description="Publish the unpublished dead letters of some tenants. A tenant for whom that fails is an "
+    "alert, is tried again after a while, and fails the run once those of the others are published.",
+    tags={"kind": "kafka"},
+)
 def publish_overdue(context: dg.OpExecutionContext, config: SweepConfig) -> None:
-    producer = kafka.producer()
-    for slug in config.tenants:
-        count = dead_letter.publish_tenant(producer, registry.find_tenant(slug))
-        context.log.info("published %s dead letters of tenant %s", count, slug)
+    failed = []
+    for tenant, outcome in dead_letter.publish_each(map(registry.find_tenant, config.tenants)):
+        work = Work(JOB, tenant, TASK)
+        if isinstance(outcome, Exception):
+            failed.append(Failed.by(work, outcome))
+            failures.note(failed[-1:], first_s=RETRY_S, most_s=RETRY_MAX_S)
+            context.log.error("%s", failed[-1])
+        else:
+            failures.forget(work)
+            context.log.info("published %s dead letters of tenant %s", outcome, tenant.slug)
+    if failed:
+        raise Transient(
+            f"{len(failed)} tenant(s) whose dead letters stay unpublished, the first: {failed[0]}",
+            fix="They are safe, and tried again by themselves",
+        )
 
 
 @dg.job(
@@ -52,16 +72,17 @@ def publish_dead_letters() -> None:
 )
 def dead_letter_sweep(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
+    held = {each.work.tenant for each in failures.standing(JOB) if each.held}
     left = {
         tenant.slug: batches
         for tenant, batches in overdue.items()
-        if not any(lease_held(batch) for batch in batches)
+        if tenant not in held and not any(lease_held(batch) for batch in batches)
     }
     running = context.instance.get_runs(
         dg.RunsFilter(job_name=publish_dead_letters.name, statuses=UNFINISHED), limit=1
     )
     if not left or running:
-        yield dg.SkipReason("every settled dead letter is published, or being published")
+        yield dg.SkipReason("every settled dead letter is published, being published, or tried again later")
         return
     yield dg.RunRequest(
         run_config={"ops": {"publish_overdue": {"config": {"tenants": sorted(left)}}}},

@@ -32,14 +32,16 @@ class UpkeepConfig(dg.Config):
     description="Decide from the ledger what each table needs, then do it, the most urgent first: merge the "
     "small files of a day, sort a quiet day, rewrite manifests, expire snapshots, remove orphans, and what "
     "is beyond retention. Each is a commit of its own: a run that is killed or out of time goes on with the "
-    "next. Fails when a task failed or a table was found rolled back; the output's table says which and why.",
+    "next. A task that failed, or found a table rolled back, is an alert, is tried again after a while, and "
+    "fails the run once the other tables had their turn. The output's table says which and why.",
     tags={"kind": "iceberg"},
 )
 def give_tables_what_they_need(
     context: dg.OpExecutionContext, config: UpkeepConfig, pyspark: LazyPySparkResource
 ) -> None:
     aside.for_good()
-    wanted = needs(config.tenant, config.dataset, recent=config.recent)
+    everything = config.tenant is None and config.dataset is None  # who names one does not want to wait
+    wanted = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
     done: list[Done] = []
     seconds = load_settings().upkeep.run_seconds
     for each in run(lambda: pyspark.spark_session, wanted, run_id=context.run_id, seconds=seconds):
@@ -52,7 +54,16 @@ def give_tables_what_they_need(
     left = len(wanted) - len(done)
     context.add_output_metadata({"wanted": len(wanted), "left": left, **outcomes, "tasks": table(done)})
     if bad := [each for each in done if each.outcome in BAD]:
-        raise Terminal(f"{len(bad)} task(s) of upkeep went wrong, the first: {bad[0].detail}")
+        first = bad[0]
+        raise Terminal(
+            f"{len(bad)} task(s) of upkeep went wrong, the first: {first.detail}",
+            fix="The other tables had their turn; what failed is tried again by itself, after a while that "
+            "doubles each time",
+            task=first.task,
+            tenant=first.tenant,
+            dataset=first.dataset,
+            day=first.day,
+        )
 
 
 def observation(done: Done) -> dg.AssetObservation:

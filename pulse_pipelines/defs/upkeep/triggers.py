@@ -25,7 +25,7 @@ UNFINISHED = [
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     if _goes_on(context.instance):
         return dg.SkipReason("the run before it goes on")
-    wanted = Counter(need.task for need in needs(recent=True))
+    wanted = Counter(need.task for need in needs(recent=True, patient=True))
     if not wanted:
         return dg.SkipReason("no table needs upkeep")
     context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in wanted.items()))

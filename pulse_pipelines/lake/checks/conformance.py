@@ -83,5 +83,6 @@ def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if document is None:
             problems.append(f"{place}: the dataset never followed version {row['schema_version']}")
         elif found := violation(document, event_data(dataset, row, document)):
-            problems.append(f"{place}: {found[1]}"[:300])
+            # Not what the row says: a finding is kept where no erasure reaches.
+            problems.append(f"{place}: at /data{found[0]} it does not follow the schema"[:300])
     return problems

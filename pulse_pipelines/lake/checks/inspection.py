@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 from uuid import UUID
 
-import duckdb
-import orjson
-from pyiceberg.exceptions import ValidationError
+import psycopg
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.checks import freshness
@@ -20,6 +18,7 @@ from pulse_pipelines.lake.checks.isolation import tenant_isolation
 from pulse_pipelines.lake.checks.reconciled import proven, reconciled
 from pulse_pipelines.lake.checks.subject import Finding, Scope, Subject, load
 from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
+from pulse_resources import outages
 from pulse_resources.errors import Terminal
 
 TABLE_CHECKS: Mapping[str, Callable[[Subject], Finding]] = {
@@ -80,6 +79,10 @@ class Inspection:
         """All checks of the datasets that these tenants have under a slug, by name.
 
         A table that cannot be read is a finding, not an error.
+
+        Raises:
+            Transient: the object store does not answer.
+            psycopg.OperationalError: Postgres does not.
         """
         outcomes = {name: Outcome() for name in CHECKS}
         for tenant in tenants:
@@ -96,13 +99,13 @@ class Inspection:
             with _timed(outcomes[name]):
                 finding = subject if isinstance(subject, Finding) else _or_problem(check, subject)
                 if name == "reconciled" and (self._prove is None or tenant in self._prove):
-                    finding = _together(finding, proven(slug, self._report(tenant)))
+                    finding = _together(finding, _or_problem(self._proven, slug, tenant))
             outcomes[name].findings[tenant.slug] = finding
 
-    def _report(self, tenant: Tenant) -> TenantReport:
+    def _proven(self, slug: str, tenant: Tenant) -> Finding:
         if tenant.tenant_id not in self._reports:
             self._reports[tenant.tenant_id] = reconcile_tenant(tenant)
-        return self._reports[tenant.tenant_id]
+        return proven(slug, self._reports[tenant.tenant_id])
 
     @cached_property
     def _lateness(self) -> Mapping[UUID, Finding]:
@@ -120,8 +123,11 @@ def _or_problem(work: Callable[..., T], *arguments: Any) -> T | Finding:
         return work(*arguments)
     except Terminal as error:
         return Finding(problems=[str(error)])
-    except (FileNotFoundError, ValidationError, orjson.JSONDecodeError, duckdb.ProgrammingError) as error:
-        return Finding(problems=[f"the table cannot be read: {error}"])
+    except psycopg.OperationalError:  # nobody's table: there is no ledger to compare with
+        raise
+    except Exception as error:  # whatever is wrong with one table, the others are looked at
+        outages.check()
+        return Finding(problems=[f"the table cannot be read: {type(error).__name__}: {error}"])
 
 
 def _together(one: Finding, other: Finding) -> Finding:

@@ -33,6 +33,7 @@ RLS_TABLES = (
     "quotas",
     "rates",
     "intake",
+    "intake_doubts",
     "dataset_versions",
     "deleted_datasets",
     "backfills",
@@ -44,6 +45,7 @@ RLS_TABLES = (
     "erased_offsets",
     "accepted_losses",
     "summaries",
+    "failures",
     "iceberg_tables",
     "iceberg_namespace_properties",
 )

@@ -4,7 +4,7 @@ A statement that dies leaves the table as it was, or done; the next run looks ag
 one: whoever commits first wins, and the other puts its commit on top.
 """
 
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from pyiceberg.table import Table
@@ -20,12 +20,14 @@ from pulse_resources import iceberg
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import UpkeepSettings, load_settings
 
-# A procedure takes literals only. What is filled in are names of our own making, days and numbers.
+# A procedure takes literals only. What is filled in are names of our own making, days and numbers. A day goes
+# to its last microsecond: the last one that a table can hold has no next one.
 REFRESH = "REFRESH TABLE {catalog}.`{namespace}`.`{table}`"
 REWRITE = """
 CALL {catalog}.system.rewrite_data_files(
     table => '`{namespace}`.`{table}`', {strategy},
-    where => 'timestamp >= TIMESTAMP ''{day} 00:00:00 UTC'' AND timestamp < TIMESTAMP ''{end} 00:00:00 UTC''',
+    where => 'timestamp >= TIMESTAMP ''{day} 00:00:00 UTC''
+        AND timestamp <= TIMESTAMP ''{day} 23:59:59.999999 UTC''',
     options => map({options}))
 """
 MANIFESTS = """
@@ -88,7 +90,7 @@ def _rewrite(
     done.before = _numbers(before)
     large = level == 2 and before.bytes >= load_settings().upkeep.sort_single_mb * MB
     if len(before.files) > 1 or large:
-        words = {"strategy": strategy, "day": day, "end": day + timedelta(days=1)}
+        words = {"strategy": strategy, "day": day}
         words["options"] = _options(options | _bounds(before.bytes, load_settings().upkeep))
         _call(spark, tenant, dataset, REWRITE, words, before.table)
     left = state.of_day(tenant, dataset, day)

@@ -15,9 +15,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.newest import EPOCH
 from pulse_pipelines.lake.snapshots import history
 from pulse_pipelines.lake.upkeep import state, sweep
-from pulse_pipelines.lake.upkeep.history import Done, recorded
+from pulse_pipelines.lake.upkeep.history import Done, nobody_abandoned, recorded
 from pulse_pipelines.stages import rewrite
-from pulse_resources import table_metadata
+from pulse_resources import iceberg, table_metadata
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import Staged
 from pulse_resources.settings import UpkeepSettings, load_settings
@@ -37,12 +37,14 @@ def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
 def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) -> Done:
     """Forget every snapshot but the current one, and remove at once what only they reached.
 
-    Data files, manifests and metadata files are gone from the store when it returns; files of batches in
-    flight, which hold newer events, are not touched. The caller holds the table's lease.
+    The current one names removed files no more, either. Data files, manifests and metadata files are gone
+    from the store when it returns; files of batches in flight, which hold newer events, are not touched. The
+    caller holds the table's lease.
 
     Raises:
         RolledBack: the table misses commits of other writers; nothing was removed.
-        Transient: other writers kept committing first: run it again.
+        Transient: other writers kept committing first, or Spark may be at work for a process that died:
+            run it again.
         OSError: the object store failed: run it again.
     """
 
@@ -53,8 +55,11 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
         tenant.slug, dataset.slug, None, "forget", "only the current snapshot may stay", run_id=run_id
     )
     with recorded(tenant, dataset.dataset_id, done):
+        nobody_abandoned(tenant, dataset)
+        # Entries of removed files have the bounds of what was in them.
+        live_only = rewrite.commit(tenant, dataset, iceberg.stage_live_only, lambda connection, staged: None)
         _forget(tenant, dataset, older, done, with_log=False)
-        snapshots = done.before["snapshots"]
+        snapshots = done.before["snapshots"] - (live_only is not None)
         sweep.sweep(tenant, dataset, done, min_age=timedelta(0), with_log=False)
         done.before["snapshots"] = snapshots
         left = state.save_table(tenant, dataset, swept=True)

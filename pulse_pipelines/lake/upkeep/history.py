@@ -14,6 +14,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import Terminal, Transient
@@ -36,7 +37,7 @@ WHERE tenant_id = %s AND dataset_id = %s AND outcome = 'running' AND upkeep_id <
 # A statement that a dead process left on the Spark server is ended there a minute later.
 ABANDONED = """
 SELECT EXISTS (SELECT 1 FROM upkeep_log WHERE dataset_id = %s AND outcome = 'abandoned'
-    AND ended_at > now() - make_interval(mins => %s))
+    AND ended_at > now() - make_interval(mins => %s) AND task = ANY(%s))
 """
 READ = """
 SELECT t.slug, l.slug, l.day, l.task, l.reason, l.outcome, l.detail, l.before, l.after, l.seconds,
@@ -45,6 +46,8 @@ FROM upkeep_log l JOIN pdm_tenants t USING (tenant_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR l.slug = %(slug)s)
 ORDER BY l.started_at DESC LIMIT %(limit)s
 """
+BY_SPARK = ("merge", "sort", "manifests")
+"""Tasks whose work goes on in Spark when their process dies."""
 PATIENCE_MINUTES = 10
 """After a process died in the middle of a table, its folder is left alone for so long."""
 
@@ -53,7 +56,11 @@ class RolledBack(Terminal):
     """A commit that another writer made is no part of its table any more."""
 
 
-class Overtaken(Transient):
+class Skipped(Transient):
+    """A task gave way: it is no failure, and the next run looks again."""
+
+
+class Overtaken(Skipped):
     """Another writer changed what was being rewritten; the table is as that one left it."""
 
 
@@ -95,7 +102,7 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
         match error:
             case RolledBack():
                 done.outcome = "rolled_back"
-            case Overtaken():
+            case Skipped():
                 done.outcome = "skipped"
             case _:
                 done.outcome = "failed"
@@ -115,11 +122,23 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
             connection.execute(END, entry | ended)
 
 
-def recently_abandoned(tenant: Tenant, dataset_id: UUID) -> bool:
-    """Whether a process died at the table a moment ago: a statement of its may still go on."""
+def nobody_abandoned(tenant: Tenant, dataset: Dataset) -> None:
+    """Make sure that no statement is at work for a process that died at the table a moment ago.
+
+    Such a statement may write files, and commit, behind whoever looks for files that nothing reaches.
+
+    Raises:
+        Skipped: one may be.
+    """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        row = connection.execute(ABANDONED, [dataset_id, PATIENCE_MINUTES]).fetchone()
-    return row == (True,)
+        values = [dataset.dataset_id, PATIENCE_MINUTES, list(BY_SPARK)]
+        if connection.execute(ABANDONED, values).fetchone() == (True,):
+            raise Skipped(
+                "a process died at this table a moment ago, and Spark may still be at work for it",
+                fix=f"Do it again {PATIENCE_MINUTES} minutes later",
+                tenant=tenant.slug,
+                dataset=dataset.slug,
+            )
 
 
 def read(tenant: str | None = None, slug: str | None = None, limit: int = 100) -> list[Done]:

@@ -5,15 +5,19 @@ left behind when it last looked; the difference is what has piled up since.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import failures
+from pulse_pipelines.stages.failures import Standing, Work
 from pulse_resources import postgres
 from pulse_resources.settings import UpkeepSettings, load_settings
 
+JOB, COMPACT = "upkeep", "compact"
+"""By which failures are known: the job, and the task of a day, to merge it or to sort it."""
 MB = 1024 * 1024
 FILES_PER_TARGET = 3
 """A compacted day has at most so many files per full-sized one."""
@@ -90,6 +94,16 @@ class Need:
     day: date | None = None
     since: datetime | None = None
     """When it was done last."""
+    failures: int = 0
+    """How often in a row it failed: what has not goes first."""
+    held: bool = False
+    """It is not yet time to try it again."""
+
+    @property
+    def work(self) -> Work:
+        """By which its failure is known: that of a day until anything makes it compact."""
+        task = COMPACT if self.day is not None else self.task.value
+        return Work(JOB, self.tenant, task, self.dataset_id, self.slug, self.day)
 
 
 @dataclass(frozen=True)
@@ -161,11 +175,14 @@ class TenantState:
     now: datetime
 
 
-def needs(tenant: str | None = None, slug: str | None = None, *, recent: bool = False) -> list[Need]:
-    """What every table (of a tenant, of a dataset) wants, the most urgent first.
+def needs(
+    tenant: str | None = None, slug: str | None = None, *, recent: bool = False, patient: bool = False
+) -> list[Need]:
+    """What every table (of a tenant, of a dataset) wants, the most urgent first, what has failed last.
 
     Args:
         recent: look at what landed within a multiple of the quiet time only: what a frequent look needs.
+        patient: leave out what failed and is not to be tried again yet.
     """
     settings = load_settings().upkeep
     hours = 2 * settings.quiet_hours if recent else None
@@ -177,8 +194,15 @@ def needs(tenant: str | None = None, slug: str | None = None, *, recent: bool = 
     found = [need for day in days if (need := of_day(day, settings))]
     found += [need for table in tables for need in of_table(table, settings)]
     found += [need for each in tenants for need in of_tenant(each, settings)]
+    failed = {each.work: each for each in failures.standing(JOB)}
+    found = [_after(failed.get(need.work), need) for need in found]
     order = list(Task)
-    return sorted(found, key=lambda need: (order.index(need.task), -need.weight))
+    found.sort(key=lambda need: (need.failures, order.index(need.task), -need.weight))
+    return [need for need in found if not (patient and need.held)]
+
+
+def _after(failed: Standing | None, need: Need) -> Need:
+    return replace(need, failures=failed.count, held=failed.held) if failed else need
 
 
 def allowed_files(size: int, settings: UpkeepSettings) -> int:

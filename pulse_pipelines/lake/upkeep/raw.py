@@ -6,8 +6,7 @@ that is not, and whose batch settled for its tenant, was left by an attempt that
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import date, datetime, timedelta
 from uuid import UUID
 
@@ -71,7 +70,7 @@ def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
     removed = 0
     for slug, days in sorted(touched.items()):
-        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug)):
+        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
             for day in days:
                 prefix = f"{tenant.raw_prefix(bucket, slug)}/dt={day}"
                 orphans = _orphans(tenant, slug, day, objects.aged(prefix, timedelta(hours=hours)))
@@ -110,7 +109,7 @@ def expire(tenant: Tenant, days: int) -> int:
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
     for slug in slugs:
         values = {"tenant": tenant.tenant_id, "slug": slug, "days": days, "page": PAGE}
-        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug)):
+        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
             while True:
                 with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                     if not connection.execute(REMOVE, values).rowcount:
@@ -133,11 +132,13 @@ def delete_removed(tenant: Tenant) -> int:
             count += connection.execute(DELETED, [tenant.tenant_id, paths]).rowcount
 
 
-@contextmanager
-def _nobody_rewrites(dataset_id: UUID | None) -> Iterator[None]:
-    """While the block runs no backfill reads the dataset's raw objects. Raises Transient: one does."""
-    if dataset_id is None:  # of a deleted dataset, or of no dataset at all
-        yield
-        return
-    with rewrite.lease(dataset_id):
-        yield
+def _nobody_rewrites(owner_id: UUID) -> AbstractContextManager[None]:
+    """While the block runs no backfill reads the raw objects of a dataset, and no erasure replaces them.
+
+    Args:
+        owner_id: the dataset; the tenant, for folders of no dataset, which its erasures replace objects in.
+
+    Raises:
+        Transient: one does.
+    """
+    return rewrite.lease(owner_id)

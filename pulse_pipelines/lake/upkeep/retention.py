@@ -4,6 +4,8 @@ An event whose claim is gone lands again when it is sent again: `upkeep.claim_da
 is harmless. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
 """
 
+from collections import defaultdict
+
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.upkeep import raw
 from pulse_pipelines.lake.upkeep.history import Done
@@ -13,13 +15,16 @@ from pulse_resources.settings import load_settings
 PAGE = 20_000
 """Claims of one transaction."""
 
-# Never those of a batch in flight: its retry must find its own.
 EXPIRE_CLAIMS = """
 DELETE FROM processed_event_ids WHERE ctid = ANY(ARRAY(
-    SELECT c.ctid FROM processed_event_ids c JOIN ingest_positions p USING (tenant_id, partition)
-    WHERE c.tenant_id = %(tenant)s AND c.claimed_on < current_date - %(days)s
-      AND c.event_offset < p.settled_offset
-    LIMIT %(page)s))
+    SELECT ctid FROM processed_event_ids
+    WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s LIMIT %(page)s))
+RETURNING partition, event_offset
+"""
+# Reconciliation must know which rows may be without their claim.
+RETIRED = """
+UPDATE ingest_positions SET claims_from = greatest(claims_from, %(end)s)
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s
 """
 
 
@@ -41,7 +46,12 @@ def expire_claims(tenant: Tenant, days: int) -> int:
     values, count = {"tenant": tenant.tenant_id, "days": days, "page": PAGE}, 0
     while True:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            deleted = connection.execute(EXPIRE_CLAIMS, values).rowcount
+            deleted = connection.execute(EXPIRE_CLAIMS, values).fetchall()
+            ends: dict[int, int] = defaultdict(int)
+            for partition, offset in deleted:
+                ends[partition] = max(ends[partition], offset + 1)
+            for partition, end in sorted(ends.items()):  # in the order of settle, so no two deadlock
+                connection.execute(RETIRED, values | {"partition": partition, "end": end})
         if not deleted:
             return count
-        count += deleted
+        count += len(deleted)

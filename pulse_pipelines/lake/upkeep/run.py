@@ -10,21 +10,21 @@ from dataclasses import replace
 from datetime import date, timedelta
 from uuid import UUID
 
-import psycopg
-from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.upkeep import ancestry, compact, expire, history, raw, retention, state, sweep
-from pulse_pipelines.lake.upkeep.history import Done
+from pulse_pipelines.lake.upkeep.history import Done, Skipped
 from pulse_pipelines.lake.upkeep.needs import Need, Task, by_table
-from pulse_pipelines.stages import datasets, rewrite
+from pulse_pipelines.stages import datasets, failures, rewrite
 from pulse_pipelines.stages.aside import Aside
-from pulse_resources import postgres
-from pulse_resources.errors import PulseError, Transient
+from pulse_pipelines.stages.failures import Failed
+from pulse_resources import outages, postgres, readable
+from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
+OF_SPARK = (Task.MERGE, Task.SORT, Task.MANIFESTS)
 Session = Callable[[], SparkSession]
 """Gives the Spark session when it is needed: expiry and sweeps are not worth connecting for."""
 
@@ -32,8 +32,13 @@ Session = Callable[[], SparkSession]
 def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds: float) -> Iterator[Done]:
     """Do what tables want, the tables in the order given; yields each task as it ended.
 
+    What fails is noted (see `failures`), whatever is wrong: the run goes on with the next table.
+
     Args:
         seconds: nothing new is begun after this long.
+
+    Raises:
+        Transient: the object store or Spark does not answer, by which a task failed.
     """
     until = time.monotonic() + seconds
     pause = Aside()
@@ -41,12 +46,26 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
         pause()
         if time.monotonic() > until:
             return
-        dataset_id = together[0].dataset_id
-        try:
-            with nullcontext() if dataset_id is None else rewrite.lease(dataset_id):
-                yield from _one_by_one(session, together, dataset_id, run_id, until)
-        except Transient as error:
-            yield replace(_done(together[0], run_id), outcome="skipped", detail=error.message)
+        for done in _of_one(session, together, run_id, until):
+            yield done
+            if done.outcome == "failed":
+                outages.check(session() if done.task in OF_SPARK else None)
+
+
+def _of_one(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
+    """The tasks of one table, or of one tenant; that another rewrite works on it is no failure."""
+    dataset_id = needs[0].dataset_id
+    held = nullcontext() if dataset_id is None else rewrite.lease(dataset_id)
+    began = False
+    try:
+        with held:
+            began = True
+            yield from _one_by_one(session, needs, dataset_id, run_id, until)
+    except Exception as error:  # around the tasks: what becomes of these is known by then
+        if isinstance(error, Transient) and not began:
+            yield replace(_done(needs[0], run_id), outcome="skipped", detail=error.message)
+        else:
+            yield _failed(needs[0], replace(_done(needs[0], run_id), outcome="failed"), error)
 
 
 def _one_by_one(
@@ -58,8 +77,8 @@ def _one_by_one(
     if dataset is None and dataset_id is not None:  # it was deleted since
         return
     order = list(Task)
-    swept = False
-    for need in sorted(needs, key=lambda n: (order.index(n.task), str(n.day))):
+    kept = swept = False
+    for need in sorted(needs, key=lambda n: (n.failures, order.index(n.task), str(n.day))):
         if time.monotonic() > until:
             break
         done = _done(need, run_id)
@@ -69,18 +88,32 @@ def _one_by_one(
                     _of_tenant(need, done)
                 else:
                     _of_table(session, need, dataset, done)
-        except (PulseError, PySparkException, OSError, psycopg.Error):
-            yield done  # it says what went wrong; what comes after would meet the same
-            return
+        except Exception as error:
+            yield _failed(need, done, error)
+            break  # what comes after would meet the same, or comes first next time
+        if need.failures:
+            failures.forget(need.work)
         yield done
-        swept = swept or need.task is Task.SWEEP
-    if dataset is not None:
+        kept, swept = True, swept or need.task is Task.SWEEP
+    if dataset is not None and kept:
         state.save_table(tenant, dataset, swept=swept)
+
+
+def _failed(need: Need, done: Done, error: Exception) -> Done:
+    """A task as it ended, once its failure is noted; to be overtaken is none."""
+    done.detail = done.detail or f"{type(error).__name__}: {error}"
+    if done.outcome != "skipped":
+        settings = load_settings().upkeep
+        seconds = {"first_s": settings.retry_minutes * 60, "most_s": settings.retry_max_minutes * 60}
+        failures.note([Failed(need.work, f"{need.task}: {done.detail}")], **seconds)
+    return done
 
 
 def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> None:
     tenant = need.tenant
-    ancestry.verified(tenant, dataset)  # a table that lacks commits is for a person to look at, as it is
+    table = ancestry.verified(tenant, dataset)  # one that lacks commits is for a person to look at, as it is
+    if need.task in OF_SPARK:
+        readable.check_snapshot(table)
     match need.task, need.day:
         case Task.MERGE, date() as day:
             compact.merge(session(), tenant, dataset, day, done)
@@ -104,14 +137,11 @@ def _of_tenant(need: Need, done: Done) -> None:
 
 
 def _sweep(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:
-    if history.recently_abandoned(tenant, dataset.dataset_id):
+    try:
+        history.nobody_abandoned(tenant, dataset)
+    except Skipped:
         session().interruptTag(compact.tag(dataset))
-        raise Transient(
-            "a process died at this table a moment ago, and Spark may still be at work for it",
-            fix=f"It is swept {history.PATIENCE_MINUTES} minutes later",
-            tenant=tenant.slug,
-            dataset=dataset.slug,
-        )
+        raise
     min_age = timedelta(hours=load_settings().upkeep.orphan_hours)
     sweep.sweep(tenant, dataset, done, min_age=min_age)
 

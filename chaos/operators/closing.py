@@ -1,0 +1,127 @@
+"""Closing: everything that was begun is brought to its end, as operators would; then it is judged.
+
+Once with all as it is, and once more when every dead letter was replayed, days were rebuilt, computed and
+compacted: nothing of that may lose what was there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from chaos import batches, oracle
+from chaos.operators import going_on, gone, judge
+from chaos.operators.events import DAYS, SLUGS
+from chaos.operators.evidence import Evidence
+from chaos.operators.processes import Ended
+from chaos.operators.schedule import EVERYONE, Step
+from chaos.operators.world import World
+from chaos.oracle import Finding
+from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
+from pulse_pipelines.stages import attempts
+from pulse_pipelines.stages import plan as planning
+from pulse_resources.errors import PulseError
+
+TRIES = 8
+"""Times that a command which gave way is repeated when nothing else goes on."""
+DRAINS = 12
+"""Times that batches are taken until nothing waits."""
+UPKEEPS = 4
+"""Runs of upkeep at most: what one does may be a reason for another."""
+REBUILT = 3
+"""Days that are rebuilt, of all tenants together."""
+
+
+class Closing:
+    """The end of an episode.
+
+    Args:
+        worlds: its tenants.
+        command: carries a step out.
+    """
+
+    def __init__(self, worlds: Sequence[World], command: Callable[[Step], Ended]) -> None:
+        self.findings: list[Finding] = []
+        self._worlds, self._command = worlds, command
+
+    def run(self, owed: Sequence[Step]) -> None:
+        """Bring all to its end, and judge it.
+
+        Args:
+            owed: commands that were killed, and not repeated yet.
+        """
+        for step in owed:
+            self._until_done(replace(step, after_s=0.0, blow=None))
+        self.drain()
+        self.findings += judged(self._worlds, last=False)
+        if self.findings:  # what follows would hide more than it shows
+            return
+        numbers = range(len(self._worlds))
+        for number in numbers:
+            self._until_done(Step("replay", number, {"slug": None, "version": None, "limit": None}))
+        self.drain()
+        every = [(number, slug, day) for slug in SLUGS for day in range(DAYS) for number in numbers]
+        for number, slug, day in every[:: max(1, len(every) // REBUILT)]:
+            if not self._worlds[number].retained and slug in self._worlds[number].rounds.ends[-1][1]:
+                self._until_done(Step("backfill", number, {"slug": slug, "day": day, "version": None}))
+        self._until_done(Step("curate", EVERYONE))
+        for _ in range(UPKEEPS):
+            self._until_done(Step("upkeep", EVERYONE))
+            if not any(going_on.left(world) for world in self._worlds):
+                break
+        self.findings += judged(self._worlds, last=True)
+
+    def _until_done(self, step: Step) -> None:
+        for _ in range(TRIES):
+            ended = self._command(step)
+            if ended.how != "refused" or ended.why != "Transient":
+                break
+        if ended.how not in ("done", "refused") or ended.why == "Transient":
+            self._find("a command that does not come to its end", str(ended))
+
+    def drain(self) -> None:
+        """Take batches until all that waits is settled, and publish what is owed."""
+        mine = {world.tenant.tenant_id for world in self._worlds}
+        for _ in range(DRAINS):
+            ended = self._command(Step("ingest", EVERYONE))
+            survey = planning.survey()
+            alarms = [alarm for alarm in survey.alarms if alarm.tenant.tenant_id in mine]
+            if not alarms and not any(survey.lag.get(tenant, 1) for tenant in mine):
+                break
+        else:
+            waiting = {b.batch_id: b.last_error for b in attempts.open_batches()}
+            self._find("events that do not settle", f"{ended}; alarms: {alarms}; open batches: {waiting}")
+        batches.sweep()
+        for world in self._worlds:
+            world.archive()
+            world.look()
+
+    def _find(self, kind: str, detail: str) -> None:
+        self.findings.append(Finding(kind, "all", detail))
+
+
+def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
+    """What is wrong with tenants of whom nothing waits.
+
+    Args:
+        last: all days were to be computed, and all tables to be compacted, by now.
+    """
+    findings: list[Finding] = []
+    evidence: dict[str, Evidence] = {}
+    for world in worlds:
+        slug = world.tenant.slug
+        try:
+            mine = evidence[slug] = Evidence.of(world.tenant)
+            found = judge.judge(world, mine)
+            findings += gone.judge(world, mine)
+        except (OSError, PulseError) as error:
+            found = [Finding("a table that cannot be read", slug, str(error))]
+        findings += [*found, *disagreement(reconcile_tenant(world.tenant), found)]
+    findings += oracle.by_file({slug: mine.lake for slug, mine in evidence.items()})
+    return findings + (going_on.judge(worlds, evidence) if last else [])
+
+
+def disagreement(report: TenantReport, found: Sequence[Finding]) -> list[Finding]:
+    """Reconcile says balanced when nothing is wrong with what became of the messages, and only then."""
+    if report.balanced is not bool(found):
+        return []
+    says = "balanced" if report.balanced else f"not balanced: {report.problems}"
+    return [Finding("reconcile differs from the oracle", report.tenant, f"it says {says}")]

@@ -1,0 +1,208 @@
+"""What a process that may be killed does: one command of an operator, or batches; and what it answers.
+
+An answer is written when the command has ended. A process that leaves none was killed, or died.
+"""
+
+import os
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from chaos import inside
+from chaos.operators.events import NAME, NOW
+from pulse_pipelines import dead_letters, erasure, registry
+from pulse_pipelines.backfill import backfill
+from pulse_pipelines.curated import rollups
+from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.run import curate as compute
+from pulse_pipelines.dead_letters import Filter, Result
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record
+from pulse_pipelines.lake.upkeep.needs import Need, Task, needs
+from pulse_pipelines.lake.upkeep.run import run as run_upkeep
+from pulse_pipelines.registry import quotas
+from pulse_pipelines.stages import attempts, losses
+from pulse_resources import spark
+from pulse_resources.errors import Fenced, PulseError, Terminal, Transient, UserError
+from pulse_resources.settings import load_settings
+
+Answer = dict[str, Any]
+UPKEEP_S = 120.0
+RETENTION = {
+    "raw objects": {"PULSE_UPKEEP__RAW_DAYS": "0"},
+    "claims": {"PULSE_UPKEEP__CLAIM_DAYS": "30"},
+}
+"""Settings of retention, by what it removes."""
+
+
+def perform(
+    what: str,
+    tenants: Sequence[Tenant],
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    log: str,
+    answer: Path,
+) -> None:
+    """Carry a command out, and answer how it ended: done, refused (an operator may do it again), terminal
+    (it may not), or failed in a way that no command should."""
+    os.environ |= environment
+    load_settings.cache_clear()  # what was imported before the fork may have read them
+    with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    try:
+        found: Answer = {"ended": "done", "result": COMMANDS[what](tenants, **arguments)}
+    except Exception as error:
+        found = _ended(error)
+    sys.stdout.flush()
+    fresh = answer.with_suffix(".new")
+    fresh.write_bytes(orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS))
+    fresh.replace(answer)
+    os._exit(0)  # Spark's client would linger
+
+
+def _ended(error: Exception) -> Answer:
+    cause = error.__cause__ if isinstance(error.__cause__, PulseError) else error  # Dagster wraps some
+    told = {"why": type(cause).__name__, "text": str(cause)[:1_000]}
+    if isinstance(cause, UserError | Transient | Fenced):
+        return {"ended": "refused", **told}
+    if isinstance(cause, Terminal):
+        return {"ended": "terminal", **told}
+    traceback.print_exception(error)
+    return {"ended": "failed", **told}
+
+
+def ingest(tenants: Sequence[Tenant]) -> Answer:
+    """What the sensor and a run do: another attempt at a batch whose run died, or a new batch.
+
+    Raises:
+        Fenced: another process works on the batch.
+    """
+    wanted = {tenant.slug for tenant in tenants}
+    mine = [b for b in attempts.open_batches() if wanted & attempts.waiting_in(b.batch_id).keys()]
+    for batch in mine:
+        if batch.state == "running" and not attempts.lease_held(batch.batch_id):
+            attempts.next_attempt(batch.batch_id, batch.attempt, "the run died")
+    planned = inside.plan_batch({tenant.tenant_id for tenant in tenants})
+    known = {batch.batch_id for batch in mine} | ({planned} if planned else set())
+    taken = 0
+    for batch in attempts.open_batches():
+        if batch.batch_id in known and batch.state == "planned":
+            inside.attempt(batch.batch_id, batch.attempt, raise_on_error=True)
+            taken += 1
+    return {"batches": taken}
+
+
+def replay(tenants: Sequence[Tenant], slug: str | None, version: int | None, limit: int | None) -> Answer:
+    found = dead_letters.replay(tenants[0], Filter(slug), schema_version=version, limit=limit)
+    return _counts(found)
+
+
+def discard(tenants: Sequence[Tenant], slug: str | None, limit: int | None) -> Answer:
+    return _counts(dead_letters.discard(tenants[0], Filter(slug), limit=limit))
+
+
+def _counts(found: Result) -> Answer:
+    return {outcome.value: count for outcome, count in found.counts.items()}
+
+
+def rebuild(tenants: Sequence[Tenant], slug: str, day: int, version: int | None) -> Answer:
+    """A backfill."""
+    with spark.session() as session:
+        wanted = (NOW - timedelta(days=day)).date()
+        done = backfill(session, tenants[0], slug, wanted, version=version, parallelism=2)
+    return {"rows": done.rows, "landed": done.dead_letters_landed}
+
+
+def move(tenants: Sequence[Tenant], slug: str, version: int) -> Answer:
+    return {"at": registry.move_dataset(tenants[0], slug, uri(tenants[0], version)).schema_version}
+
+
+def delete(tenants: Sequence[Tenant], slug: str) -> Answer:
+    return {"dataset": registry.delete_dataset(tenants[0], slug).dataset_id}
+
+
+def create(tenants: Sequence[Tenant], slug: str, version: int) -> Answer:
+    return {"dataset": registry.create_dataset(tenants[0], slug, uri(tenants[0], version)).dataset_id}
+
+
+def erase(tenants: Sequence[Tenant], slug: str, person: str) -> Answer:
+    found = erasure.erase(tenants[0], slug, f"person={person}")
+    made = record.find(tenants[0], found["erasure_id"])
+    return {"covers": made.covers, "dataset": made.dataset_id, "slug": slug, "person": person}
+
+
+def accept(tenants: Sequence[Tenant]) -> Answer:
+    return {"losses": len(losses.accept(tenants[0], losses.look(tenants[0])))}
+
+
+def limit(tenants: Sequence[Tenant], records: int) -> Answer:
+    """Another quota."""
+    return {"limits": str(quotas.set_limits(tenants[0], Limits(max_records_per_month=records)))}
+
+
+def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Answer:
+    """What the job of that name does: all that the tenants' tables need, in one go."""
+    mine = {tenant.tenant_id for tenant in tenants}
+    wanted = [need for need in needs() if need.tenant.tenant_id in mine and need.task in (tasks or Task)]
+    with spark.session() as session:
+        done = list(run_upkeep(lambda: session, wanted, run_id=None, seconds=UPKEEP_S))
+    return {
+        "outcomes": Counter(each.outcome for each in done),
+        "failed": [asdict(each) for each in done if each.outcome in ("failed", "rolled_back")],
+    }
+
+
+def retain(tenants: Sequence[Tenant], what: str) -> Answer:
+    """Raw objects, or claims, that are older than their retention are removed."""
+    os.environ |= RETENTION[what]
+    load_settings.cache_clear()
+    need = Need(tenants[0], None, None, Task.RETENTION, "chaos", 0)
+    with spark.session() as session:
+        (done,) = run_upkeep(lambda: session, [need], run_id=None, seconds=UPKEEP_S)
+    return {"outcome": done.outcome, "detail": done.detail}
+
+
+def curate(tenants: Sequence[Tenant]) -> Answer:
+    """What the job of that name does: all days that are due, of all tenants, in one go."""
+    mine = {tenant.tenant_id for tenant in tenants}
+    found = survey(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
+    ready = [day for day in found if day.ready and day.tenant.tenant_id in mine]
+    with spark.session() as session:
+        done = compute(session, ready)
+    return {
+        "days": len(done.days),
+        "errors": [str(day.error) for day in done.days if day.error],
+        "failures": [asdict(failure) for failure in done.failures],
+    }
+
+
+def uri(tenant: Tenant, version: int) -> str:
+    """Of the schema that all datasets follow."""
+    return str(SchemaUri(tenant.slug, NAME, version))
+
+
+COMMANDS: dict[str, Callable[..., Answer]] = {
+    "ingest": ingest,
+    "replay": replay,
+    "discard": discard,
+    "backfill": rebuild,
+    "move": move,
+    "delete": delete,
+    "create": create,
+    "erase": erase,
+    "accept": accept,
+    "quota": limit,
+    "upkeep": upkeep,
+    "retain": retain,
+    "curate": curate,
+}

@@ -1,0 +1,42 @@
+"""The door: the HTTP API in a process of its own, on a port that nobody has."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from chaos.waiting import wait
+from pulse_resources.local import ports
+from pulse_resources.local.api import MODULE
+
+FIRST_PORT = 8100
+PATIENCE_S = 60.0
+ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LOG": "false"}
+"""It does not wait long for a broker that stands still."""
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The API's address, while the block runs."""
+    port = ports.choose(FIRST_PORT, ())
+    environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port)}
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [sys.executable, "-m", MODULE], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            wait(lambda: server.poll() is not None or _ready(url), "the API does not begin", PATIENCE_S)
+            assert server.poll() is None, f"the API ended at once: has somebody taken port {port}?"
+            yield url
+        finally:
+            server.kill()
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,152 @@
+"""Evidence: what there is of a tenant, read from the outside: tables and objects, and what Postgres says."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg.types.multirange import Multirange
+from pyiceberg.table import Table
+
+from chaos import oracle
+from chaos.oracle import Lake
+from chaos.sent import Position
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import iceberg, postgres
+
+SETTLED = "SELECT partition, settled_offset FROM ingest_positions WHERE tenant_id = %s"
+RANGES = """
+SELECT r.partition, r.duplicate_offsets, r.absent_offsets, b.planned_at, r.settled_at
+FROM ingest_ranges r JOIN ingest_batches b USING (batch_id)
+WHERE r.tenant_id = %s AND r.settled_at IS NOT NULL
+"""
+LETTERS = """
+SELECT partition, event_offset, dataset, event_id, reason, payload, resolution, settled_at, resolved_at
+FROM dead_letters WHERE tenant_id = %s
+"""
+ERASED = "SELECT partition, offsets FROM erased_offsets WHERE tenant_id = %s"
+DELETED = """
+SELECT dataset_id, slug, metadata_location, deleted_at FROM deleted_datasets
+WHERE tenant_id = %s ORDER BY deleted_at
+"""
+CLAIMS = "SELECT dataset_id, partition, event_offset, event_id FROM processed_event_ids WHERE tenant_id = %s"
+EVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Letter(NamedTuple):
+    """A dead letter."""
+
+    slug: str | None
+    event_id: str | None
+    reason: str
+    payload: bytes
+    resolution: str | None
+    settled_at: datetime
+    resolved_at: datetime | None
+
+
+class Copy(NamedTuple):
+    """An offset that the ledger calls a duplicate, and when that was found."""
+
+    planned_at: datetime
+    settled_at: datetime
+
+
+@dataclass
+class Life:
+    """A dataset from its creation to its deletion; a slug may have had several."""
+
+    dataset_id: UUID
+    slug: str
+    since: datetime
+    until: datetime
+    """`EVER`: it is there."""
+    table: Table | None
+    rows: dict[Position, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def deleted(self) -> bool:
+        return self.until != EVER
+
+    @cached_property
+    def ids(self) -> dict[str, list[Position]]:
+        """By event id, where its rows are from."""
+        found: dict[str, list[Position]] = defaultdict(list)
+        for position, rows in self.rows.items():
+            for row in rows:
+                found[row["id"]].append(position)
+        return found
+
+
+@dataclass
+class Evidence:
+    """All of one tenant."""
+
+    settled: Mapping[int, int]
+    copies: dict[Position, Copy] = field(default_factory=dict)
+    absent: set[Position] = field(default_factory=set)
+    letters: dict[Position, Letter] = field(default_factory=dict)
+    erased: list[Position] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    published: set[Position] = field(default_factory=set)
+    """Dead letters on their topic."""
+    claims: dict[UUID, dict[str, Position]] = field(default_factory=lambda: defaultdict(dict))
+    """By dataset and event id."""
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> "Evidence":
+        """Raises OSError, PulseError: a table cannot be read."""
+        mine = [tenant.tenant_id]
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+            found = cls(dict(connection.execute(SETTLED, mine).fetchall()))
+            for partition, copies, absent, planned_at, settled_at in connection.execute(RANGES, mine):
+                found.copies |= dict.fromkeys(_each(partition, copies), Copy(planned_at, settled_at))
+                found.absent |= set(_each(partition, absent))
+            for partition, offset, *rest in connection.execute(LETTERS, mine):
+                letter = Letter(*rest)
+                found.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
+            for partition, offsets in connection.execute(ERASED, mine):
+                found.erased += _each(partition, offsets)
+            for dataset_id, partition, offset, event_id in connection.execute(CLAIMS, mine):
+                found.claims[dataset_id][event_id] = partition, offset
+            deleted = connection.execute(DELETED, mine).fetchall()
+        found.published = {position for position, _ in oracle.published(tenant)}
+        found.lives = list(_lives(tenant, deleted))
+        return found
+
+    @property
+    def lake(self) -> Lake:
+        """The tables that are there."""
+        return Lake({life.slug: life.table for life in self.lives if life.table and not life.deleted})
+
+    def alive(self, slug: str, begin: datetime, end: datetime) -> list[Life]:
+        """The datasets of a slug that were there at some moment between these."""
+        mine = (life for life in self.lives if life.slug == slug)
+        return [life for life in mine if life.until >= begin and life.since <= end]
+
+
+def _each(partition: int, spans: "Multirange[int]") -> Iterator[Position]:
+    for span in spans:
+        yield from ((partition, offset) for offset in range(span.lower or 0, span.upper or 0))
+
+
+def _lives(tenant: Tenant, deleted: list[tuple[Any, ...]]) -> Iterator[Life]:
+    last: dict[str, datetime] = defaultdict(lambda: datetime.min.replace(tzinfo=UTC))
+    for dataset_id, slug, location, at in deleted:
+        table = iceberg.load_table((tenant.namespace, slug), location) if location else None
+        yield _read(Life(dataset_id, slug, last[slug], at, table))
+        last[slug] = at
+    for dataset in registry.list_datasets(tenant):
+        location = registry.current_table(tenant, dataset.slug).metadata_location
+        table = iceberg.load_table((tenant.namespace, dataset.slug), location)
+        yield _read(Life(dataset.dataset_id, dataset.slug, last[dataset.slug], EVER, table))
+
+
+def _read(life: Life) -> Life:
+    for row in life.table.scan().to_arrow().to_pylist() if life.table else ():
+        life.rows[row["_kafka_partition"], row["_offset"]].append(row)
+    return life

@@ -1,0 +1,59 @@
+"""Going on: days are computed and tables are kept in shape, whatever another tenant sends."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any
+
+from chaos.operators.evidence import Evidence
+from chaos.operators.world import World
+from chaos.oracle import Finding, some
+from pulse_pipelines.lake.upkeep.needs import Task, needs
+from pulse_resources import postgres
+
+ROLLUP = "daily"
+SUMMARIES = """
+SELECT s.day, s.error, s.rows FROM summaries s WHERE s.dataset_id = %s AND s.rollup = %s
+"""
+AT_ONCE = (Task.MERGE, Task.SORT, Task.MANIFESTS, Task.EXPIRE)
+"""What is done the first time that upkeep comes by; a sweep may wait until nobody is in its way."""
+
+
+def judge(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Finding]:
+    """What was not done for tenants that send what they should; everything was to be computed and kept."""
+    found = []
+    for world in worlds:
+        if not world.hostile and (mine := evidence.get(world.tenant.slug)):
+            for kind, wrong in (*_curated(world, mine), *_upkeep(world)):
+                if wrong:
+                    found.append(Finding(kind, world.tenant.slug, some(wrong)))
+    return found
+
+
+def _curated(world: World, evidence: Evidence) -> Iterator[tuple[str, list[Any]]]:
+    """Each day's summary counts the rows of the day."""
+    for life in evidence.lives:
+        if life.deleted:
+            continue
+        days = Counter(row["timestamp"].date() for rows in life.rows.values() for row in rows)
+        with postgres.tenant_transaction("pulse_pipeline", world.tenant.tenant_id) as connection:
+            served = connection.execute(SUMMARIES, [life.dataset_id, ROLLUP]).fetchall()
+        counted: dict[date, object] = {
+            day: error or sum(r["events"] for r in rows) for day, error, rows in served
+        }
+        wrong = [
+            (day, counted.get(day), days[day])
+            for day in sorted({*days, *counted})
+            if counted.get(day, 0) != days[day]
+        ]
+        yield f"{life.slug}: days that are not computed", wrong
+
+
+def _upkeep(world: World) -> Iterator[tuple[str, list[Any]]]:
+    yield "upkeep that was not done", left(world)
+
+
+def left(world: World) -> list[str]:
+    """What a tenant's tables need still, apart from what may wait."""
+    wanted = (need for need in needs(world.tenant.slug) if need.task in AT_ONCE)
+    return [f"{need.slug} {need.day or ''} {need.task}: {need.reason}" for need in wanted]

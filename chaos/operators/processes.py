@@ -1,0 +1,105 @@
+"""Commands in processes of their own, which are paused and killed as their steps say."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from chaos import batches
+from chaos.operators import commands
+from chaos.operators.schedule import Blow, Step
+from chaos.waiting import stands_still
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.faults import VARIABLE
+
+PATIENCE_S = 600.0
+"""No command takes longer, whatever else goes on."""
+TICK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command, and how it ended."""
+
+    step: Step
+    how: str
+    """`done`, `refused`, `terminal`, `failed`, `killed`, or `hung`."""
+    why: str = ""
+    """The class of the error."""
+    text: str = ""
+    result: Any = None
+    began: datetime = datetime.min
+    ended: datetime = datetime.min
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.how}" + (f" ({self.why}: {self.text})" if self.why else "")
+
+
+def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
+    """One command in a process of its own, with its blow; returns when the process has ended."""
+    began = datetime.now(UTC)
+    blow, environment = step.blow, dict(os.environ)
+    if blow and blow.point:
+        environment[VARIABLE] = blow.point if blow.pause_s is None else f"stop:{blow.point}"
+    with tempfile.TemporaryDirectory(prefix="pulse-chaos-") as folder:
+        answer = Path(folder) / "answer"
+        arguments = (step.what, tenants, step.arguments, environment, str(batches.log()), answer)
+        process = batches.fork(commands.perform, arguments)
+        hung = not _join(process, blow)
+        found = orjson.loads(answer.read_bytes()) if answer.exists() else None
+    ended = datetime.now(UTC)
+    if hung:
+        return Ended(step, "hung", began=began, ended=ended)
+    if found is None:
+        killed = blow is not None and blow.pause_s is None and process.exitcode == -signal.SIGKILL
+        why = "" if killed else f"exit code {process.exitcode}"
+        return Ended(step, "killed" if killed else "failed", why, began=began, ended=ended)
+    return Ended(
+        step, found["ended"], found.get("why", ""), found.get("text", ""), found.get("result"), began, ended
+    )
+
+
+def _join(process: BaseProcess, blow: Blow | None) -> bool:
+    """Wait for the end of a process, and do to it what is to be done; False when it hung and was killed."""
+    began, left = time.monotonic(), blow
+    while process.is_alive() and time.monotonic() - began < PATIENCE_S:
+        if left and _due(process, left, time.monotonic() - began):
+            _strike(process, left)
+            left = None
+        process.join(TICK_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return False
+    return True
+
+
+def _due(process: BaseProcess, blow: Blow, passed_s: float) -> bool:
+    if blow.point is None:
+        return passed_s >= blow.after_s
+    return blow.pause_s is not None and _stopped(process)
+
+
+def _stopped(process: BaseProcess) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return stands_still(process.pid)
+    return False
+
+
+def _strike(process: BaseProcess, blow: Blow) -> None:
+    with suppress(ProcessLookupError):
+        if blow.pause_s is None:
+            os.kill(process.pid or 0, signal.SIGKILL)
+            return
+        os.kill(process.pid or 0, signal.SIGSTOP)
+        time.sleep(blow.pause_s)
+        os.kill(process.pid or 0, signal.SIGCONT)

@@ -1,0 +1,147 @@
+"""Accounting: what the commit that removes rows writes down, so that every offset stays accounted for.
+
+It may happen more than once in an erasure: what a later commit removes is added to what earlier ones did.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from psycopg.types.multirange import Multirange
+from pyiceberg.manifest import DataFile
+
+from pulse_pipelines.curated.commit import forget
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure.letters import SAYS_NOTHING
+from pulse_pipelines.erasure.record import Erasure
+from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.stages import metrics
+from pulse_pipelines.stages.ledger import runs
+from pulse_resources import postgres
+from pulse_resources.iceberg import Staged
+
+ERASED = """
+INSERT INTO erased_offsets AS e (tenant_id, erasure_id, partition, offsets) VALUES (%s, %s, %s, %s)
+ON CONFLICT (tenant_id, erasure_id, partition) DO UPDATE SET offsets = e.offsets + EXCLUDED.offsets
+"""
+LANDING = """
+INSERT INTO landings AS l (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
+    snapshot_id, metadata_location)
+VALUES (%s, %s, %s, %s, %s, %s, 0, %s, %s, %s, %s)
+ON CONFLICT (batch_id, dataset_id, day) DO UPDATE SET rows = l.rows + EXCLUDED.rows,
+    bytes = l.bytes + EXCLUDED.bytes, files = l.files + EXCLUDED.files, snapshot_id = EXCLUDED.snapshot_id,
+    metadata_location = EXCLUDED.metadata_location, landed_at = EXCLUDED.landed_at
+"""
+LANDED_LETTERS = f"""
+UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), landed_by = NULL, {SAYS_NOTHING}
+FROM unnest(%s::int[], %s::bigint[]) AS found (partition, event_offset)
+WHERE l.tenant_id = %s AND l.partition = found.partition AND l.event_offset = found.event_offset
+  AND l.resolution = 'landed' RETURNING l.partition, l.event_offset
+"""  # noqa: S608 - from constants
+# The backfill that landed it had moved it from one count to the other; each is in the last range that begins
+# at it or before it.
+NOT_LANDED_RANGE = """
+UPDATE ingest_ranges SET landed = landed - 1, dead_letters = dead_letters + 1
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset = (
+    SELECT max(start_offset) FROM ingest_ranges
+    WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset <= %(offset)s)
+"""
+NOT_LANDED_POSITION = """
+UPDATE ingest_positions SET landed = landed - 1, dead_letters = dead_letters + 1
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s
+"""
+
+Places = Sequence[tuple[int, int]]
+"""Partition and offset of events."""
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A data file that held events of the person, and what takes its place."""
+
+    before: DataFile
+    after: DataFile | None
+    places: Places
+
+    @property
+    def day(self) -> date:
+        return date.fromordinal(metrics.EPOCH.toordinal() + self.before.partition[0])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes by which the table grew; usually it shrank."""
+        after = self.after.file_size_in_bytes if self.after else 0
+        return after - self.before.file_size_in_bytes
+
+
+def account(
+    connection: postgres.Connection,
+    tenant: Tenant,
+    subject: Subject,
+    erasure: Erasure,
+    hit: Sequence[Cleaned],
+    staged: Staged,
+) -> int:
+    """Write which offsets were erased and which days changed; returns how many summaries it deleted."""
+    places = [place for cleaned in hit for place in cleaned.places]
+    letters = _letters_again(connection, tenant, places)
+    of_partition: dict[int, list[int]] = defaultdict(list)
+    for partition, offset in sorted(set(places) - letters):
+        of_partition[partition].append(offset)
+    for partition, offsets in of_partition.items():
+        erased = Multirange(runs(offsets))
+        connection.execute(ERASED, [tenant.tenant_id, erasure.erasure_id, partition, erased])
+    of_day: dict[date, list[Cleaned]] = defaultdict(list)
+    for cleaned in hit:
+        of_day[cleaned.day].append(cleaned)
+    dataset = subject.dataset
+    for day, part in sorted(of_day.items()):
+        rows = -sum(len(cleaned.places) for cleaned in part)
+        files_more = -sum(cleaned.after is None for cleaned in part)
+        connection.execute(
+            LANDING,
+            [
+                *(erasure.erasure_id, tenant.tenant_id, dataset.dataset_id, dataset.slug, day, rows),
+                *(sum(cleaned.bytes for cleaned in part), files_more, staged.snapshot_id, staged.new),
+            ],
+        )
+    return forget(connection, dataset.dataset_id, sorted(of_day))
+
+
+def _letters_again(connection: postgres.Connection, tenant: Tenant, places: Places) -> set[tuple[int, int]]:
+    """Rows that a backfill had made of dead letters are dead letters again, without their bytes."""
+    partitions, offsets = [p for p, _ in places], [o for _, o in places]
+    found = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
+    letters = {(partition, offset) for partition, offset in found}
+    for partition, offset in sorted(letters):
+        values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
+        connection.execute(NOT_LANDED_RANGE, values)
+        connection.execute(NOT_LANDED_POSITION, values)
+    return letters
+
+
+def result(
+    before: Mapping[str, Any] | None, hit: Iterable[Cleaned], snapshot_id: int | None, summaries: int
+) -> dict[str, Any]:
+    """What the rows' step did, as JSON.
+
+    Args:
+        before: what it had done already.
+        snapshot_id: of the commit; None: there was nothing to remove.
+    """
+    known = before or {"days": {}, "files": [], "snapshot_id": None, "summaries": 0}
+    days: dict[str, int] = defaultdict(int, known["days"])
+    objects = list(known["files"])
+    for cleaned in hit:
+        days[str(cleaned.day)] += len(cleaned.places)
+        after = cleaned.after.file_path if cleaned.after else None
+        objects.append({"removed": cleaned.before.file_path, "instead": after, "rows": len(cleaned.places)})
+    return {
+        "rows": sum(days.values()),
+        "days": days,
+        "files": objects,
+        "snapshot_id": snapshot_id or known["snapshot_id"],
+        "summaries": known["summaries"] + summaries,
+    }

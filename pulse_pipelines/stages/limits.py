@@ -1,0 +1,58 @@
+"""Event limits: what every event must keep to, whatever the schema of its dataset says."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pulse_pipelines.domain.event import EARLIEST, Reason, Rejected
+from pulse_resources.settings import load_settings
+
+MICROSECOND = timedelta(microseconds=1)
+_LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class EventLimits:
+    """Size, depth, and the range of timestamps that is accepted.
+
+    The range ends `ahead` after the event was received: after its append by the broker's clock, or, at the
+    front door, where it has not been appended yet, by the API's own.
+    """
+
+    max_bytes: int
+    """Larger payloads are refused ..."""
+    max_depth: int
+    """... and so are more deeply nested ones."""
+    earliest: datetime
+    ahead: timedelta
+
+    def untimely(self, moment: datetime, received: datetime) -> Rejected | None:
+        """Why an event with this timestamp that was received then is refused, if so."""
+        latest = received + self.ahead if self.ahead < _LATEST - received else _LATEST
+        if self.earliest <= moment <= latest:
+            return None
+        return Rejected(
+            Reason.TIMESTAMP_OUT_OF_RANGE,
+            f"{_text(moment)} is outside the accepted range from {_text(self.earliest)} to {_text(latest)}, "
+            f"which is {self.ahead.total_seconds():g} s after the event was received: correct the sender's "
+            "clock, or widen ingest.earliest_timestamp or ingest.timestamp_ahead_seconds and replay it",
+            "/timestamp",
+        )
+
+
+def event_limits() -> EventLimits:
+    """The limits by the settings of this process."""
+    settings = load_settings().ingest
+    return EventLimits(
+        settings.max_event_bytes,
+        settings.max_event_depth,
+        settings.earliest_timestamp,
+        timedelta(seconds=settings.timestamp_ahead_seconds),
+    )
+
+
+UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max)
+"""Of what landed before: it was within the limits of its time."""
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,132 @@
+"""Operators' commands that meet another writer between what they read and what they write."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fix_ingest import Owner, event, ingest
+from test_backfill import balanced, move, rebuilt
+
+from chaos.surroundings import superuser
+from pulse_pipelines import dead_letters, erasure, registry
+from pulse_pipelines.backfill import run as backfill_run
+from pulse_pipelines.dead_letters import Filter, Outcome
+from pulse_pipelines.erasure import accounting
+from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.stages import rewrite
+from pulse_resources.errors import Terminal
+
+pytestmark = pytest.mark.usefixtures("stack")
+
+WAITING = """
+SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE NOT l.granted AND a.datname = current_database()
+"""
+
+
+def once(
+    monkeypatch: pytest.MonkeyPatch, module: Any, point: str, then: Callable[[], object]
+) -> list[object]:
+    """Do something when a fail point is reached for the first time; gives what it returned."""
+    done: list[object] = []
+
+    def reached(name: str) -> None:
+        if name == point and not done:
+            done.append(None)
+            done[0] = then()
+
+    monkeypatch.setattr(module, "fail_point", reached)
+    return done
+
+
+def beside(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Future[Any]:
+    """Begin work that must wait for a lock which its starter holds; returns when it does."""
+    begun = pool.submit(work)
+    with superuser() as connection:
+        while connection.execute(WAITING).fetchone() == (0,):
+            assert not begun.done(), f"it waited for nobody: {begun.result()}"
+            time.sleep(0.01)
+    return begun
+
+
+@pytest.fixture
+def letters(owner: Owner) -> Owner:
+    """A row, and three dead letters which a backfill lands."""
+    owner.send(event("a"), *(event(name, count=1.5) for name in "bcd"))
+    ingest(owner)
+    move(owner, count={"type": "number"})
+    return owner
+
+
+def test_letters_that_are_resolved_while_a_backfill_lands_them(
+    letters: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was before it has the letter; who comes while it commits waits, and sees what became of it."""
+    tenant = letters.tenant
+    first = once(monkeypatch, backfill_run, "backfill.rebuilt", lambda: dead_letters.discard(tenant, ["0-3"]))
+    with ThreadPoolExecutor(2) as pool:
+
+        def both() -> list[Future[Any]]:
+            return [
+                beside(pool, lambda: dead_letters.discard(tenant, ["0-1"])),
+                beside(pool, lambda: dead_letters.replay(tenant, ["0-2"])),
+            ]
+
+        found = once(monkeypatch, rewrite, "rewrite.before_commit", both)
+        assert rebuilt(letters).dead_letters_landed == 2
+        assert [each.result().counts for each in found[0]] == [{Outcome.ALREADY_LANDED: 1}] * 2
+    assert first[0].counts == {Outcome.DISCARDED: 1}
+    assert [row["id"] for row in letters.rows()] == ["a", "b", "c"]
+    assert balanced(letters) == (3, 0, 1)
+
+
+def test_a_dataset_that_is_deleted_while_a_backfill_commits(
+    letters: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered of it is the table with what the backfill landed."""
+    with ThreadPoolExecutor(1) as pool:
+        found = once(
+            monkeypatch,
+            rewrite,
+            "rewrite.before_commit",
+            lambda: beside(pool, lambda: registry.delete_dataset(letters.tenant, "orders")),
+        )
+        done = rebuilt(letters)
+        assert found[0].result().metadata_location == done.metadata_location
+    assert balanced(letters) == (4, 0, 0)
+
+
+def test_a_dataset_that_is_deleted_while_it_is_erased_from(
+    letters: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither ends the other by a deadlock, and there is no receipt: the table's past is still there."""
+    account = accounting.forget
+    with ThreadPoolExecutor(1) as pool:
+        begun: list[Future[Any]] = []
+
+        def forget(*arguments: Any) -> int:
+            begun.append(beside(pool, lambda: registry.delete_dataset(letters.tenant, "orders")))
+            return account(*arguments)
+
+        monkeypatch.setattr(accounting, "forget", forget)
+        with pytest.raises(Terminal, match="deleted while events were erased from it") as caught:
+            erasure.erase(letters.tenant, "orders", "event_id=a")
+        location = begun[0].result().metadata_location
+    assert location in str(caught.value)
+    assert balanced(letters) == (1, 0, 3)
+    registry.create_dataset(letters.tenant, "orders", f"pulse://{letters.tenant.slug}/orders/2")
+    receipt = erasure.erase(letters.tenant, "orders", "event_id=a")
+    assert any(location in place["why"] for place in receipt["remains"])
+    assert reconcile_tenant(letters.tenant).balanced
+
+
+def test_a_filter_waits_at_the_end_for_what_others_hold(letters: Owner) -> None:
+    """The publisher of dead letters, say: who was asked to discard them all must not leave some out."""
+    with ThreadPoolExecutor(1) as pool, superuser() as connection, connection.transaction():
+        query = "SELECT 1 FROM dead_letters WHERE tenant_id = %s AND event_offset = 1 FOR UPDATE"
+        connection.execute(query, [letters.tenant.tenant_id])
+        found = beside(pool, lambda: dead_letters.discard(letters.tenant, Filter()))
+        assert dead_letters.list_dead_letters(letters.tenant).letters[-1].letter_id == "0-1"
+    assert found.result().counts == {Outcome.DISCARDED: 3}
