@@ -9,6 +9,7 @@ What a run is told goes with its Spark tasks: at a point that is reached in one,
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +34,8 @@ def fail_point(name: str) -> None:
         if run := os.environ.get(RUN):
             with suppress(ProcessLookupError):  # another task of the run was here first
                 os.kill(int(run), signal_)
-        os.kill(os.getpid(), signal_)
+        # To this thread: what is sent to the process may reach another first, and this one goes on.
+        signal.pthread_kill(threading.get_ident(), signal_)
 
 
 def told() -> Mapping[str, str]:
