@@ -9,6 +9,7 @@
     │   └── QuotaExceeded      a limit of the tenant is reached
     ├── Transient              an outside system failed: the same work may succeed later
     ├── Terminal               will fail again for this dataset or topic, others can go on
+    │   └── Gone               a file of a table is not there
     └── Fenced                 a newer attempt owns the batch: stop, change nothing
 
 The class decides between retry and dead letter; nothing parses messages.
@@ -86,6 +87,10 @@ class Transient(PulseError):  # noqa: N818
 
 
 class Terminal(PulseError):  # noqa: N818
+    pass
+
+
+class Gone(Terminal):
     pass
 
 

@@ -12,7 +12,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from pulse_resources import iceberg
-from pulse_resources.errors import PulseError, Terminal
+from pulse_resources.errors import Gone, PulseError, Terminal
 
 
 def check_table(location: str) -> None:
@@ -60,14 +60,15 @@ def check(manifests: Iterable[ManifestFile], io: FileIO) -> None:
     """Check manifests.
 
     Raises:
-        Terminal: one is gone or damaged.
+        Gone: one is.
+        Terminal: one is damaged.
         OSError: the object store failed.
     """
     for manifest in manifests:
         try:
             manifest.fetch_manifest_entry(io, discard_deleted=False)
         except FileNotFoundError as error:
-            raise Terminal("a manifest of the table is gone", file=manifest.manifest_path) from error
+            raise Gone("a manifest of the table is gone", file=manifest.manifest_path) from error
         except OSError:
             raise
         except Exception as error:  # of whatever kind: its bytes are taken for lengths and types

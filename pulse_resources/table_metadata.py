@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from pulse_resources import object_store
-from pulse_resources.errors import Terminal
+from pulse_resources.errors import Gone
 
 Document = dict[str, Any]
 _LOG = "metadata-log"
@@ -21,14 +21,14 @@ def read(location: str) -> Document:
     """A metadata file.
 
     Raises:
-        Terminal: it does not exist.
+        Gone: it does not exist.
         OSError: the object store failed.
     """
     try:
         with object_store.file_system().open_input_file(object_store.key(location)) as source:
             document: Document = orjson.loads(source.read())
     except FileNotFoundError as error:
-        raise Terminal("the table's metadata file is gone", location=location) from error
+        raise Gone("the table's metadata file is gone", location=location) from error
     return document
 
 

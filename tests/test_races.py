@@ -3,20 +3,30 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import date
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from fix_ingest import Owner, event, ingest
+from pyiceberg.table import Table
 from test_backfill import balanced, move, rebuilt
 
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, erasure, registry
 from pulse_pipelines.backfill import run as backfill_run
+from pulse_pipelines.curated.compute import Pinned, pin
 from pulse_pipelines.dead_letters import Filter, Outcome
 from pulse_pipelines.erasure import accounting
+from pulse_pipelines.lake.checks.inspection import Inspection
+from pulse_pipelines.lake.checks.subject import Scope
+from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.lake.snapshots import snapshots
 from pulse_pipelines.stages import rewrite
-from pulse_resources.errors import Terminal
+from pulse_resources import iceberg
+from pulse_resources.errors import Terminal, Transient
 
 pytestmark = pytest.mark.usefixtures("stack")
 
@@ -130,3 +140,61 @@ def test_a_filter_waits_at_the_end_for_what_others_hold(letters: Owner) -> None:
         found = beside(pool, lambda: dead_letters.discard(letters.tenant, Filter()))
         assert dead_letters.list_dead_letters(letters.tenant).letters[-1].letter_id == "0-1"
     assert found.result().counts == {Outcome.DISCARDED: 3}
+
+
+def reported(owner: Owner) -> list[str]:
+    report = reconcile_tenant(owner.tenant)
+    return [problem.where for problem in report.problems]
+
+
+def checked(owner: Owner) -> list[str]:
+    outcomes = Inspection(Scope()).of("orders", [owner.tenant])
+    return [problem for outcome in outcomes.values() for _, problem in outcome.problems]
+
+
+def ids(rows: pa.Table) -> list[str]:
+    return sorted(rows.column("id").to_pylist())
+
+
+# What each reader of a table finds, and what it must find.
+READERS: dict[str, tuple[Callable[[Owner], Any], Any]] = {
+    "move": (lambda owner: move(owner, count={"type": "number"}), None),
+    "preview": (lambda owner: "e" in ids(preview(owner.tenant, "orders", 100)), True),
+    "checks": (checked, []),
+    "snapshots": (lambda owner: snapshots(owner.tenant, "orders") != [], True),
+    "reconcile": (reported, []),
+    "survey of an erasure": (lambda owner: erasure.survey(owner.tenant, "orders", "event_id=e").rows, 1),
+    "rollups": (lambda owner: pinned(owner).snapshot_id is not None, True),
+    "replay": (lambda owner: dead_letters.replay(owner.tenant, ["0-1"]).counts, {Outcome.PUBLISHED: 1}),
+}
+
+
+def pinned(owner: Owner) -> Pinned:
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    found = pin(owner.tenant, dataset.dataset_id, [date(2026, 11, 19)])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["before the metadata", "before the manifests"])
+def test_a_table_that_is_erased_from_while_it_is_read(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, loaded: bool
+) -> None:
+    """An erasure deletes the files that a reader has just been pointed to: the reader looks again."""
+    victims = [event(f"victim of a {reader}", count=1) for reader in READERS]
+    owner.send(event("e"), event("b", count=1.5), *victims)
+    ingest(owner)
+    load = iceberg.load_table
+    for reader, (read, expected) in READERS.items():
+        due = [f"event_id=victim of a {reader}"]
+
+        def load_table(*arguments: Any, due: list[str] = due, **how: Any) -> Table:
+            before = load(*arguments, **how) if loaded else None
+            if due:
+                with suppress(Transient):  # the last of it waits for the end of a move
+                    erasure.erase(owner.tenant, "orders", due.pop())
+            return before or load(*arguments, **how)
+
+        monkeypatch.setattr(iceberg, "load_table", load_table)
+        assert read(owner) == expected, reader
+        assert not due, reader

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from pulse_pipelines.stages import datasets
 from pulse_pipelines.stages.aside import Aside
 from pulse_pipelines.stages.failures import Failed, Work
 from pulse_resources import iceberg, outages, postgres, readable
-from pulse_resources.errors import Terminal, Transient, UserError
+from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 
 DAYS_PER_STATEMENT = 64
 """More would spend longer on the plan than on the rows."""
@@ -139,23 +140,42 @@ def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
 
 def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None:
     """The dataset as it is now, in the tenant's session; None when it was deleted meanwhile."""
+    look = partial(_look, tenant, dataset_id, days)
+    try:
+        return iceberg.as_it_is(partial(_pin, tenant), look(), look, lambda seen: seen.location)
+    except NotFound:
+        return None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What Postgres knows of a dataset at one moment."""
+
+    dataset: Dataset
+    location: str
+    landed: Mapping[date, datetime]
+
+
+def _look(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _Seen:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        found = list(datasets.read(connection, "d.dataset_id = %s", [dataset_id]))
-        if not found:
-            return None
-        name = (tenant.namespace, found[0].slug)
-        location = iceberg.current_location(connection, name)
-        landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
-    table = iceberg.load_table(name, location)
+        for dataset in datasets.read(connection, "d.dataset_id = %s", [dataset_id]):
+            location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+            landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
+            return _Seen(dataset, location, {day: landed.get(day, NEVER) for day in days})
+    raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset_id)
+
+
+def _pin(tenant: Tenant, seen: _Seen) -> Pinned:
+    table = iceberg.load_table((tenant.namespace, seen.dataset.slug), seen.location)
     readable.check_snapshot(table)  # Spark would compute from what it can read
     snapshot = table.current_snapshot()
     schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
     return Pinned(
         tenant,
-        found[0],
+        seen.dataset,
         snapshot.snapshot_id if snapshot else None,
         {column.name: str(column.field_type) for column in (schema or table.schema()).fields},
-        {day: landed.get(day, NEVER) for day in days},
+        seen.landed,
     )
 
 

@@ -7,6 +7,7 @@ passes is judged again, and looked up by the gate, when the next batch drains it
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import orjson
@@ -138,7 +139,8 @@ class Retrial:
         if slug not in self._tables:
             name = (self._tenant.namespace, slug)
             try:
-                iceberg.load_table(name, iceberg.current_location(connection, name))
+                look = partial(iceberg.current_location, connection, name)
+                iceberg.as_it_is(partial(iceberg.load_table, name), look(), look, str)
                 self._tables[slug] = None
             except Terminal as error:
                 self._tables[slug] = str(error)

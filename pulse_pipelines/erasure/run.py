@@ -62,7 +62,7 @@ def survey(tenant: Tenant, slug: str, where: str) -> Survey:
     """
     found = _subject(tenant, slug, where)
     found = found.covering(record.settled(tenant, found.dataset))
-    files = rows.matching(rewrite.current(tenant, found.dataset), found)
+    files = rewrite.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
     places = {place for _, of_file in files for place in of_file}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         dead = set(letters.search(connection, tenant, found).hit) - places  # which landed are rows

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from pulse_resources.errors import Terminal, Transient, UserError
+from pulse_resources.errors import Gone, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
 
 EXTENSIONS = ("avro", "httpfs", "iceberg")
@@ -72,7 +72,8 @@ def connect(limits: Limits = PROOFS, until: float | None = None) -> Iterator[duc
             `limits` give, from now.
 
     Raises:
-        Terminal: a file that the block reads is gone or damaged.
+        Gone: a file that the block reads is.
+        Terminal: one is damaged.
         Transient: the object store does not answer, all instances are busy, or time is up.
         UserError: the block's query needs more memory than the limit.
     """
@@ -108,7 +109,7 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
         ) from error
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
-            raise Terminal(f"a file of the table is gone: {_first_line(error)}") from error
+            raise Gone(f"a file of the table is gone: {_first_line(error)}") from error
         raise Transient(
             f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint
         ) from error

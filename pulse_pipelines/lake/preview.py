@@ -15,7 +15,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import duck, view
 from pulse_pipelines.lake.newest import ALWAYS, BoundedFile, Span, newest_files, tries
 from pulse_pipelines.lake.snapshots import as_of as snapshot_as_of
-from pulse_pipelines.lake.snapshots import by_id, current_metadata, manifests, store_errors_explained
+from pulse_pipelines.lake.snapshots import by_id, manifests, of_current, store_errors_explained
 from pulse_resources import iceberg, readable
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
@@ -85,23 +85,26 @@ def preview(
     allowed = limits()
     until = time.monotonic() + (allowed.seconds or 0)
     _check(limit, start, end, snapshot_id, as_of)
-    metadata = current_metadata(tenant, slug)
-    snapshot, schema = _snapshot(metadata, snapshot_id, as_of)
-    chosen = _columns(schema, columns)
     span = Span.between(start, end)
-    files = None if snapshot is None else _files(metadata, snapshot, span, limit, until)
-    seen = None if files is None else [bounded.file for bounded in files]
-    with (
-        duck.connect(allowed, until) as connection,
-        view.of_files(metadata, snapshot, schema.schema_id, seen) as location,
-    ):
-        for part in tries(files, span, limit):
-            within, moments = _within(part)
-            query = QUERY.format(columns=chosen, scan=duck.SCAN, within=within)
-            rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
-            if rows.num_rows == limit:
-                break
-        return rows
+
+    def newest(metadata: TableMetadata) -> pa.Table:
+        snapshot, schema = _snapshot(metadata, snapshot_id, as_of)
+        chosen = _columns(schema, columns)
+        files = None if snapshot is None else _files(metadata, snapshot, span, limit, until)
+        seen = None if files is None else [bounded.file for bounded in files]
+        with (
+            duck.connect(allowed, until) as connection,
+            view.of_files(metadata, snapshot, schema.schema_id, seen) as location,
+        ):
+            for part in tries(files, span, limit):
+                within, moments = _within(part)
+                query = QUERY.format(columns=chosen, scan=duck.SCAN, within=within)
+                rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
+                if rows.num_rows == limit:
+                    break
+            return rows
+
+    return of_current(newest, tenant, slug)
 
 
 def _check(

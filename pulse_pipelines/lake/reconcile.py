@@ -24,6 +24,8 @@ from pulse_pipelines.lake.accounts import Accounts, Offsets
 from pulse_pipelines.lake.claims import EVENTS, Rows
 from pulse_resources import outages, readable
 
+LOOKS = 3
+"""At tables that go on while they are read."""
 SHOWN = 10
 """Offsets named per problem; its count is always exact."""
 
@@ -89,10 +91,14 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     Raises:
         Transient, OSError: the object store does not answer.
     """
-    report = TenantReport(tenant.slug)
-    with TemporaryDirectory(prefix="pulse-reconcile-") as folder:
-        recorded = accounts.read(tenant, Path(folder), raw=raw)
-        tables = _read_tables(report, tenant, recorded)
+    for _ in range(LOOKS):
+        report = TenantReport(tenant.slug)
+        with TemporaryDirectory(prefix="pulse-reconcile-") as folder:
+            recorded = accounts.read(tenant, Path(folder), raw=raw)
+            tables = _read_tables(report, tenant, recorded)
+        damaged = any(problem.kind == "unreadable" for problem in report.problems)
+        if not damaged or accounts.locations(tenant) == [table.location for table in recorded.tables]:
+            break  # else an erasure may have taken away what the tables have left meanwhile
     found = _sort_out(recorded, (rows for _, rows in tables))
     _balance(report, recorded, found)
     for name, rows in tables:

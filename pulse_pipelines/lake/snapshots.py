@@ -1,11 +1,12 @@
 """Snapshots of a dataset: its history as its current metadata tells it, and moments to travel to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
+from typing import TypeVar
 
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.metadata import TableMetadata
@@ -14,12 +15,14 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.newest import EPOCH
+from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.stages.land import BATCH_PROPERTY
 from pulse_resources import iceberg
-from pulse_resources.errors import NotFound, PulseError, Terminal, Transient
+from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
 from pulse_resources.settings import load_settings
 
 SHOWN = 100
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,11 @@ def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN) -> list[Snapshot]:
         Terminal: the dataset's table is gone or damaged.
         Transient: the object store does not answer.
     """
-    metadata = current_metadata(tenant, slug)
-    return [_described(snapshot) for snapshot in islice(history(metadata), limit)]
+
+    def newest(metadata: TableMetadata) -> list[Snapshot]:
+        return [_described(snapshot) for snapshot in islice(history(metadata), limit)]
+
+    return of_current(newest, tenant, slug)
 
 
 def _described(snapshot: IcebergSnapshot) -> Snapshot:
@@ -65,15 +71,20 @@ def _described(snapshot: IcebergSnapshot) -> Snapshot:
     )
 
 
-def current_metadata(tenant: Tenant, slug: str) -> TableMetadata:
-    """The current metadata of the dataset's table, resolved in the tenant's RLS session.
+def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str) -> _Made:
+    """What `use` makes of the current metadata of the dataset's table, resolved in the tenant's RLS session.
 
     Raises:
-        as `snapshots`.
+        as `snapshots`, and what `use` does.
     """
-    location = registry.current_table(tenant, slug).metadata_location
-    with store_errors_explained():
-        return _metadata((tenant.namespace, slug), location)
+
+    def read(seen: CurrentTable) -> _Made:
+        with store_errors_explained():
+            metadata = _metadata((tenant.namespace, slug), seen.metadata_location)
+        return use(metadata)
+
+    look = partial(registry.current_table, tenant, slug)
+    return iceberg.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
 
 
 @lru_cache(maxsize=32)
@@ -98,7 +109,7 @@ def store_errors_explained() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Terminal(f"a file of the table is gone: {error}") from error
+        raise Gone(f"a file of the table is gone: {error}") from error
     except TimeoutError:
         raise
     except OSError as error:

@@ -23,7 +23,7 @@ from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.stages import metrics, recast, rewrite
 from pulse_pipelines.stages.table import Evolved, evolve
 from pulse_resources import iceberg, postgres
-from pulse_resources.errors import Conflict, Incompatible, NotFound, Terminal, Transient
+from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, Terminal, Transient
 from pulse_resources.faults import fail_point
 
 MAX_TRIES = 20
@@ -90,9 +90,14 @@ def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Datas
             if find_dataset(tenant, slug).schema_uri == schema_uri:  # only the answer was lost
                 return find_dataset(tenant, slug)
             raise
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+        except (Gone, FileNotFoundError) as error:
+            if current_table(tenant, slug).metadata_location == current.metadata_location:
+                raise Gone(
+                    f"a file of the table is gone: {error}", tenant=tenant.slug, dataset=slug
+                ) from error
+        except pa.ArrowInvalid as error:
             raise Terminal(
-                f"a file of the table is gone or damaged: {error}", tenant=tenant.slug, dataset=slug
+                f"a file of the table is damaged: {error}", tenant=tenant.slug, dataset=slug
             ) from error
         except OSError as error:
             raise Transient(

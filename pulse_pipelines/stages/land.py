@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
@@ -177,11 +177,11 @@ def land_dataset(work: LandDataset) -> StagedTable:
         files=tuple(kept),
         days=tuple(days[day] for day in sorted(days)),
     )
-    return stage(staged, work.batch_id, location) if kept else staged
+    return stage(staged, work.batch_id) if kept else staged
 
 
-def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
-    """Stage the table's files on top of the metadata at `location`; also after a lost swap.
+def stage(table: StagedTable, batch_id: str) -> StagedTable:
+    """Stage the table's files on top of its old metadata, or of what came after it.
 
     The dataset may have moved to a newer schema since the files were written: those that have a column
     which was replaced are written again.
@@ -190,7 +190,16 @@ def stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
         Terminal: the table is another dataset's, of the same slug.
         OSError: the object store failed.
     """
-    current = _loaded(table, location)
+    return iceberg.as_it_is(
+        partial(_stage, table, batch_id),
+        table.old_location,
+        partial(current_location, table.tenant_id, table.table),
+        str,
+    )
+
+
+def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
+    current = iceberg.load_table(table.table, location, history=False)
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
@@ -215,16 +224,6 @@ def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:
     """Where the table's metadata is now. Raises Terminal: the tenant has no such table."""
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
         return iceberg.current_location(connection, table)
-
-
-def _loaded(table: StagedTable, location: str) -> Table:
-    try:
-        return iceberg.load_table(table.table, location, history=False)
-    except Terminal:
-        # An erasure removes what led to the erased at once: the table has gone on since the look at it.
-        if (now := current_location(table.tenant_id, table.table)) == location:
-            raise
-        return iceberg.load_table(table.table, now, history=False)
 
 
 def fitted(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:

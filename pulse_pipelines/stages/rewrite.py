@@ -8,6 +8,7 @@ compare-and-swap, and looking again at what is in the table whenever another wri
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 from uuid import UUID
 
 import psycopg
@@ -24,6 +25,7 @@ from pulse_resources.iceberg import Staged
 from pulse_resources.settings import load_settings
 
 MAX_TRIES = 20
+_Made = TypeVar("_Made")
 
 KEY = "hashtextextended('rewrite/' || %s, 0)"
 MOVE_KEY = "hashtextextended('move/' || %s, 0)"
@@ -93,14 +95,29 @@ def current(tenant: Tenant, dataset: Dataset) -> Table:
     Raises:
         Terminal: it is gone, or another dataset's of the same slug.
     """
+    return of_current(lambda table: table, tenant, dataset)
+
+
+def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) -> _Made:
+    """What `use` makes of the dataset's table as it is now; for who reads without its lease.
+
+    Raises:
+        Terminal: the table is gone, or another dataset's of the same slug.
+    """
     name = (tenant.namespace, dataset.slug)
-    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        location = iceberg.current_location(connection, name)
-    with readable.damage_explained(location):
-        table = iceberg.load_table(name, location)
-    if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
-        raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
-    return table
+
+    def look() -> str:
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            return iceberg.current_location(connection, name)
+
+    def read(location: str) -> _Made:
+        with readable.damage_explained(location):
+            table = iceberg.load_table(name, location)
+        if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+            raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
+        return use(table)
+
+    return iceberg.as_it_is(read, look(), look, str)
 
 
 def live_files(table: Table) -> dict[str, DataFile]:

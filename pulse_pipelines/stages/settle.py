@@ -256,7 +256,8 @@ def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[tuple[object
 
 
 def _restage(part: TenantPart, lost: StagedTable, batch: str) -> TenantPart:
-    again = land.stage(lost, batch, land.current_location(part.tenant.tenant_id, lost.table))
+    now = land.current_location(part.tenant.tenant_id, lost.table)
+    again = land.stage(replace(lost, old_location=now), batch)
     return replace(part, tables=tuple(again if t is lost else t for t in part.tables))
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from pulse_pipelines.lake.checks.isolation import tenant_isolation
 from pulse_pipelines.lake.checks.reconciled import proven, reconciled
 from pulse_pipelines.lake.checks.subject import Finding, Scope, Subject, load
 from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
-from pulse_resources import outages
+from pulse_resources import iceberg, outages
 from pulse_resources.errors import Terminal
 
 TABLE_CHECKS: Mapping[str, Callable[[Subject], Finding]] = {
@@ -97,7 +97,7 @@ class Inspection:
             subject = _or_problem(load, tenant, slug, self._scope)
         for name, check in TABLE_CHECKS.items():
             with _timed(outcomes[name]):
-                finding = subject if isinstance(subject, Finding) else _or_problem(check, subject)
+                finding = subject if isinstance(subject, Finding) else _or_problem(_checked, check, subject)
                 if name == "reconciled" and (self._prove is None or tenant in self._prove):
                     finding = _together(finding, _or_problem(self._proven, slug, tenant))
             outcomes[name].findings[tenant.slug] = finding
@@ -115,7 +115,12 @@ class Inspection:
 def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> Finding:
     """One check of one dataset's table, or of what a batch added to it."""
     subject = _or_problem(load, tenant, slug, Scope(batch_id))
-    return subject if isinstance(subject, Finding) else _or_problem(TABLE_CHECKS[name], subject)
+    return subject if isinstance(subject, Finding) else _or_problem(_checked, TABLE_CHECKS[name], subject)
+
+
+def _checked(check: Callable[[Subject], Finding], subject: Subject) -> Finding:
+    look = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
+    return iceberg.as_it_is(check, subject, look, lambda seen: seen.table.metadata_location)
 
 
 def _or_problem(work: Callable[..., T], *arguments: Any) -> T | Finding:

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
@@ -90,6 +91,15 @@ class Subject:
         ]
 
 
+class _Seen(NamedTuple):
+    """What Postgres knows of a dataset at one moment."""
+
+    dataset: Dataset
+    location: str
+    landed: int
+    ends: Sequence[tuple[int, int, int]]
+
+
 def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
     """Load what the checks look at, in the tenant's RLS session.
 
@@ -97,12 +107,20 @@ def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
         Terminal: the dataset's table or its metadata is gone.
         NotFound: the tenant has no such dataset.
     """
-    name = (tenant.namespace, slug)
+
+    def subject(seen: _Seen) -> Subject:
+        table = iceberg.load_table((tenant.namespace, slug), seen.location)
+        return Subject(tenant, seen.dataset, table, scope, seen.landed, seen.ends)
+
+    look = partial(_look, tenant, slug)
+    return iceberg.as_it_is(subject, look(), look, lambda seen: seen.location)
+
+
+def _look(tenant: Tenant, slug: str) -> _Seen:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         dataset = next(datasets.read(connection, "d.slug = %s", [slug]), None)
         if dataset is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
-        location = iceberg.current_location(connection, name)
+        location = iceberg.current_location(connection, (tenant.namespace, slug))
         ((landed,),) = connection.execute(LANDED, [dataset.dataset_id]).fetchall()
-        ends = connection.execute(ENDS).fetchall()
-    return Subject(tenant, dataset, iceberg.load_table(name, location), scope, landed, ends)
+        return _Seen(dataset, location, landed, connection.execute(ENDS).fetchall())
