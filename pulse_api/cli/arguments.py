@@ -31,7 +31,7 @@ def duration(text: str) -> timedelta:
     Raises:
         typer.BadParameter: it is none.
     """
-    if not re.fullmatch(r"(\d{1,9}[smhdw])+", text):
+    if not re.fullmatch(r"(\d{1,100}[smhdw])+", text):
         raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 1h, 30d, 2w or 1h30m")
     found = re.findall(r"(\d+)([smhdw])", text)
     seconds = sum(int(number) * _UNITS[unit] for number, unit in found)

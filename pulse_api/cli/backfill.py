@@ -74,7 +74,7 @@ def _days(first: date, last: date) -> list[date]:
     count = (last - first).days + 1
     if not 0 < count <= MAX_DAYS:
         raise UserError(
-            f"{first} to {last} are {count:,} days",
+            f"{first} to {last} are {count:,} days" if count > 0 else f"{first} is after {last}",
             fix=f"Give a range of 1 to {MAX_DAYS:,} days, the first with --from and the last with --to",
         )
     return [first + timedelta(days=number) for number in range(count)]

@@ -154,5 +154,9 @@ def as_of(metadata: TableMetadata, moment: datetime) -> IcebergSnapshot | None:
             return snapshot
     if kept and kept[-1].parent_snapshot_id is not None:
         since = EPOCH + timedelta(milliseconds=kept[-1].timestamp_ms)
-        raise NotFound(f"the dataset's history is kept since {since.isoformat()} only", moment=moment)
+        raise NotFound(
+            f"the dataset's history is kept since {since.isoformat()} only",
+            fix="Ask for a later moment",
+            moment=moment.isoformat(),
+        )
     return None
