@@ -96,7 +96,7 @@ def _staged(tenant: Tenant, dataset: Dataset, rows: pa.Table, location: str) -> 
         files=tuple(written),
         days=(),
     )
-    return land.stage(table, "bench", location)
+    return land.stage(table, "bench")
 
 
 def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, float]]:

@@ -91,7 +91,7 @@ class Committer:
             files=(file,),
             days=(DayLanding(DAY, file.rows, 0, file.bytes, 1),),
         )
-        staged = land.stage(table, batch, before)
+        staged = land.stage(table, batch)
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             assert iceberg.swap(connection, name, staged.old_location, staged.new_location)
             connection.cursor().executemany(settle.LANDING, list(settle.landings(batch, [staged])))

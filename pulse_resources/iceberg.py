@@ -4,10 +4,9 @@ Pulse never commits through a catalog client: a commit is a compare-and-swap of 
 inside the settle transaction, so what is staged here becomes real there or never.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
 
 import orjson
 from pyiceberg.catalog import MetastoreCatalog
@@ -31,7 +30,7 @@ from pyiceberg.table.update import (
 from typing_extensions import override
 
 from pulse_resources import object_store, postgres, table_metadata
-from pulse_resources.errors import Gone, Terminal
+from pulse_resources.errors import Terminal
 from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
 
@@ -40,11 +39,6 @@ DATASET_PROPERTY = "pulse.dataset-id"
 """Table property that tells a table from an earlier one of the same name."""
 TableName = tuple[str, str]
 """(namespace, table)."""
-LOOKS = 10
-"""At a table that keeps going on while its files are read."""
-
-_Seen = TypeVar("_Seen")
-_Made = TypeVar("_Made")
 
 CURRENT = """
 SELECT metadata_location FROM iceberg_catalog.iceberg_tables
@@ -98,32 +92,6 @@ def swap(connection: postgres.Connection, table: TableName, old: str, new: str) 
     """Point the table from `old` to `new`; False when it no longer was at `old`."""
     values = {"catalog": CATALOG, "namespace": table[0], "table": table[1], "old": old, "new": new}
     return connection.execute(SWAP, values).rowcount == 1
-
-
-def as_it_is(
-    use: Callable[[_Seen], _Made], seen: _Seen, look: Callable[[], _Seen], location: Callable[[_Seen], str]
-) -> _Made:
-    """What `use` makes of a table as it was seen; looked at again where it has gone on and files are gone.
-
-    An erasure deletes what leads to the erased once the table's pointer has left it, whoever reads there.
-
-    Args:
-        use: reads files of the table; begun anew, so it commits nothing.
-        seen: the table's pointer, and what has to be of the same moment.
-        look: reads them anew.
-        location: of the table's metadata, in what was seen.
-
-    Raises:
-        Gone, FileNotFoundError: a file is gone though the table has not gone on.
-    """
-    for _ in range(LOOKS):
-        try:
-            return use(seen)
-        except (Gone, FileNotFoundError):
-            before, seen = seen, look()
-            if location(seen) == location(before):
-                raise
-    return use(seen)
 
 
 def load_table(table: TableName, location: str, *, history: bool = True) -> Table:

@@ -1,11 +1,12 @@
-"""Readable: whether a table's metadata and manifests are whole, asked before other engines read them.
+"""Readable: tables read while they go on, and whether their metadata and manifests are whole.
 
-A manifest that is no Avro ends DuckDB's process, and with it the work for every tenant that goes on there; of
-one that is cut off Spark reads what is left, and says nothing.
+That is asked before other engines read them. A manifest that is no Avro ends DuckDB's process, and with it
+the work for every tenant that goes on there; of one cut off Spark reads what is left, and says nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -13,6 +14,38 @@ from pyiceberg.table import Table
 
 from pulse_resources import iceberg
 from pulse_resources.errors import Gone, PulseError, Terminal
+
+LOOKS = 10
+"""At a table that keeps going on while its files are read."""
+
+_Seen = TypeVar("_Seen")
+_Made = TypeVar("_Made")
+
+
+def as_it_is(
+    use: Callable[[_Seen], _Made], seen: _Seen, look: Callable[[], _Seen], location: Callable[[_Seen], str]
+) -> _Made:
+    """What `use` makes of a table as it was seen; looked at again where it has gone on and files are gone.
+
+    An erasure deletes what leads to the erased once the table's pointer has left it, whoever reads there.
+
+    Args:
+        use: reads files of the table; begun anew, so it commits nothing.
+        seen: the table's pointer, and what has to be of the same moment.
+        look: reads them anew.
+        location: of the table's metadata, in what was seen.
+
+    Raises:
+        Gone, FileNotFoundError: a file is gone though the table has not gone on.
+    """
+    for _ in range(LOOKS):
+        try:
+            return use(seen)
+        except (Gone, FileNotFoundError):
+            before, seen = seen, look()
+            if location(seen) == location(before):
+                raise
+    return use(seen)
 
 
 def check_table(location: str) -> None:

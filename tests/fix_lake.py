@@ -80,7 +80,7 @@ def with_file(
     where = folder or table(owner).location()
     file, content = files.encode(dataset, DAY, f"{where}/data/{files.token()}.parquet", rows)
     files.put(file.path, content)
-    before = location(owner)
+    before = seen or location(owner)
     staged = StagedTable(
         tenant_id=owner.tenant.tenant_id,
         dataset_id=dataset.dataset_id,
@@ -92,7 +92,7 @@ def with_file(
         files=(file,),
         days=(),
     )
-    return land.stage(staged, batch, seen or before).new_location
+    return land.stage(staged, batch).new_location
 
 
 @contextmanager

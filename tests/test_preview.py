@@ -24,7 +24,7 @@ from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.lake.newest import Span, newest_files, tries
 from pulse_pipelines.lake.preview import MAX_LIMIT, moment, preview
-from pulse_pipelines.lake.snapshots import current_metadata, manifests, snapshots
+from pulse_pipelines.lake.snapshots import manifests, of_current, snapshots
 from pulse_pipelines.stages import files
 from pulse_resources import iceberg
 from pulse_resources.errors import NotFound, PulseError, Terminal, Transient, UserError
@@ -121,7 +121,7 @@ def test_rows_at_the_edges_of_a_range_are_in_at_its_start_and_out_at_its_end(lak
 
 
 def test_only_files_that_may_hold_the_newest_rows_are_read(lake: Lake) -> None:
-    metadata = current_metadata(lake.owner.tenant, "orders")
+    metadata = of_current(lambda now: now, lake.owner.tenant, "orders")
     snapshot = metadata.current_snapshot()
     assert snapshot is not None
     listed = manifests(snapshot.manifest_list)
@@ -137,7 +137,7 @@ def test_the_newest_rows_of_large_files_are_looked_for_at_their_end(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulse_pipelines.lake.newest.MANY_ROWS", 0)
-    metadata = current_metadata(lake.owner.tenant, "orders")
+    metadata = of_current(lambda now: now, lake.owner.tenant, "orders")
     snapshot = metadata.current_snapshot()
     assert snapshot is not None
     whole = Span.between(BEGIN, BEGIN + timedelta(days=DAYS))
@@ -290,7 +290,7 @@ def test_deletes_that_another_engine_left_beside_the_files_hold(stack: Settings)
     spark = SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
     spark.sql(f"DELETE FROM {name} WHERE count < 15").collect()
-    metadata = current_metadata(owner.tenant, "orders")
+    metadata = of_current(lambda now: now, owner.tenant, "orders")
     snapshot = metadata.current_snapshot()
     assert snapshot is not None
     assert newest_files(metadata, manifests(snapshot.manifest_list), Span(), 3, FOREVER) is None

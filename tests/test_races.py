@@ -16,7 +16,7 @@ from test_backfill import balanced, move, rebuilt
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, erasure, registry
 from pulse_pipelines.backfill import run as backfill_run
-from pulse_pipelines.curated.compute import Pinned, pin
+from pulse_pipelines.curated.pinned import Pinned, pin
 from pulse_pipelines.dead_letters import Filter, Outcome
 from pulse_pipelines.erasure import accounting
 from pulse_pipelines.lake.checks.inspection import Inspection

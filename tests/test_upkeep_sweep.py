@@ -13,7 +13,7 @@ from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.lake.preview import preview
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_pipelines.lake.snapshots import current_metadata, snapshots
+from pulse_pipelines.lake.snapshots import snapshots
 from pulse_pipelines.lake.upkeep import expire
 from pulse_pipelines.lake.upkeep import objects as store
 from pulse_pipelines.lake.upkeep.needs import Task
@@ -120,7 +120,7 @@ def test_history_is_kept_as_promised_and_what_only_it_reached_is_removed(owner: 
         done(owner, Task.EXPIRE, Task.SWEEP)
     assert snapshots(owner.tenant, "orders")[0].snapshot_id == newest.snapshot_id
     assert preview(owner.tenant, "orders", 9, as_of=moments[3]).num_rows == 4
-    assert len(current_metadata(owner.tenant, "orders").snapshots) == 2
+    assert len(snapshots(owner.tenant, "orders")) == 2
     assert reconcile_tenant(owner.tenant).balanced
 
 

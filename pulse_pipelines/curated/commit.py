@@ -10,8 +10,9 @@ import orjson
 import psycopg
 
 from pulse_pipelines.curated import table
-from pulse_pipelines.curated.compute import Pinned, Result
+from pulse_pipelines.curated.compute import Result
 from pulse_pipelines.curated.due import JOB
+from pulse_pipelines.curated.pinned import Pinned
 from pulse_pipelines.curated.table import Next
 from pulse_pipelines.registry.datasets import lock_summaries
 from pulse_pipelines.stages import failures

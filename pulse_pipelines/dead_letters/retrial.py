@@ -21,7 +21,7 @@ from pulse_pipelines.stages.conform import Conformed, Message, TopicConformer
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge import Judge
 from pulse_pipelines.stages.limits import event_limits
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Terminal, Transient
 
 CLAIMED = """
@@ -140,7 +140,7 @@ class Retrial:
             name = (self._tenant.namespace, slug)
             try:
                 look = partial(iceberg.current_location, connection, name)
-                iceberg.as_it_is(partial(iceberg.load_table, name), look(), look, str)
+                readable.as_it_is(partial(iceberg.load_table, name), look(), look, str)
                 self._tables[slug] = None
             except Terminal as error:
                 self._tables[slug] = str(error)

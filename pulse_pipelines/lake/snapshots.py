@@ -17,7 +17,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.newest import EPOCH
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.stages.land import BATCH_PROPERTY
-from pulse_resources import iceberg
+from pulse_resources import iceberg, readable
 from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
 from pulse_resources.settings import load_settings
 
@@ -84,7 +84,7 @@ def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str)
         return use(metadata)
 
     look = partial(registry.current_table, tenant, slug)
-    return iceberg.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
+    return readable.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
 
 
 @lru_cache(maxsize=32)

@@ -34,7 +34,7 @@ from pulse_pipelines.stages.handles import (
     Positions,
     StagedTable,
 )
-from pulse_resources import iceberg, object_store, postgres
+from pulse_resources import iceberg, object_store, postgres, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
 from pulse_resources.spark import run_tasks
@@ -190,7 +190,7 @@ def stage(table: StagedTable, batch_id: str) -> StagedTable:
         Terminal: the table is another dataset's, of the same slug.
         OSError: the object store failed.
     """
-    return iceberg.as_it_is(
+    return readable.as_it_is(
         partial(_stage, table, batch_id),
         table.old_location,
         partial(current_location, table.tenant_id, table.table),

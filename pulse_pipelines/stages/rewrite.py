@@ -117,7 +117,7 @@ def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) 
             raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
         return use(table)
 
-    return iceberg.as_it_is(read, look(), look, str)
+    return readable.as_it_is(read, look(), look, str)
 
 
 def live_files(table: Table) -> dict[str, DataFile]:

@@ -18,7 +18,7 @@ from pulse_pipelines.lake.checks.isolation import tenant_isolation
 from pulse_pipelines.lake.checks.reconciled import proven, reconciled
 from pulse_pipelines.lake.checks.subject import Finding, Scope, Subject, load
 from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
-from pulse_resources import iceberg, outages
+from pulse_resources import outages, readable
 from pulse_resources.errors import Terminal
 
 TABLE_CHECKS: Mapping[str, Callable[[Subject], Finding]] = {
@@ -120,7 +120,7 @@ def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> Fi
 
 def _checked(check: Callable[[Subject], Finding], subject: Subject) -> Finding:
     look = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
-    return iceberg.as_it_is(check, subject, look, lambda seen: seen.table.metadata_location)
+    return readable.as_it_is(check, subject, look, lambda seen: seen.table.metadata_location)
 
 
 def _or_problem(work: Callable[..., T], *arguments: Any) -> T | Finding:

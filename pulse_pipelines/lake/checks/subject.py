@@ -13,7 +13,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets
 from pulse_pipelines.stages.land import BATCH_PROPERTY
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound
 
 LANDED = "SELECT coalesce(sum(rows), 0)::bigint FROM landings WHERE dataset_id = %s"
@@ -113,7 +113,7 @@ def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
         return Subject(tenant, seen.dataset, table, scope, seen.landed, seen.ends)
 
     look = partial(_look, tenant, slug)
-    return iceberg.as_it_is(subject, look(), look, lambda seen: seen.location)
+    return readable.as_it_is(subject, look(), look, lambda seen: seen.location)
 
 
 def _look(tenant: Tenant, slug: str) -> _Seen:

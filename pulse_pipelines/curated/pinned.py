@@ -1,0 +1,73 @@
+"""Pinned: a dataset as it was at one moment, which is what its rollups are computed from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from uuid import UUID
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import datasets
+from pulse_resources import iceberg, postgres, readable
+from pulse_resources.errors import NotFound
+
+NEVER = datetime.fromtimestamp(0, UTC)
+"""The last change of a day in which nothing ever landed."""
+
+LANDED = """
+SELECT day, max(landed_at) FROM landings
+WHERE tenant_id = %s AND dataset_id = %s AND day = ANY(%s) GROUP BY day
+"""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A dataset as it was at one moment: its row, the snapshot of its table, and when its days changed."""
+
+    tenant: Tenant
+    dataset: Dataset
+    snapshot_id: int | None
+    columns: Mapping[str, str]
+    landed: Mapping[date, datetime]
+
+
+def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None:
+    """The dataset as it is now, in the tenant's session; None when it was deleted meanwhile."""
+    look = partial(_look, tenant, dataset_id, days)
+    try:
+        return readable.as_it_is(partial(_pin, tenant), look(), look, lambda seen: seen.location)
+    except NotFound:
+        return None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What Postgres knows of a dataset at one moment."""
+
+    dataset: Dataset
+    location: str
+    landed: Mapping[date, datetime]
+
+
+def _look(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _Seen:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        for dataset in datasets.read(connection, "d.dataset_id = %s", [dataset_id]):
+            location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+            landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
+            return _Seen(dataset, location, {day: landed.get(day, NEVER) for day in days})
+    raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset_id)
+
+
+def _pin(tenant: Tenant, seen: _Seen) -> Pinned:
+    table = iceberg.load_table((tenant.namespace, seen.dataset.slug), seen.location)
+    readable.check_snapshot(table)  # Spark would compute from what it can read
+    snapshot = table.current_snapshot()
+    schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
+    return Pinned(
+        tenant,
+        seen.dataset,
+        snapshot.snapshot_id if snapshot else None,
+        {column.name: str(column.field_type) for column in (schema or table.schema()).fields},
+        seen.landed,
+    )
