@@ -31,8 +31,9 @@ down: setup ## Stop them; data stays in .pulse
 status: setup ## Show what runs, where, and how much memory it takes
 	@$(BIN)/pulse status $(ARGS)
 
+# Much of a test is waiting: two files at a time, each beside a stack of its own; the one that starts Dagster is last.
 test: lint chromium ## Check style and types, then run the tests against real services
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
