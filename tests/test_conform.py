@@ -727,7 +727,9 @@ def _verdicts(conformed: Conformed) -> dict[int, Verdict]:
     return verdicts
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, random.SystemRandom().randrange(10**9)])
+@pytest.mark.parametrize(
+    "seed", [1, 2, 3, random.SystemRandom().randrange(10**9)], ids=["1", "2", "3", "any"]
+)
 def test_a_verdict_never_depends_on_neighbours(seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)  # noqa: S311

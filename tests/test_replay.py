@@ -136,7 +136,7 @@ def test_a_cursor_stands_while_letters_come_and_go() -> None:
         (Filter(since=datetime.now(UTC) + timedelta(days=1)), []),
         (Filter(until=datetime.now(UTC) - timedelta(days=1)), []),
     ],
-    ids=str,
+    ids=["dataset", "foreign dataset", "reason", "both", "since", "since later", "until earlier"],
 )
 def test_filters(kept: Owner, where: Filter, expected: list[int]) -> None:
     assert listed(kept, where) == [f"0-{n}" for n in expected]
