@@ -1,4 +1,4 @@
-"""Routers whose request bodies are decoded as the pipeline decodes events."""
+"""Routers that know who asks before they read a body, and decode it as the pipeline decodes events."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,6 +7,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from pulse_api.http.auth import Gate
 from pulse_api.http.door import door
 
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -22,8 +23,12 @@ class _ExactRequest(Request):
 class _ExactRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        needed: list[object] = [dependency.call for dependency in self.dependant.dependencies]
+        gates: list[Gate] = [call for call in needed if isinstance(call, Gate)]
 
         async def exactly(request: Request) -> Response:
+            for gate in gates:
+                await gate.open(request)
             response = await handler(_ExactRequest(request.scope, request.receive))
             if request.method not in SAFE:
                 # What this caller changed holds for its very next request; others hear of it by Postgres.
