@@ -82,8 +82,12 @@ class ApiSettings(BaseModel):
     """Origins whose pages may call the API; none by default."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
     """Of a request, also after decompression."""
+    max_compression: int = Field(default=100, ge=1)
+    """How many times as large as it was sent a compressed body may be, beyond its first 2 MiB."""
     max_events: int = Field(default=10_000, ge=1)
-    """Of one collect request."""
+    """Of one collect request; members of a gzip file, too."""
+    max_values: int = Field(default=500_000, ge=1_000)
+    """JSON values of one request, by its commas and opening brackets: decoded they take some 50 MB."""
     delivery_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long the broker may take to acknowledge before the answer is 503."""
     max_unacknowledged_events: int = Field(default=100_000, ge=1)

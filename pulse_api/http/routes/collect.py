@@ -117,11 +117,12 @@ async def collect(request: Request) -> Response:
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     settings, here = load_settings(), door(request)
-    content = await bodies.read(request, settings.api.max_body_bytes)
+    content = await bodies.read(request, settings.api)
     items = split(
         content,
         request.headers,
         max_events=settings.api.max_events,
+        max_values=settings.api.max_values,
         max_depth=settings.ingest.max_event_depth,
     )
     verdicts = judge_all(principal.cached.judge, items)
