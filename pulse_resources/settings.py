@@ -78,6 +78,22 @@ class IngestSettings(BaseModel):
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = 8000
+    health_port: int = Field(default=0, ge=0, le=65_535)
+    """A second port for /healthz, /readyz and /metrics alone, which answers however full the first one is;
+    `pulse up` chooses one. 0: none."""
+    max_connections: int = Field(default=1_000, ge=1)
+    """One more is answered with 503 ..."""
+    max_connections_per_address: int = Field(default=250, ge=0)
+    """... and so is one more of the same address (IPv6: /64). 0: no limit, as behind a proxy, which has one
+    address for all."""
+    head_seconds: float = Field(default=10.0, gt=0)
+    """How long the headers of a request may take to arrive ..."""
+    body_seconds: float = Field(default=60.0, gt=0)
+    """... then its body; 408 after either ..."""
+    answer_seconds: float = Field(default=60.0, gt=0)
+    """... and how long a client may stop to read its answer."""
+    keep_alive_seconds: int = Field(default=5, ge=1)
+    """A connection without a request is closed after this."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the API; none by default."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)

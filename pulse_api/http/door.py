@@ -15,6 +15,7 @@ from starlette.requests import Request
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.rates import Rates
+from pulse_api.http.readiness import Readiness
 from pulse_api.http.views import Views
 from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.preview import limits
@@ -32,6 +33,7 @@ class Door:
         self.rates = Rates()
         self.reservations = Reservations()
         self.publisher = Publisher()
+        self.readiness = Readiness()
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
@@ -54,6 +56,7 @@ class Door:
             await self._write_used()
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.views.stop)
+            await asyncio.to_thread(self.readiness.stop)
 
     async def _touch_keys(self) -> None:
         while True:
