@@ -7,21 +7,35 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from enum import Enum
 from uuid import UUID
 
 import psycopg
 from starlette.requests import Request
 
+from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
+from pulse_api.http.collect.running import Running
 from pulse_api.http.rates import Rates
 from pulse_api.http.readiness import Readiness
+from pulse_api.http.turns import Turns
 from pulse_api.http.views import Views
 from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.preview import limits
 from pulse_pipelines.registry import keys
+from pulse_resources.settings import load_settings
 
 TOUCH_EVERY_S = 5.0
+
+
+class Kind(Enum):
+    """What takes turns: work in threads that holds a connection to Postgres, or an instance of DuckDB."""
+
+    PREVIEW = "previews"
+    OTHER = "requests"
+
+
 _log = logging.getLogger("pulse.api")
 
 
@@ -34,6 +48,19 @@ class Door:
         self.reservations = Reservations()
         self.publisher = Publisher()
         self.readiness = Readiness()
+        api = load_settings().api
+        self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.running = Running()
+        self.turns = {
+            kind: Turns(
+                kind.value,
+                running=running,
+                running_of_one=max(1, running // 2),
+                waiting_of_one=api.max_waiting,
+                seconds=api.wait_seconds,
+            )
+            for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
+        }
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
@@ -57,6 +84,7 @@ class Door:
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.views.stop)
             await asyncio.to_thread(self.readiness.stop)
+            await asyncio.to_thread(self.running.stop)
 
     async def _touch_keys(self) -> None:
         while True:

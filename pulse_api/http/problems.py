@@ -188,6 +188,6 @@ _DESCRIPTIONS = {
     413: "The body, as sent or decompressed, is too large.",
     415: "The body's media type or encoding is not taken.",
     422: "The request can be read, but is wrong: `detail` says where.",
-    429: "A quota or a rate of the tenant is used up; see Retry-After.",
+    429: "A quota or a rate is used up, or too many requests wait already; see Retry-After.",
     503: "A service behind Pulse does not answer, or is slow: try again after Retry-After.",
 }

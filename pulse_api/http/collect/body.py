@@ -1,11 +1,13 @@
-"""A request's body as bytes: read and decompressed within the limits, whatever it claims to be."""
+"""A request's body as bytes: received and decompressed within the limits, whatever it claims to be."""
 
 import zlib
 from collections.abc import Callable
 
 import zstandard
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from pulse_api.http.collect.held import Holding
 from pulse_api.http.problems import ProblemError
 from pulse_resources.settings import ApiSettings
 
@@ -25,30 +27,48 @@ def too_large(limit: int) -> ProblemError:
         413,
         "too-large",
         f"a body may have {limit:,} bytes, also decompressed",
-        fix="Send fewer events at a time",
+        fix="Send less at a time",
     )
 
 
-async def read(request: Request, limits: ApiSettings) -> bytes:
-    """The whole body, decompressed.
+async def received(request: Request, most: int, holding: Holding) -> bytes:
+    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes."""
+    if int(request.headers.get("content-length", 0)) > most:  # the server has seen that it is a number
+        raise too_large(most)
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise too_large(most)
+        holding.add(len(piece))
+        pieces.append(piece)
+    return b"".join(pieces)
 
-    Raises:
-        ProblemError: 413 beyond a limit, 415 for an unknown encoding, 400 for a broken one.
-    """
-    body = await request.body()  # the middleware has bounded it
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+
+def encoding_of(headers: Headers) -> str | None:
+    """How the body is compressed; None where it is not. Raises ProblemError: 415 for an unknown encoding."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
-        return body
-    decompress = _DECOMPRESS.get(encoding)
-    if decompress is None:
+        return None
+    if encoding not in _DECOMPRESS:
         raise ProblemError(
             415,
             "unsupported-encoding",
             f"the encoding {encoding[:50]!r} is not taken",
             headers={"Accept-Encoding": ", ".join(_DECOMPRESS)},
         )
+    return encoding
+
+
+def decompress(body: bytes, encoding: str, limits: ApiSettings) -> bytes:
+    """The body as it was before it was compressed.
+
+    Raises:
+        ProblemError: 413 beyond a limit, 400 for a broken encoding.
+    """
     try:
-        return decompress(body, limits)
+        return _DECOMPRESS[encoding](body, limits)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise ProblemError(400, "malformed", f"the body is not valid {encoding}: {error}") from error
 
