@@ -89,7 +89,7 @@ def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
 
 
 def test_who_tries_keys_waits_for_himself(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look for a tenant that nobody knows costs a transaction; those of one address come two at a time."""
+    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
     assert caller.collect(sample()).status_code == 202, "from now on it is known"
     new = keys.issue_key(caller.owner.tenant, "another", [KeyScope.COLLECT])
     looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
