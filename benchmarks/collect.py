@@ -35,7 +35,7 @@ class Measured:
 def server() -> Iterator[int]:
     """The API in a process of its own; yields its port."""
     port = ports.choose(8000, ())
-    environment = os.environ | {"PULSE_API__PORT": str(port)}
+    environment = os.environ | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     arguments = [sys.executable, "-m", "pulse_api.http.server"]
     process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL)
     try:

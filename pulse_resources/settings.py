@@ -78,12 +78,36 @@ class IngestSettings(BaseModel):
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = 8000
+    health_port: int = Field(default=0, ge=0, le=65_535)
+    """A second port for /healthz, /readyz and /metrics alone, which answers however full the first one is;
+    `pulse up` chooses one. 0: none."""
+    max_connections: int = Field(default=1_000, ge=1)
+    """One more is answered with 503 ..."""
+    max_connections_per_address: int = Field(default=250, ge=0)
+    """... and so is one more of the same address (IPv6: /64). 0: no limit, as behind a proxy, which has one
+    address for all."""
+    head_seconds: float = Field(default=10.0, gt=0)
+    """How long the headers of a request may take to arrive ..."""
+    body_seconds: float = Field(default=60.0, gt=0)
+    """... then its body; 408 after either ..."""
+    answer_seconds: float = Field(default=60.0, gt=0)
+    """... and how long a client may stop to read its answer."""
+    keep_alive_seconds: int = Field(default=5, ge=1)
+    """A connection without a request is closed after this."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the API; none by default."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1_024)
     """Of a request, also after decompression."""
+    max_compression: int = Field(default=100, ge=1)
+    """How many times as large as it was sent a compressed body may be, beyond its first 2 MiB."""
+    max_held_bytes: int = Field(default=256 * 1024 * 1024, ge=1_024)
+    """Of the bodies of all requests under way: one more is answered with 503 ..."""
+    max_held_bytes_per_tenant: int = Field(default=64 * 1024 * 1024, ge=1_024)
+    """... and with 429 beyond this of its tenant."""
     max_events: int = Field(default=10_000, ge=1)
-    """Of one collect request."""
+    """Of one collect request; members of a gzip file, too."""
+    max_values: int = Field(default=500_000, ge=1_000)
+    """JSON values of one request, by its commas and opening brackets: decoded they take some 50 MB."""
     delivery_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long the broker may take to acknowledge before the answer is 503."""
     max_unacknowledged_events: int = Field(default=100_000, ge=1)
@@ -99,7 +123,13 @@ class ApiSettings(BaseModel):
     preview_memory: str = "512MB"
     """Memory limit of one preview."""
     preview_parallelism: int = Field(default=2, ge=1)
-    """Previews that run at a time."""
+    """Previews that run at a time, half of them of one tenant."""
+    parallelism: int = Field(default=6, ge=1)
+    """Requests other than previews and collecting that run at a time, half of them of one tenant."""
+    max_waiting: int = Field(default=32, ge=1)
+    """Requests of one tenant that wait for their turn, of each kind: one more is answered with 429 ..."""
+    wait_seconds: float = Field(default=10.0, gt=0)
+    """... and one that waited this long with 503."""
 
 
 class CheckSettings(BaseModel):
@@ -171,13 +201,14 @@ class UpkeepSettings(BaseModel):
 class LimitSettings(BaseModel):
     """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited.
 
-    Quotas hold however many API processes there are; rates are per process.
+    Quotas hold however many API processes there are; rates are per process. By default they are beyond what a
+    busy tenant sends: they end what runs wild.
     """
 
     max_datasets: int = -1
     max_records_per_month: int = -1
-    requests_per_second: float = -1
-    events_per_second: float = -1
+    requests_per_second: float = 5_000
+    events_per_second: float = 100_000
 
 
 class CuratedSettings(BaseModel):

@@ -9,14 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fix_ingest import Owner, make_owner
+from starlette.types import ASGIApp
 
 from pulse_api.http.app import create_app
+from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
 from pulse_pipelines.registry import keys
 from pulse_resources.local import ports
-from pulse_resources.settings import Settings
+from pulse_resources.settings import Settings, load_settings
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,20 @@ def api(stack: Settings) -> Iterator[Api]:
 
 
 class served:  # noqa: N801 - used as a context manager
-    """A server with an app of its own, while the block runs."""
+    """A server with an app of its own, while the block runs.
+
+    Args:
+        app: another app than that of the API.
+        given: settings of it.
+    """
+
+    def __init__(self, app: ASGIApp | None = None, **given: object) -> None:
+        self._app, self._given = app, given
 
     def __enter__(self) -> Api:
-        port = ports.choose(8001, ())  # 8000 is the service's own, which may come later
-        config = uvicorn.Config(create_app(), port=port, log_config=None, access_log=False, ws="none")
-        self._server = uvicorn.Server(config)
+        port = ports.choose(8002, ())  # 8000 and 8001 are the service's own, which may come later
+        given = {"port": port, "health_port": 0} | self._given
+        self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=given))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         deadline = time.monotonic() + 30

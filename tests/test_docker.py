@@ -109,7 +109,8 @@ def test_the_api_runs_as_in_the_embedded_stack() -> None:
     (published,) = service["ports"]
     inside = published.rpartition(":")[2]
     assert service["environment"]["PULSE_API__PORT"] == inside
-    assert f":{inside}/readyz" in service["healthcheck"]["test"][-1]
+    watched = service["environment"]["PULSE_API__HEALTH_PORT"]
+    assert f":{watched}/readyz" in service["healthcheck"]["test"][-1]
 
 
 def test_python_is_the_one_that_the_lock_was_made_for() -> None:

@@ -234,7 +234,10 @@ def test_addresses_are_chosen_once(layout: Layout, monkeypatch: pytest.MonkeyPat
     first = provision.provision(layout)
     assert first.postgres.port == chosen
     assert first.api.port == int(os.environ["PULSE_API__PORT"])
-    assert json.loads(layout.settings_file.read_text())["api"] == {"port": first.api.port}
+    assert json.loads(layout.settings_file.read_text())["api"] == {
+        "port": first.api.port,
+        "health_port": first.api.health_port,
+    }
     monkeypatch.delenv("PULSE_POSTGRES__PORT")
     monkeypatch.delenv("PULSE_API__PORT")
     assert provision.provision(layout).model_dump() == first.model_dump()

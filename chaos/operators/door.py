@@ -22,7 +22,7 @@ ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LO
 def served() -> Iterator[str]:
     """The API's address, while the block runs."""
     port = ports.choose(FIRST_PORT, ())
-    environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port)}
+    environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(
         [sys.executable, "-m", MODULE], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

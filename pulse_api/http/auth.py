@@ -5,12 +5,14 @@ names, so a key of one tenant can never be checked against the keys of another.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from typing_extensions import override
 
 from pulse_api.http.door import Door, door
 from pulse_api.http.problems import ProblemError
@@ -68,12 +70,16 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
     Raises:
-        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate.
+        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate or when
+            too many requests from this address present a key that has to be looked up, then 503, too.
     """
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    cached = await here.views.tenant(presented.tenant_id, presented.key_id)
+    cached = here.views.kept(presented.tenant_id, presented.key_id)
+    if cached is None:
+        async with here.lookups.take(here.asking(request, presented.key_id)):
+            cached = await here.views.tenant(presented.tenant_id, presented.key_id)
     key = cached.view.keys.get(presented.key_id) if cached else None
     if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()
@@ -104,18 +110,50 @@ _Key = Annotated[object, Security(KEY)]  # for the documentation: `authenticate`
 _OperatorKey = Annotated[object, Security(OPERATOR_KEY)]
 
 
-async def _read(request: Request, _: _Key) -> Principal:
-    return await authenticate(request, KeyScope.READ)
+class Gate(ABC):
+    """A dependency on a key. The route asks it before anything else; the endpoint gets what it said then.
+
+    The framework alone would read and decode the body first, whoever sent it.
+    """
+
+    async def open(self, request: Request) -> None:
+        """Let this request in. Raises ProblemError: 401, 403 or 429."""
+        request.state.caller = await self._caller(request)
+
+    @abstractmethod
+    async def _caller(self, request: Request) -> object: ...
 
 
-async def _manage(request: Request, _: _Key) -> Principal:
-    return await authenticate(request, KeyScope.MANAGE)
+@dataclass(frozen=True)
+class _TenantGate(Gate):
+    scope: KeyScope
+
+    @override
+    async def _caller(self, request: Request) -> Principal:
+        return await authenticate(request, self.scope)
+
+    async def __call__(self, request: Request, _: _Key) -> Principal:
+        found: Principal = request.state.caller
+        return found
+
+
+class _OperatorGate(Gate):
+    @override
+    async def _caller(self, request: Request) -> str:
+        return await operator(request)
+
+    async def __call__(self, request: Request, _: _OperatorKey) -> str:
+        found: str = request.state.caller
+        return found
 
 
 async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
     presented, here = _presented(request), door(request)
-    key = await here.views.operator_key(presented.key_id) if presented.tenant_id is None else None
+    if presented.tenant_id is not None:
+        raise unauthorized()
+    async with here.lookups.take(here.asking(request, presented.key_id)):
+        key = await here.views.operator_key(presented.key_id)
     if key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()
     request.state.key_id = key.key_id
@@ -123,10 +161,6 @@ async def operator(request: Request) -> str:
     return key.key_id
 
 
-async def _operate(request: Request, _: _OperatorKey) -> str:
-    return await operator(request)
-
-
-Reader = Annotated[Principal, Depends(_read)]
-Manager = Annotated[Principal, Depends(_manage)]
-Operator = Annotated[str, Depends(_operate)]
+Reader = Annotated[Principal, Depends(_TenantGate(KeyScope.READ))]
+Manager = Annotated[Principal, Depends(_TenantGate(KeyScope.MANAGE))]
+Operator = Annotated[str, Depends(_OperatorGate())]

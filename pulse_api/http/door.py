@@ -7,20 +7,36 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from enum import Enum
 from uuid import UUID
 
 import psycopg
 from starlette.requests import Request
 
+from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
+from pulse_api.http.collect.running import Running
 from pulse_api.http.rates import Rates
+from pulse_api.http.readiness import Readiness
+from pulse_api.http.turns import Turns
 from pulse_api.http.views import Views
 from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.preview import limits
 from pulse_pipelines.registry import keys
+from pulse_resources.settings import load_settings
 
 TOUCH_EVERY_S = 5.0
+MAX_KEYS = 20_000
+
+
+class Kind(Enum):
+    """What takes turns: work in threads that holds a connection to Postgres, or an instance of DuckDB."""
+
+    PREVIEW = "previews"
+    OTHER = "requests"
+
+
 _log = logging.getLogger("pulse.api")
 
 
@@ -32,11 +48,44 @@ class Door:
         self.rates = Rates()
         self.reservations = Reservations()
         self.publisher = Publisher()
+        self.readiness = Readiness()
+        api = load_settings().api
+        self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.running = Running()
+        self.lookups = Turns(
+            "requests with a key that is not known",
+            running=4,
+            running_of_one=2,
+            waiting_of_one=api.max_waiting,
+            seconds=api.wait_seconds,
+        )
+        """By key or, where that is new, by address: whoever tries keys waits for himself."""
+        self.turns = {
+            kind: Turns(
+                kind.value,
+                running=running,
+                running_of_one=max(1, running // 2),
+                waiting_of_one=api.max_waiting,
+                seconds=api.wait_seconds,
+            )
+            for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
+        }
+        self._opened: dict[str, None] = {}
+        """Keys that were in force, in the order of their first use."""
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
         """Note that a key was used; written down every few seconds."""
         self._used[tenant_id][key_id] = datetime.now(UTC)
+        self._opened[key_id] = None
+        if len(self._opened) > MAX_KEYS:
+            self._opened.pop(next(iter(self._opened)))
+
+    def asking(self, request: Request, key_id: str) -> str:
+        """In whose line a look-up waits: of a key that was in force before, else of an address."""
+        if key_id in self._opened or request.client is None:
+            return key_id
+        return request.client.host
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -54,6 +103,8 @@ class Door:
             await self._write_used()
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.views.stop)
+            await asyncio.to_thread(self.readiness.stop)
+            await asyncio.to_thread(self.running.stop)
 
     async def _touch_keys(self) -> None:
         while True:

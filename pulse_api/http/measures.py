@@ -17,6 +17,11 @@ REJECTED = Counter(
 )
 IN_FLIGHT = Gauge("pulse_collect_events_in_flight", "Events that the broker has not acknowledged yet.")
 
+CONNECTIONS = Gauge("pulse_http_connections", "Connections that are open.")
+CONNECTIONS_REFUSED = Counter(
+    "pulse_http_connections_refused", "Connections ended for a limit of theirs.", ["reason"]
+)
+
 
 def answered(method: str, route: str, status: int, seconds: float) -> None:
     """Count one request."""

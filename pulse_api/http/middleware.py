@@ -8,10 +8,13 @@ import re
 import time
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_api.http import logs, measures
 
+GONE = 499
+"""In log and measures: the client left before its request had come. Nobody gets this answer."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -55,6 +58,8 @@ class Envelope:
 
         try:
             await self._app(scope, bounded, answered)
+        except ClientDisconnect:
+            status = GONE
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "unknown")  # its template: no ids, few values

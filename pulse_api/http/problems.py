@@ -62,17 +62,22 @@ class ProblemError(Exception):
         self.more = more
 
 
-def response(request: Request, problem: ProblemError) -> Response:
-    """The answer to a request that ends with a problem."""
-    document: dict[str, Any] = {
+def document(problem: ProblemError, request_id: str) -> bytes:
+    """The problem document."""
+    members: dict[str, Any] = {
         "type": f"urn:pulse:problem:{problem.kind}",
         "title": problem.kind.replace("-", " ").capitalize(),
         "status": problem.status,
         "detail": problem.detail,
         "fix": problem.fix,
-        "request_id": request.state.request_id,
+        "request_id": request_id,
     }
-    content = orjson.dumps(document | problem.more, default=str)
+    return orjson.dumps(members | problem.more, default=str)
+
+
+def response(request: Request, problem: ProblemError) -> Response:
+    """The answer to a request that ends with a problem."""
+    content = document(problem, request.state.request_id)
     return Response(content, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
@@ -183,6 +188,6 @@ _DESCRIPTIONS = {
     413: "The body, as sent or decompressed, is too large.",
     415: "The body's media type or encoding is not taken.",
     422: "The request can be read, but is wrong: `detail` says where.",
-    429: "A quota or a rate of the tenant is used up; see Retry-After.",
+    429: "A quota or a rate is used up, or too many requests wait already; see Retry-After.",
     503: "A service behind Pulse does not answer, or is slow: try again after Retry-After.",
 }

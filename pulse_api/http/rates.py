@@ -1,5 +1,6 @@
 """Rates per tenant, as token buckets that hold one second's worth."""
 
+import threading
 import time
 from dataclasses import dataclass
 from uuid import UUID
@@ -16,9 +17,10 @@ class _Bucket:
 
 
 class Rates:
-    """Use from one thread."""
+    """Use from any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._buckets: dict[tuple[UUID, str], _Bucket] = {}
 
     def take(self, tenant_id: UUID, kind: str, count: int, per_second: float) -> float:
@@ -28,12 +30,16 @@ class Rates:
         """
         if not limited(per_second):
             return 0.0
+        with self._lock:
+            return self._take((tenant_id, kind), count, per_second)
+
+    def _take(self, whose: tuple[UUID, str], count: int, per_second: float) -> float:
         now, capacity = time.monotonic(), max(1.0, per_second)
-        bucket = self._buckets.get((tenant_id, kind))
+        bucket = self._buckets.get(whose)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 self._buckets.pop(next(iter(self._buckets)))
-            bucket = self._buckets[tenant_id, kind] = _Bucket(capacity, now)
+            bucket = self._buckets[whose] = _Bucket(capacity, now)
         bucket.tokens = min(capacity, bucket.tokens + (now - bucket.filled_at) * per_second)
         bucket.filled_at = now
         needed = min(float(count), capacity)

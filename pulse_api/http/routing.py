@@ -1,15 +1,21 @@
-"""Routers whose request bodies are decoded as the pipeline decodes events."""
+"""Routers that know who asks before they read a body, and decode it as the pipeline decodes events."""
 
 from collections.abc import Callable, Coroutine
+from inspect import iscoroutinefunction
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from pulse_api.http.door import door
+from pulse_api.http.auth import Gate, Principal
+from pulse_api.http.collect.body import received
+from pulse_api.http.door import Kind, door
+from pulse_api.http.turns import Whom
 
 SAFE = ("GET", "HEAD", "OPTIONS")
+MAX_BYTES = 1024 * 1024
+"""Of a body that is no events: four times the largest schema."""
 
 
 class _ExactRequest(Request):
@@ -20,19 +26,43 @@ class _ExactRequest(Request):
 
 
 class _ExactRoute(APIRoute):
+    kind = Kind.OTHER
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        needed: list[object] = [dependency.call for dependency in self.dependant.dependencies]
+        gates: list[Gate] = [call for call in needed if isinstance(call, Gate)]
+        if iscoroutinefunction(self.endpoint) and not gates:  # it takes no thread
+            return handler
 
         async def exactly(request: Request) -> Response:
-            response = await handler(_ExactRequest(request.scope, request.receive))
+            for gate in gates:
+                await gate.open(request)
+            exact, here, whom = _ExactRequest(request.scope, request.receive), door(request), _whom(request)
+            with here.held.of(whom) as holding:
+                if self.body_field is not None:
+                    exact._body = await received(exact, MAX_BYTES, holding)
+                # Only now: a body that is slow to come keeps nobody from his turn.
+                async with here.turns[self.kind].take(whom):
+                    response = await handler(exact)
             if request.method not in SAFE:
                 # What this caller changed holds for its very next request; others hear of it by Postgres.
-                door(request).views.forget(getattr(request.state, "tenant_id", None))
+                here.views.forget(getattr(request.state, "tenant_id", None))
             return response
 
         return exactly
 
 
-def resource(tag: str, prefix: str = "") -> APIRouter:
-    """A router for the endpoints of one resource."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=_ExactRoute)
+class _PreviewRoute(_ExactRoute):
+    kind = Kind.PREVIEW
+
+
+def _whom(request: Request) -> Whom:
+    caller = getattr(request.state, "caller", None)
+    return caller.tenant.tenant_id if isinstance(caller, Principal) else None
+
+
+def resource(tag: str, prefix: str = "", kind: Kind = Kind.OTHER) -> APIRouter:
+    """A router for the endpoints of one resource, which take turns with others of their kind."""
+    route_class = _PreviewRoute if kind is Kind.PREVIEW else _ExactRoute
+    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class)

@@ -1,14 +1,78 @@
-"""`python -m pulse_api.http.server`: the app under uvicorn, with the addresses of the settings."""
+"""`python -m pulse_api.http.server`: the app under uvicorn, with the addresses of the settings.
 
+A second port serves what watches Pulse, and nothing else: however full the first one is, it answers.
+"""
+
+import asyncio
 import gc
+import resource
+import socket
+from functools import partial
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from pulse_api.http import logs
 from pulse_api.http.app import create_app
-from pulse_resources.settings import load_settings
+from pulse_api.http.connections import BoundedProtocol, Connections
+from pulse_resources.settings import ApiSettings, load_settings
 
 GRACE_S = 15
+WATCHED = frozenset({"/healthz", "/readyz", "/metrics"})
+MAX_WATCHERS = 32
+"""Connections of the second port, in all and of one address."""
+OTHER_FILES = 1_000
+"""File descriptors that are no client's: Kafka, Postgres, the object store."""
+
+
+class Server(uvicorn.Server):
+    """Serves an app on the ports of the settings, within their limits."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        connections = Connections(settings, settings.max_connections, settings.max_connections_per_address)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                loop="uvloop",
+                http=partial(BoundedProtocol, connections=connections),  # type: ignore[arg-type]
+                ws="none",
+                access_log=False,
+                proxy_headers=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=settings.keep_alive_seconds,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._settings = settings
+        self._watchers = Connections(settings, MAX_WATCHERS, MAX_WATCHERS)
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if port := self._settings.health_port:
+            loop = asyncio.get_running_loop()
+            self.servers.append(await loop.create_server(self._watcher, self._settings.host, port))
+
+    def _watcher(self) -> BoundedProtocol:
+        protocol = BoundedProtocol(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            connections=self._watchers,
+        )
+        protocol.app = partial(_watched, protocol.app)
+        return protocol
+
+
+async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Of the app what watches Pulse; everything else is not there."""
+    if scope["path"] not in WATCHED:
+        scope["path"] = "/not-on-this-port"
+    await app(scope, receive, send)
 
 
 def main() -> None:
@@ -16,24 +80,20 @@ def main() -> None:
     logs.configure()
     settings = load_settings().api
     app = create_app()
+    _allow_files(settings.max_connections + OTHER_FILES)
     # What is there now stays: a collector that visits it again and again doubles the cost of a request.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        access_log=False,
-        proxy_headers=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-        limit_concurrency=1_000,
-    )
+    Server(app, settings).run()
+
+
+def _allow_files(count: int) -> None:
+    """Have this process open so many files, as far as it may: a server without any left answers nobody."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,11 @@ def url(settings: Settings) -> str:
     return http_url(settings.api.host, settings.api.port)
 
 
+def health_url(settings: Settings) -> str:
+    """Where it says how it is, however full its own port is."""
+    return http_url(settings.api.host, settings.api.health_port or settings.api.port)
+
+
 def service(layout: Layout, settings: Settings) -> Service:
     return Service(
         name="api",
@@ -20,5 +25,5 @@ def service(layout: Layout, settings: Settings) -> Service:
         command=python(MODULE),
         env={"MALLOC_ARENA_MAX": "2"},
         needs=("postgres", "kafka", "minio"),
-        ready=responds(f"{url(settings)}/readyz"),
+        ready=responds(f"{health_url(settings)}/readyz"),
     )

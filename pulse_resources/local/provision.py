@@ -31,12 +31,14 @@ _DEFAULT_PORTS = {
     "minio": 9000,
     "spark": 15002,
     "api": 8000,
+    "api_health": 8001,
     "webserver": 3000,
     "code_server": 4000,
 }
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
     "api": "PULSE_API__PORT",
+    "api_health": "PULSE_API__HEALTH_PORT",
     "webserver": "PULSE_DAGSTER__WEBSERVER_PORT",
     "code_server": "PULSE_DAGSTER__CODE_SERVER_PORT",
 }
@@ -108,7 +110,7 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
         "local": local,
         # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
         "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
-        "api": {"port": port["api"]},
+        "api": {"port": port["api"], "health_port": port["api_health"]},
         "dagster": {"webserver_port": port["webserver"], "code_server_port": port["code_server"]},
     }
     if "postgres" not in given:

@@ -1,16 +1,23 @@
-"""A request's body as bytes: read and decompressed within the limits, whatever it claims to be."""
+"""A request's body as bytes: received and decompressed within the limits, whatever it claims to be."""
 
 import zlib
 from collections.abc import Callable
 
 import zstandard
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from pulse_api.http.collect.held import Holding
 from pulse_api.http.problems import ProblemError
+from pulse_resources.settings import ApiSettings
 
 GZIP_WINDOW = 31
+GZIP_PIECE = 16 * 1024
+"""Bytes given to a decoder at a time: what lies beyond the end of a member is copied with each of them."""
 ZSTD_WINDOW = 8 * 1024 * 1024
 """Bytes that a decoder must be ready to keep, by RFC 9659; more are not taken."""
+FREE_BYTES = 2 * 1024 * 1024
+"""A body may have so many, however little it was compressed to."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -20,60 +27,107 @@ def too_large(limit: int) -> ProblemError:
         413,
         "too-large",
         f"a body may have {limit:,} bytes, also decompressed",
-        fix="Send fewer events at a time",
+        fix="Send less at a time",
     )
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The whole body, decompressed.
+async def received(request: Request, most: int, holding: Holding) -> bytes:
+    """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes."""
+    if int(request.headers.get("content-length", 0)) > most:  # the server has seen that it is a number
+        raise too_large(most)
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > most:
+            raise too_large(most)
+        holding.add(len(piece))
+        pieces.append(piece)
+    return b"".join(pieces)
 
-    Raises:
-        ProblemError: 413 beyond `limit` bytes, 415 for an unknown encoding, 400 for a broken one.
-    """
-    body = await request.body()  # the middleware has bounded it
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+
+def encoding_of(headers: Headers) -> str | None:
+    """How the body is compressed; None where it is not. Raises ProblemError: 415 for an unknown encoding."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
-        return body
-    decompress = _DECOMPRESS.get(encoding)
-    if decompress is None:
+        return None
+    if encoding not in _DECOMPRESS:
         raise ProblemError(
             415,
             "unsupported-encoding",
             f"the encoding {encoding[:50]!r} is not taken",
             headers={"Accept-Encoding": ", ".join(_DECOMPRESS)},
         )
+    return encoding
+
+
+def decompress(body: bytes, encoding: str, limits: ApiSettings) -> bytes:
+    """The body as it was before it was compressed.
+
+    Raises:
+        ProblemError: 413 beyond a limit, 400 for a broken encoding.
+    """
     try:
-        return decompress(body, limit)
+        return _DECOMPRESS[encoding](body, limits)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise ProblemError(400, "malformed", f"the body is not valid {encoding}: {error}") from error
 
 
-def _gunzip(body: bytes, limit: int) -> bytes:
-    """All members of a gzip file; one of them after the other never grows beyond the limit."""
+def _gunzip(body: bytes, limits: ApiSettings) -> bytes:
+    """All members of a gzip file, none of which needs to hold less than an event."""
+    most = _most(body, limits)
     parts: list[bytes] = []
-    size = 0
-    while body:
-        member = zlib.decompressobj(GZIP_WINDOW)
-        part = member.decompress(body, limit + 1 - size)
-        size += len(part)
-        if size > limit:
-            raise too_large(limit)
-        if not member.eof:
-            raise EOFError("it ends too early")
-        parts.append(part)
-        body = member.unused_data
-        if body and not body.startswith(_GZIP_MAGIC):
+    members = size = at = 0
+    rest = memoryview(body)
+    while at < len(body):
+        members += 1
+        if members > limits.max_events:
+            raise ProblemError(
+                413,
+                "too-large",
+                f"a body may have {limits.max_events:,} gzip members",
+                fix="Compress the events of a request together",
+            )
+        if members > 1 and not body.startswith(_GZIP_MAGIC, at):
             raise EOFError("something follows it")
+        member = zlib.decompressobj(GZIP_WINDOW)
+        while not member.eof:
+            piece = rest[at : at + GZIP_PIECE]
+            if not piece:
+                raise EOFError("it ends too early")
+            part = member.decompress(piece, most + 1 - size)
+            size += len(part)
+            if size > most:
+                raise _inflated(most, limits)
+            parts.append(part)
+            at += len(piece) - len(member.unused_data)
     return b"".join(parts)
 
 
-def _unzstd(body: bytes, limit: int) -> bytes:
+def _unzstd(body: bytes, limits: ApiSettings) -> bytes:
+    most = _most(body, limits)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     reader = decompressor.stream_reader(body, read_across_frames=True)
-    content = reader.read(limit + 1)
-    if len(content) > limit:
-        raise too_large(limit)
+    content = reader.read(most + 1)
+    if len(content) > most:
+        raise _inflated(most, limits)
     return content
 
 
-_DECOMPRESS: dict[str, Callable[[bytes, int], bytes]] = {"gzip": _gunzip, "zstd": _unzstd}
+def _most(body: bytes, limits: ApiSettings) -> int:
+    """Bytes that this body may have after decompression."""
+    return min(limits.max_body_bytes, FREE_BYTES + limits.max_compression * len(body))
+
+
+def _inflated(most: int, limits: ApiSettings) -> ProblemError:
+    if most == limits.max_body_bytes:
+        return too_large(most)
+    return ProblemError(
+        413,
+        "too-large",
+        f"the body is compressed more than {limits.max_compression} times",
+        fix="Send it less compressed, or not at all",
+    )
+
+
+_DECOMPRESS: dict[str, Callable[[bytes, ApiSettings], bytes]] = {"gzip": _gunzip, "zstd": _unzstd}

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from pulse_api.http.collect import values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.event import suspicious
 
@@ -31,19 +32,20 @@ def is_binary(headers: Mapping[str, str]) -> bool:
     return "ce-specversion" in headers
 
 
-def of_headers(headers: Mapping[str, str], data: Any) -> dict[str, Any]:
+def of_headers(headers: Mapping[str, str], data: Any, max_values: int) -> dict[str, Any]:
     """The event of a request in binary mode."""
     attributes: dict[str, Any] = {
         name[len(PREFIX) :]: unquote(value) for name, value in headers.items() if name.startswith(PREFIX)
     }
-    return to_event(attributes | {"data": data})
+    return to_event(attributes | {"data": data}, max_values)
 
 
-def to_event(cloud: Any) -> dict[str, Any]:
+def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     """The event that a CloudEvent is; its data are judged later.
 
     Raises:
-        ProblemError: 400 when it is no CloudEvent of version 1.0.
+        ProblemError: 400 when it is no CloudEvent of version 1.0, 413 when its data_base64 hold too many
+            values.
     """
     if not isinstance(cloud, dict) or cloud.get("specversion") != "1.0":
         raise ProblemError(400, "malformed", "no CloudEvent of specversion 1.0")
@@ -54,7 +56,7 @@ def to_event(cloud: Any) -> dict[str, Any]:
         "event_id": f"{cloud['source']}#{cloud['id']}",
         "dataset": cloud.get("dataset") or cloud["type"].rpartition(".")[2],
         "timestamp": cloud.get("time") or datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-        "data": _data(cloud),
+        "data": _data(cloud, max_values),
         "context": {name: value for name, value in cloud.items() if name not in _PLACED},
     }
     trace = str(cloud.get("traceparent", "")).split("-")
@@ -63,11 +65,12 @@ def to_event(cloud: Any) -> dict[str, Any]:
     return event
 
 
-def _data(cloud: Mapping[str, Any]) -> Any:
+def _data(cloud: Mapping[str, Any], max_values: int) -> Any:
     if "data_base64" not in cloud:
         return cloud.get("data")
     try:
         content = base64.b64decode(cloud["data_base64"], validate=True)
+        values.bound(content, max_values)
         decoded = orjson.loads(content)
         return json.loads(content) if suspicious(content) else decoded
     except (TypeError, ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pulse_api.http.collect import cloudevents
+from pulse_api.http.collect import cloudevents, values
 from pulse_api.http.problems import ProblemError
 from pulse_pipelines.domain.event import nesting, suspicious
 
@@ -31,23 +31,27 @@ class Item(NamedTuple):
     """Whether it is known that nothing in it is suspicious."""
 
 
-def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth: int) -> list[Item]:
+def split(
+    body: bytes, headers: Mapping[str, str], *, max_events: int, max_values: int, max_depth: int
+) -> list[Item]:
     """The events of a body, in order.
 
     Raises:
         ProblemError: 400 for what is not JSON or too deep, 415 for another media type, 413 for too many.
     """
+    values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers):
-        items = [_anew(cloudevents.of_headers(headers, _exact(body, max_depth)))]
+        items = [_anew(cloudevents.of_headers(headers, _exact(body, max_depth), max_values))]
     elif media_type == CLOUDEVENT:
-        items = [_anew(cloudevents.to_event(_exact(body, max_depth)))]
+        items = [_of_cloud(_exact(body, max_depth), max_values)]
     elif media_type == CLOUDEVENTS:
-        items = [_anew(cloudevents.to_event(entry)) for entry in _array(body, max_depth)]
+        entries = _counted(_array(body, max_depth), max_events)
+        items = [_of_cloud(entry, max_values) for entry in entries]
     elif media_type in LINES:
-        items = [Item(line) for line in body.split(b"\n") if line.strip()]
+        items = [Item(line) for line in _lines(body, max_events) if line.strip()]
     elif media_type == JSON:
-        items = _json(body, max_depth)
+        items = _json(body, max_events, max_depth)
     else:
         raise ProblemError(
             415,
@@ -57,19 +61,42 @@ def split(body: bytes, headers: Mapping[str, str], *, max_events: int, max_depth
         )
     if not items:
         raise ProblemError(400, "malformed", "the body holds no event")
-    if len(items) > max_events:
-        detail = f"{len(items):,} events, a request may have {max_events:,}"
-        raise ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
     return items
 
 
-def _json(body: bytes, max_depth: int) -> list[Item]:
+def _counted(events: list[Any], most: int) -> list[Any]:
+    """These events, unless there are too many: counted before anything is made of them."""
+    if len(events) > most:
+        raise _too_many(len(events), "events", most)
+    return events
+
+
+def _lines(body: bytes, most: int) -> list[bytes]:
+    """The lines of a body; blank ones count, too, where there are too many."""
+    if (breaks := body.count(b"\n")) > most:  # the last line may end with one
+        raise _too_many(breaks, "lines", most)
+    return body.split(b"\n")
+
+
+def _too_many(count: int, what: str, most: int) -> ProblemError:
+    detail = f"{count:,} {what}, a request may have {most:,}"
+    return ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
+
+
+def _json(body: bytes, max_events: int, max_depth: int) -> list[Item]:
     decoded = _decoded(body)
     if not isinstance(decoded, list):
         return [Item(body, decoded)]
+    _counted(decoded, max_events)
     if suspicious(body):
         return [_anew(element) for element in _exact(body, max_depth)]
     return [_anew(element, plain=True) for element in decoded]
+
+
+def _of_cloud(cloud: Any, max_values: int) -> Item:
+    item = _anew(cloudevents.to_event(cloud, max_values))
+    # What base64 hides was not counted with the body: of many events no two are decoded at a time.
+    return Item(item.payload) if "data_base64" in cloud else item
 
 
 def _array(body: bytes, max_depth: int) -> list[Any]:

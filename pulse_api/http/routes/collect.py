@@ -1,13 +1,17 @@
 """POST /v1/collect: events in, acknowledged by the broker before the answer."""
 
+from functools import partial
 from typing import Any, Literal
+from uuid import UUID
 
 from fastapi import Request, Response, Security
 from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
 
 from pulse_api.http import measures
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect.held import Holding
 from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
 from pulse_api.http.collect.verdicts import Verdicts, judge_all
@@ -20,6 +24,8 @@ from pulse_resources.settings import load_settings
 
 router = resource("collect")
 PATH = "/v1/collect"
+USUAL_COMPRESSION = 8
+"""How many times as large an honest body becomes, about."""
 
 
 class Verdict(BaseModel):
@@ -116,17 +122,14 @@ async def collect(request: Request) -> Response:
     counts once against the month's quota.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
-    settings, here = load_settings(), door(request)
-    content = await bodies.read(request, settings.api.max_body_bytes)
-    items = split(
-        content,
-        request.headers,
-        max_events=settings.api.max_events,
-        max_depth=settings.ingest.max_event_depth,
-    )
-    verdicts = judge_all(principal.cached.judge, items)
-    if verdicts.outgoing:
-        await _publish(here, principal, verdicts)
+    here = door(request)
+    tenant_id = principal.tenant.tenant_id
+    with here.held.of(tenant_id) as holding:
+        content = await _content(request, here, tenant_id, holding)
+        judging = partial(_judged, here, principal, content, request.headers)
+        verdicts = await here.running.run(tenant_id, len(content), judging)
+        if verdicts.outgoing:
+            await _publish(here, principal, verdicts)
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
     if verdicts.refused and not verdicts.outgoing:
@@ -137,9 +140,32 @@ async def collect(request: Request) -> Response:
     return Response(verdicts.document(), status, media_type=JSON)
 
 
+async def _content(request: Request, here: Door, tenant_id: UUID, holding: Holding) -> bytes:
+    """The body, decompressed."""
+    limits, encoding = load_settings().api, bodies.encoding_of(request.headers)
+    content = await bodies.received(request, limits.max_body_bytes, holding)
+    if encoding is not None:
+        work = partial(bodies.decompress, content, encoding, limits)
+        content = await here.running.run(tenant_id, USUAL_COMPRESSION * len(content), work)
+        holding.add(len(content))
+    return content
+
+
+def _judged(here: Door, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
+    settings = load_settings()
+    items = split(
+        content,
+        headers,
+        max_events=settings.api.max_events,
+        max_values=settings.api.max_values,
+        max_depth=settings.ingest.max_event_depth,
+    )
+    take(here, principal.cached, "events", len(items), principal.cached.view.limits.events_per_second)
+    return judge_all(principal.cached.judge, items)
+
+
 async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:
     tenant, limits, count = principal.tenant, principal.cached.view.limits, len(verdicts.outgoing)
-    take(here, principal.cached, "events", count, limits.events_per_second)
     maximum = limits.max_records_per_month
     reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)
     if reserved is None:

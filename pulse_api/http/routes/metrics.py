@@ -22,7 +22,7 @@ async def _scraper(request: Request) -> None:
     summary="Metrics",
     dependencies=[Security(OPERATOR_KEY), Depends(_scraper)],
     response_class=Response,
-    responses=documented(401) | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses=documented(401, 429, 503) | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics() -> Response:
     """Everything that Pulse measures, in Prometheus' text format.

@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
+from pulse_api.http.door import Kind
 from pulse_api.http.models import DatasetSlug, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
@@ -16,7 +17,7 @@ from pulse_pipelines.lake.formats import ARROW, CSV, FORMATS, JSON
 from pulse_pipelines.lake.preview import MAX_LIMIT
 from pulse_pipelines.lake.preview import preview as read_preview
 
-router = resource("preview", "/v1/datasets/{slug}")
+router = resource("preview", "/v1/datasets/{slug}", Kind.PREVIEW)
 
 DEFAULT_LIMIT = 100
 MAX_SNAPSHOTS = 10_000

@@ -53,14 +53,14 @@ def _info(tenant: Tenant) -> TenantInfo:
 
 
 @router.post(
-    "", status_code=201, summary="Create a tenant", responses=documented(400, 401, 409, 413, 422, 503)
+    "", status_code=201, summary="Create a tenant", responses=documented(400, 401, 409, 413, 422, 429, 503)
 )
 def create(operator: Operator, body: NewTenant) -> TenantInfo:
     """Register a tenant and create its topics."""
     return _info(registry.create_tenant(body.slug, body.name))
 
 
-@router.get("", summary="List tenants", responses=documented(401, 503))
+@router.get("", summary="List tenants", responses=documented(401, 429, 503))
 def list_all(operator: Operator) -> TenantList:
     """All tenants by slug."""
     return TenantList(tenants=[_info(tenant) for tenant in registry.list_tenants()])
@@ -70,7 +70,7 @@ def list_all(operator: Operator) -> TenantList:
     "/{tenant}/keys",
     status_code=201,
     summary="Issue a key of a tenant",
-    responses=documented(400, 401, 404, 413, 422, 503),
+    responses=documented(400, 401, 404, 413, 422, 429, 503),
 )
 def create_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyInfo:
     """Issue a key; the answer is the only place where it is ever shown."""
@@ -78,13 +78,13 @@ def create_key(operator: Operator, tenant: TenantSlug, body: NewKey) -> NewKeyIn
     return issued(keys.issue_key(owner, body.name, body.scopes, expiry(body.expires_in_days)))
 
 
-@router.get("/{tenant}/limits", summary="Limits in force", responses=documented(401, 404, 422, 503))
+@router.get("/{tenant}/limits", summary="Limits in force", responses=documented(401, 404, 422, 429, 503))
 def get_limits(operator: Operator, tenant: TenantSlug) -> LimitInfo:
     """The tenant's own limits, or the installation's defaults where it has none."""
     return limit_info(quotas.find_limits(registry.find_tenant(tenant)))
 
 
-@router.put("/{tenant}/limits", summary="Set limits", responses=documented(400, 401, 404, 413, 422, 503))
+@router.put("/{tenant}/limits", summary="Set limits", responses=documented(400, 401, 404, 413, 422, 429, 503))
 def set_limits(operator: Operator, tenant: TenantSlug, body: NewLimits) -> LimitInfo:
     """Set all limits of a tenant; they hold from the next request on."""
     limits = Limits(

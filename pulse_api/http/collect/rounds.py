@@ -1,0 +1,98 @@
+"""Rounds of the event loop: in each a tenant's requests have some milliseconds of it, the rest wait.
+
+Without them who sends over two hundred connections has two hundred times the share of who sends over one.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+from pulse_api.http.turns import busy
+
+Result = TypeVar("Result")
+ROUND_S = 0.01
+"""What a tenant may use of one round before the next of its requests waits for another."""
+DEAR_S = 0.03
+"""A request that takes longer is dear ..."""
+REMEMBERED_S = 10.0
+"""... which is remembered so long."""
+MAX_WAITING = 1_000
+
+
+@dataclass
+class _Part:
+    """What one tenant uses of the loop."""
+
+    used_s: float = 0.0
+    """In this round."""
+    last_s: float = ROUND_S
+    """By the last request."""
+    waiting: "deque[asyncio.Future[None]]" = field(default_factory=deque)
+
+
+class Rounds:
+    """Use from the event loop."""
+
+    def __init__(self) -> None:
+        self._parts: dict[UUID, _Part] = {}
+        self._dear_until: dict[UUID, float] = {}
+        self._going_on = False
+        """Whether the next round is on its way."""
+
+    async def run(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
+        """Do something that does not await, once the tenant has a part of the round left.
+
+        Raises:
+            ProblemError: 429, too many requests of the tenant wait.
+        """
+        part = self._parts.get(tenant_id)
+        if part is not None and (part.used_s >= ROUND_S or part.waiting):
+            await self._turn(part)
+        part = self._parts.setdefault(tenant_id, _Part())
+        self._go_on()
+        began = time.thread_time()  # what other threads took meanwhile is not this tenant's
+        try:
+            return work()
+        finally:
+            part.last_s = max(time.thread_time() - began, 1e-6)
+            part.used_s += part.last_s
+            if part.last_s > DEAR_S:
+                self._dear_until[tenant_id] = time.monotonic() + REMEMBERED_S
+
+    def dear(self, tenant_id: UUID) -> bool:
+        """Whether one of the tenant's requests was dear of late."""
+        until = self._dear_until.get(tenant_id)
+        if until is not None and until < time.monotonic():
+            del self._dear_until[tenant_id]
+        return tenant_id in self._dear_until
+
+    async def _turn(self, part: _Part) -> None:
+        if len(part.waiting) >= MAX_WAITING:
+            raise busy(429, f"{MAX_WAITING:,} requests of the tenant wait already")
+        turn = asyncio.get_running_loop().create_future()
+        part.waiting.append(turn)
+        await turn
+
+    def _go_on(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """Begin a round: of each tenant as many go on as will fill it."""
+        self._going_on = False
+        for tenant_id, part in list(self._parts.items()):
+            if not part.waiting:
+                del self._parts[tenant_id]
+                continue
+            part.used_s = 0.0
+            for _ in range(min(len(part.waiting), max(1, int(ROUND_S / part.last_s)))):
+                turn = part.waiting.popleft()
+                if not turn.done():  # else who waited is gone
+                    turn.set_result(None)
+        if self._parts:
+            self._go_on()

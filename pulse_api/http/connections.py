@@ -1,0 +1,224 @@
+"""Connections within limits: how many there are, of whom, how long each may take, and how much it may send.
+
+uvicorn's own protocol waits for ever for the end of a head or a body, and for who does not read its answer.
+"""
+
+import asyncio
+import math
+import os
+from collections import Counter
+from ipaddress import IPv6Address, IPv6Network
+from typing import Any
+
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pulse_api.http import measures, problems
+from pulse_api.http.problems import ProblemError
+from pulse_resources.settings import ApiSettings
+
+LOOK_S = 1.0
+"""Between two looks at all connections: nobody is late for less than this."""
+CLOSING_S = 5.0
+"""For the last bytes to a peer before its connection is cut."""
+MAX_HEAD_BYTES = 64 * 1024
+MAX_PIPELINED = 16
+"""Requests that wait on one connection for the answers before theirs."""
+_IPV6_PREFIX = 64
+"""Bits of an IPv6 address that one customer has for himself."""
+
+
+class Connections:
+    """The connections of one port, counted by address and looked at every second. Use from the event loop.
+
+    Args:
+        settings: how long a connection may take.
+        most: connections in all; one more is answered with 503.
+        most_per_address: and of one address; 0: no limit.
+    """
+
+    def __init__(self, settings: ApiSettings, most: int, most_per_address: int) -> None:
+        self.settings = settings
+        self._most = most
+        self._most_per_address = most_per_address or most
+        self._open: dict[BoundedProtocol, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self._looking = False
+
+    def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
+        """Count a connection, unless it is one too many: then why."""
+        address = _address(host)
+        if len(self._open) >= self._most:
+            return _busy("connections", f"there are {self._most:,} connections already")
+        if self._by_address[address] >= self._most_per_address:
+            detail = f"there are {self._most_per_address:,} connections from this address already"
+            return _busy("connections-of-address", detail)
+        self._open[connection] = address
+        self._by_address[address] += 1
+        measures.CONNECTIONS.inc()
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        return None
+
+    def remove(self, connection: "BoundedProtocol") -> None:
+        """Forget a connection, if it was counted."""
+        if (address := self._open.pop(connection, None)) is None:
+            return
+        measures.CONNECTIONS.dec()
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._open):
+            connection.look(now)
+        self._looking = bool(self._open)
+        if self._looking:
+            loop.call_later(LOOK_S, self._look)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection that is cut when it is late with what it owes: a head, a body, or reading its answer."""
+
+    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._connections = connections
+        self._limits = connections.settings
+        self._most = 2 * self._limits.max_body_bytes + MAX_HEAD_BYTES
+        """Bytes of one request with all of its framing, whether or not anybody reads them."""
+        self._in_head, self._in_body = True, False
+        self._received = 0
+        self._deadline = self._stalled = math.inf
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.time() + self._limits.head_seconds
+        host = self.client[0] if self.client else ""
+        if (refused := self._connections.add(self, host)) is not None:
+            self._refuse(refused)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.remove(self)
+        super().connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._received += len(data)
+        if self._in_head and self._received > MAX_HEAD_BYTES:
+            detail = f"the headers of a request may have {MAX_HEAD_BYTES:,} bytes"
+            self._refuse(ProblemError(431, "headers-too-large", detail))
+        elif self._received > self._most:
+            self._refuse(
+                ProblemError(413, "too-large", f"a body may have {self._limits.max_body_bytes:,} bytes")
+            )
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ProblemError(400, "malformed", "this is no HTTP request that can be read"))
+
+    @override
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests at once")  # the parser makes a 400 of it
+        self._received = 0
+        self._in_head = True
+        self._deadline = self.loop.time() + self._limits.head_seconds
+
+    @override
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_head, self._in_body = False, True
+        self._deadline = self.loop.time() + self._limits.body_seconds
+
+    @override
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_body = False
+        self._received = 0
+        self._deadline = math.inf
+        if not self.pipeline and self.cycle.response_complete:
+            self._deadline = self.loop.time() + self.timeout_keep_alive
+
+    @override
+    def on_response_complete(self) -> None:
+        last = not self.pipeline
+        super().on_response_complete()
+        if last and not self._in_head and not self._in_body:
+            self._deadline = self.loop.time() + self.timeout_keep_alive
+
+    @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.time() + self._limits.answer_seconds
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled = math.inf
+
+    def look(self, now: float) -> None:
+        """End the connection if it is late."""
+        if now >= self._stalled or (self.transport.is_closing() and now >= self._deadline):
+            self.transport.abort()
+        elif self.transport.is_closing():
+            self._deadline = min(self._deadline, now + CLOSING_S)
+        elif now >= self._deadline:
+            self._deadline = now + CLOSING_S
+            if self._in_body or (self._in_head and self._received):
+                what = "body" if self._in_body else "head"
+                self._refuse(
+                    ProblemError(408, f"{what}-timeout", f"the {what} of the request did not come in time")
+                )
+            else:
+                self.transport.close()
+
+    def _refuse(self, problem: ProblemError) -> None:
+        """Answer, where nothing is being answered yet, and close."""
+        measures.CONNECTIONS_REFUSED.labels(problem.kind).inc()
+        cycle = self.cycle
+        if self._in_head:
+            free = cycle is None or cycle.response_complete
+        else:
+            free = cycle is not None and not cycle.response_started
+        if free and not self.pipeline:
+            self.transport.write(_raw(problem))
+        self.transport.close()
+
+
+def _raw(problem: ProblemError) -> bytes:
+    """An answer for who did not get as far as the app."""
+    content = problems.document(problem, os.urandom(8).hex())
+    headers = {
+        "Content-Type": problems.MEDIA_TYPE,
+        "Content-Length": str(len(content)),
+        "Connection": "close",
+    } | problem.headers
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + content
+
+
+def _busy(kind: str, detail: str) -> ProblemError:
+    return ProblemError(
+        503,
+        f"too-many-{kind}",
+        detail,
+        fix="Send many requests over one connection, and close those that you do not need",
+        headers={"Retry-After": "1"},
+    )
+
+
+def _address(host: str) -> str:
+    """Whom a connection counts for: an IPv4 address, or a network of IPv6, where everybody has many."""
+    if ":" not in host:
+        return host
+    address = IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((int(address), _IPV6_PREFIX), strict=False))

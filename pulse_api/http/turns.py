@@ -1,0 +1,117 @@
+"""Turns: work that takes a share of the machine runs some at a time, and the tenants take turns.
+
+Whoever asks for much waits for himself, and has his answer at once when too much of his waits already.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from pulse_api.http.problems import RETRY_S, ProblemError
+
+Whom = UUID | str | None
+"""A tenant; None: the operators. A key or an address, where no tenant is known yet."""
+
+
+class Turns:
+    """Use from the event loop.
+
+    Args:
+        what: of which there are so many, in the plural: "previews".
+        running: at a time.
+        running_of_one: at a time of one tenant.
+        waiting_of_one: of one tenant; one more is refused at once.
+        seconds: that one waits for its turn.
+    """
+
+    def __init__(
+        self, what: str, *, running: int, running_of_one: int, waiting_of_one: int, seconds: float
+    ) -> None:
+        self._what = what
+        self._free = running
+        self._running_of_one = running_of_one
+        self._waiting_of_one = waiting_of_one
+        self._seconds = seconds
+        self._running: Counter[Whom] = Counter()
+        self._waiting: dict[Whom, deque[asyncio.Future[None]]] = {}
+        """In the order of their turns."""
+
+    @asynccontextmanager
+    async def take(self, whom: Whom) -> AsyncIterator[None]:
+        """The caller's turn is while the block runs.
+
+        Raises:
+            ProblemError: 429, too many of the caller wait; 503, its turn did not come in time.
+        """
+        await self._begin(whom)
+        try:
+            yield
+        finally:
+            self._end(whom)
+
+    async def _begin(self, whom: Whom) -> None:
+        line = self._waiting.setdefault(whom, deque())
+        if len(line) >= self._waiting_of_one:
+            raise busy(429, f"{len(line)} {self._what} of yours wait for their turn already")
+        turn = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        self._next()
+        if turn.done():
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                await turn
+        except TimeoutError:
+            self._leave(whom, turn)
+            detail = f"of the {self._what}, this one's turn did not come in {self._seconds:g} s"
+            raise busy(503, detail) from None
+        except BaseException:  # who waited is gone
+            self._leave(whom, turn)
+            raise
+
+    def _leave(self, whom: Whom, turn: "asyncio.Future[None]") -> None:
+        if not turn.cancelled():  # it came at the same moment
+            self._end(whom)
+            return
+        line = self._waiting.get(whom, deque())
+        if turn in line:
+            line.remove(turn)
+        if not line:
+            self._waiting.pop(whom, None)
+
+    def _end(self, whom: Whom) -> None:
+        self._free += 1
+        self._running[whom] -= 1
+        if not self._running[whom]:
+            del self._running[whom]
+        if (line := self._waiting.pop(whom, None)) is not None:
+            self._waiting[whom] = line  # behind all others, who came meanwhile, too
+        self._next()
+
+    def _next(self) -> None:
+        """Let begin whose turn it is: one of each tenant, before anybody's next."""
+        while self._free:
+            able = [whom for whom in self._waiting if self._running[whom] < self._running_of_one]
+            if not able:
+                return
+            whom, line = able[0], self._waiting.pop(able[0])
+            turn = line.popleft()
+            if line:
+                self._waiting[whom] = line
+            if not turn.cancelled():
+                turn.set_result(None)
+                self._free -= 1
+                self._running[whom] += 1
+
+
+def busy(status: int, detail: str) -> ProblemError:
+    """Too much is asked at a time."""
+    return ProblemError(
+        status,
+        "busy",
+        detail,
+        fix="Send fewer requests at a time, and this one again after Retry-After",
+        headers={"Retry-After": str(RETRY_S)},
+    )

@@ -1,0 +1,148 @@
+"""One tenant asks for more than it gets: its neighbours, and who watches, do not notice."""
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+import httpx
+import pytest
+from fix_http import Api, Caller, sample
+
+from pulse_api.http import views
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry.view import TenantView, load_view
+from pulse_resources.settings import load_settings
+
+AT_ONCE = 60
+PREVIEW = "/v1/datasets/orders/preview"
+EVERYTHING = (PREVIEW, "/v1/datasets/orders/summary", "/v1/dead-letters", "/v1/datasets", "/v1/usage")
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "work"),
+    [
+        (PREVIEW, "pulse_api.http.routes.preview", "read_preview"),
+        ("/v1/datasets/orders/summary", "pulse_api.http.routes.summary", "read_summary"),
+    ],
+)
+def test_who_asks_sixty_times_at_once_holds_up_himself(
+    api: Api,
+    new_caller: Callable[..., Caller],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    module: str,
+    work: str,
+) -> None:
+    greedy, neighbour = new_caller(), new_caller()
+    real, go_on = getattr(import_module(module), work), threading.Event()
+
+    def endless(tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant == greedy.owner.tenant:
+            go_on.wait(60)
+        return real(tenant, *args, **kwargs)
+
+    monkeypatch.setattr(import_module(module), work, endless)
+    refused, seen = threading.Semaphore(0), Counter[int]()
+
+    def ask(_: int) -> None:
+        answer = greedy.http.get(path)
+        seen[answer.status_code] += 1
+        if answer.status_code == 429:
+            assert (answer.json()["type"], answer.headers["retry-after"]) == ("urn:pulse:problem:busy", "1")
+            refused.release()
+
+    settings = load_settings().api
+    running = settings.preview_parallelism if path == PREVIEW else settings.parallelism
+    taken = running // 2 + settings.max_waiting
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            asked = threads.map(ask, range(AT_ONCE))
+            for _ in range(AT_ONCE - taken):
+                assert refused.acquire(timeout=30), "it is said at once"
+            assert seen == {429: AT_ONCE - taken}
+            for other in EVERYTHING:
+                assert neighbour.http.get(other).status_code == 200
+            for watched in ("/healthz", "/readyz"):
+                assert neighbour.http.get(watched).status_code == 200
+            assert neighbour.collect(sample()).status_code == 202
+            assert seen == {429: AT_ONCE - taken}, "all of this while the others still waited"
+        finally:
+            go_on.set()
+        list(asked)
+    assert sum(seen.values()) == AT_ONCE
+    assert seen.keys() <= {200, 429, 503}
+
+
+def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
+    quotas.set_limits(caller.owner.tenant, Limits(events_per_second=10))
+    wrong = [sample(country=7) for _ in range(200)]
+    assert caller.collect(wrong).status_code == 422
+    answer = caller.collect(sample())
+    assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:rate-exceeded")
+    assert int(answer.headers["retry-after"]) > 10
+
+
+def test_who_tries_keys_waits_for_himself(
+    api: Api, new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
+    known, new = new_caller(), new_caller()
+    assert known.collect(sample()).status_code == 202
+    keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key
+    ours = {caller.owner.tenant.tenant_id for caller in (known, new)}
+    looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
+    statuses = Counter[int]()
+
+    def endless(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id not in ours:
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", endless)
+
+    def attempt(_: int) -> None:
+        key = f"pulse_{uuid.uuid4().hex}_{'0' * 12}_{'A' * 43}"
+        status = httpx.post(f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}).status_code
+        statuses[status] += 1
+        if status == 429:
+            refused.release()
+
+    taken = 2 + load_settings().api.max_waiting
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            attempts = threads.map(attempt, range(AT_ONCE))
+            for _ in range(AT_ONCE - taken):
+                assert refused.acquire(timeout=30)
+            assert looks.total() <= 2
+            assert known.collect(sample()).status_code == 202
+            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+            with httpx.Client(base_url=api.url, transport=elsewhere) as client:
+                headers = {"Authorization": f"Bearer {new.key.text}"}
+                assert client.post("/v1/collect", json=sample(), headers=headers).status_code == 202
+        finally:
+            go_on.set()
+        list(attempts)
+    assert statuses.keys() <= {401, 429, 503}
+
+
+@pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])
+def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) -> None:
+    """With its length said, and in chunks that go on for ever."""
+
+    def chunks(read: list[int]) -> Iterator[bytes]:
+        while len(read) < 1_000:
+            read.append(1)
+            yield b" " * 262_144
+
+    read: list[int] = []
+    for content in (b" " * (most + 1), chunks(read)):
+        answer = caller.http.post(path, content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
+    assert len(read) < 1_000, "the server has closed long before"

@@ -1,0 +1,189 @@
+"""Who waits for whom: turns of tenants, rounds of the event loop, bytes in memory. No services."""
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from pulse_api.http.collect import rounds
+from pulse_api.http.collect.held import Held
+from pulse_api.http.collect.rounds import Rounds
+from pulse_api.http.collect.running import SHORT_BYTES, Running
+from pulse_api.http.middleware import GONE, Envelope
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.turns import Turns
+
+A, B, C = (uuid.UUID(int=number) for number in range(3))
+
+
+def turns(**given: Any) -> Turns:
+    limits = {"running": 2, "running_of_one": 1, "waiting_of_one": 4, "seconds": 20.0}
+    return Turns("previews", **limits | given)
+
+
+class Work:
+    """Pieces of work that end when they are told to, and the order in which they began."""
+
+    def __init__(self, of: Turns) -> None:
+        self.turns = of
+        self.began: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def ask(self, *names: str) -> None:
+        """Of the tenant that a name begins with."""
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self.tasks[name] = asyncio.create_task(self._run(name, {"a": A, "b": B, "c": C}[name[0]]))
+        await settle()
+
+    async def _run(self, name: str, whom: uuid.UUID) -> None:
+        async with self.turns.take(whom):
+            self.began.append(name)
+            await self._ends[name].wait()
+
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self._ends[name].set()
+            await settle()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_who_asks_for_much_waits_for_himself() -> None:
+    async def ask() -> None:
+        work = Work(turns())
+        await work.ask("a1", "a2", "a3", "a4", "a5", "a6")
+        assert work.began == ["a1"], "one of its own at a time, also when there is room"
+        assert isinstance(error := work.tasks["a6"].exception(), ProblemError)
+        assert (error.status, error.headers["Retry-After"]) == (429, "1")
+        await work.ask("b1", "b2", "c1", "c2")
+        assert work.began == ["a1", "b1"]
+        await work.end("a1")
+        assert work.began[2:] == ["c1"], "who has waited for his first goes before anybody's next"
+        await work.end("b1", "c1", "a2", "b2")
+        assert work.began[3:] == ["a2", "b2", "c2", "a3"]
+        await work.end("a3", "c2", "a4", "a5")
+        assert work.began[-2:] == ["a4", "a5"]
+        assert not work.turns._waiting
+        assert not work.turns._running
+        assert work.turns._free == 2
+
+    asyncio.run(ask())
+
+
+def test_who_waits_too_long_or_goes_away_is_in_nobodys_way() -> None:
+    async def ask() -> None:
+        work = Work(turns(running=1, seconds=0.05))
+        await work.ask("a1", "a2", "b1", "b2")
+        work.tasks["b1"].cancel()
+        await settle()
+        await asyncio.wait([work.tasks["a2"], work.tasks["b2"]])
+        for name in ("a2", "b2"):
+            assert isinstance(error := work.tasks[name].exception(), ProblemError)
+            assert error.status == 503
+        await work.ask("b3")
+        work.tasks["b3"].cancel()  # in the moment of its turn
+        work._ends["a1"].set()
+        await settle()
+        await work.ask("c1")
+        assert work.began == ["a1", "c1"]
+        await work.end("c1")
+        assert (work.turns._free, work.turns._waiting) == (1, {})
+
+    asyncio.run(ask())
+
+
+def test_a_tenant_has_its_part_of_a_round_however_many_requests_it_has() -> None:
+    async def ask() -> None:
+        here, order = Rounds(), list[uuid.UUID]()
+
+        def work(whom: uuid.UUID, seconds: float) -> Callable[[], None]:
+            def spend() -> None:
+                order.append(whom)
+                until = time.thread_time() + seconds
+                while time.thread_time() < until:
+                    pass
+
+            return spend
+
+        async def run(whom: uuid.UUID, seconds: float) -> None:
+            await here.run(whom, work(whom, seconds))
+
+        flood = [asyncio.create_task(run(A, rounds.ROUND_S)) for _ in range(30)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*(run(B, 0.0) for _ in range(5)))
+        assert order.count(A) <= 3, "in the order in which they came it would be thirty"
+        await asyncio.gather(*flood)
+        assert order.count(A) == 30
+        flood = [asyncio.create_task(run(A, rounds.ROUND_S)) for _ in range(9)]
+        await asyncio.sleep(0)
+        for task in flood[1:5]:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert order.count(A) == 35
+        await settle()
+        assert (here._parts, here._going_on) == ({}, False), "nothing goes on when nothing is left"
+
+    asyncio.run(ask())
+
+
+def test_what_is_long_is_done_in_a_thread_and_so_is_what_follows_what_was_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "DEAR_S", 0.0)
+
+    async def ask() -> None:
+        here = Running()
+        loop = threading.get_ident()
+        try:
+            assert await here.run(A, SHORT_BYTES + 1, threading.get_ident) != loop
+            assert await here.run(A, 100, threading.get_ident) == loop
+            assert await here.run(A, 100, threading.get_ident) != loop, "the one before was dear"
+            assert await here.run(B, 100, threading.get_ident) == loop
+            monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
+            assert not here._rounds.dear(A)
+        finally:
+            here.stop()
+
+    asyncio.run(ask())
+
+
+def test_bodies_in_memory_are_bounded_in_all_and_for_one() -> None:
+    held = Held(100, 60)
+    with held.of(A) as first:
+        first.add(50)
+        with pytest.raises(ProblemError) as too_much, held.of(A) as second:
+            second.add(20)
+        assert too_much.value.status == 429
+        with pytest.raises(ProblemError) as too_much, held.of(B) as other:
+            other.add(55)
+        assert too_much.value.status == 503
+        with held.of(B) as other:
+            other.add(50)
+    assert (held._all, held._by) == (0, {})
+
+
+def test_who_leaves_before_the_body_has_come_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nobody is there")
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    wrapped: Callable[[Scope, Receive, Send], Awaitable[None]] = Envelope(app, 100, log=True)
+    asyncio.run(wrapped(scope, receive, send))
+    assert f'"status":{GONE}' in capfd.readouterr().out
