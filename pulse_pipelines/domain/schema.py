@@ -12,7 +12,8 @@ import orjson
 
 from pulse_pipelines.domain.event import json_pointer, nesting
 from pulse_pipelines.domain.roles import check_roles
-from pulse_pipelines.domain.safety import branches, check_bounds, resolve
+from pulse_pipelines.domain.safety import branches, check_bounds
+from pulse_pipelines.domain.subschemas import resolve
 from pulse_resources.errors import UserError
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
