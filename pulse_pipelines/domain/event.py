@@ -91,6 +91,19 @@ def nesting(payload: bytes) -> int:
     return deepest
 
 
+def values(data: Any) -> int:
+    """How many values there are in a decoded JSON value."""
+    count, pending = 0, [data]
+    while pending:
+        value = pending.pop()
+        count += 1
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return count
+
+
 def unstorable(payload: bytes) -> Rejected | None:
     """Exact check of a suspicious payload: NUL characters and integers beyond 64 bits.
 
