@@ -21,6 +21,7 @@ from pulse_pipelines.domain.subschemas import Node, subschemas
 from pulse_pipelines.domain.weights import BASE, NOTHING, Weight, weights
 from pulse_resources.errors import UserError
 
+ORDINARY_BYTES = 8_192
 NAMED = 3
 """Keywords that a refusal tries to leave out, the heaviest first."""
 
@@ -59,8 +60,8 @@ class Cost:
 
 @lru_cache(maxsize=1024)
 def cost_of(document: str) -> Cost:
-    """The cost of a published document: it never changes."""
-    return cost(orjson.loads(document), Bound().max_bytes)
+    """The cost of a published document, tight for ordinary events: documents never change."""
+    return cost(orjson.loads(document), ORDINARY_BYTES)
 
 
 def cost(document: Mapping[str, Any], max_bytes: int) -> Cost:

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     INVALID_TIMESTAMP = "invalid_timestamp"
     TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
     SCHEMA_VIOLATION = "schema_violation"
+    TOO_EXPENSIVE = "too_expensive"
     UNREPRESENTABLE = "unrepresentable"
     LANDING_FAILED = "landing_failed"
 

@@ -1,9 +1,15 @@
 """What becomes of each event of a request: published to land, published to be dead-lettered, or refused."""
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -12,6 +18,9 @@ from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
+from pulse_resources.settings import load_settings
+
+BREATH_SECONDS = 0.01
 
 
 @dataclass
@@ -37,11 +46,25 @@ class Verdicts:
         )
 
 
-def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
-    """Judge every event of a request, by the clock of now; nothing is published here."""
+async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
+    """Judge every event of a request, by the clock of now; nothing is published here.
+
+    Whatever the events and their schemas are, the event loop goes on within `BREATH_SECONDS` and the time of
+    one event that is judged inline: longer ones are judged aside, one of a tenant at a time.
+    """
     verdicts, now = Verdicts(), datetime.now(UTC)
+    quick = judge.quick(len(items), sum([len(item.payload) for item in items]))
+    began = time.perf_counter()
     for index, item in enumerate(items):
-        verdict = _judge(judge, item, now)
+        if quick:
+            verdict = _judge(judge, item, now)
+        elif len(item.payload) > judge.largest:
+            verdict = await _aside(judge, item, now)
+        else:
+            verdict = _judge(judge, item, now)
+            if time.perf_counter() - began > BREATH_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
         if isinstance(verdict, dict):
             verdicts.outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
             verdicts.accepted += 1
@@ -50,13 +73,27 @@ def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
     return verdicts
 
 
+async def _aside(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
+    async with _turns.setdefault(judge.scope.tenant.tenant_id, asyncio.Lock()):
+        return await asyncio.get_running_loop().run_in_executor(_threads(), _judge, judge, item, now)
+
+
+_turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Their work is to wait for the workers; of their own, so that nobody else waits for them."""
+    return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
+
+
 def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
     if item.event is None:
         verdict = judge.payload(item.payload)
     elif (rejected := judge.undecodable(item.payload)) is not None:
         return refusal(item.event, rejected)
     else:
-        verdict = judge.event(item.event, None if item.plain else item.payload)
+        verdict = judge.event(item.event, item.payload, plain=item.plain)
     if isinstance(verdict, dict):
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):

@@ -124,7 +124,7 @@ async def collect(request: Request) -> Response:
         max_events=settings.api.max_events,
         max_depth=settings.ingest.max_event_depth,
     )
-    verdicts = judge_all(principal.cached.judge, items)
+    verdicts = await judge_all(principal.cached.judge, items)
     if verdicts.outgoing:
         await _publish(here, principal, verdicts)
     reasons = (entry["reason"] for entry in verdicts.notable)
