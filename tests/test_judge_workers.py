@@ -63,10 +63,16 @@ def workers() -> Iterator[JudgeWorkers]:
 
 def test_a_schema_that_may_be_published_has_events_that_are_too_expensive() -> None:
     check_document(json.dumps(DEAR), Bound())
-    assert judge().largest < len(event("x", "dear", a=TINY))
-    assert Judge(Scope(TENANT, (dataset(SCHEMA),)), LIMITS).largest > 50_000, (
-        "ordinary ones are all judged inline"
-    )
+    assert share(judge(), event("x", "dear", a=TINY)) > 1
+    ordinary = Judge(Scope(TENANT, (dataset(SCHEMA),)), LIMITS)
+    assert share(ordinary, b"x" * 50_000) < 1
+    assert ordinary.targets["orders"].checks[None].largest > 50_000
+
+
+def share(judged: Judge, *payloads: bytes) -> float:
+    """Of what is judged inline at most."""
+    each, byte = judged.pace
+    return each * len(payloads) + byte * sum(map(len, payloads))
 
 
 # the drain ---------------------------------------------------------------------------------------
@@ -144,9 +150,8 @@ def test_at_the_door_the_event_loop_goes_on(on_invalid: str) -> None:
 
 def test_many_events_that_may_each_be_judged_at_once_let_others_in_between() -> None:
     judged = judge()
-    payloads = [event(str(n), "dear", a=TINY[: judged.largest // 10]) for n in range(40)]
-    assert len(payloads[0]) <= judged.largest
-    assert not judged.quick(len(payloads), sum(map(len, payloads)))
+    payloads = [event(str(n), "dear", a=TINY[:100]) for n in range(40)]
+    assert share(judged, payloads[0]) < 1 < share(judged, *payloads[:5])
     verdicts, ticks, ended = asyncio.run(beside(judged, payloads, judge()))
     assert (verdicts.accepted, ended) == (40, [1, 0])
     assert ticks >= 5

@@ -6,14 +6,14 @@ The front door, the drain and the replay of dead letters all ask the same judge.
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from pulse_pipelines.domain.cost import Cost, cost_of
+from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import (
     MAX_ID_BYTES,
@@ -93,21 +93,18 @@ class Judge:
         return {dataset.slug: Target(dataset, self.limits) for dataset in self.scope.datasets}
 
     @cached_property
-    def largest(self) -> int:
-        """Bytes of the largest event that is judged in this process, whichever its schema is."""
-        checks = (check for target in self.targets.values() for check in target.checks.values())
-        return min((check.largest for check in checks), default=sys.maxsize)
+    def pace(self) -> tuple[float, float]:
+        """Of what is judged inline: the share that an event may take, and the share of each of its bytes.
 
-    def quick(self, count: int, size: int) -> bool:
-        """Whether so many events of so many bytes in all are judged in less than `INLINE_SECONDS`."""
-        worst = self._worst
-        return (worst.event * count + (worst.byte + worst.pair * size) * size) < INLINE_SECONDS * 1e9
-
-    @cached_property
-    def _worst(self) -> Cost:
+        By whichever schema; an event whose share is no more than 1 is judged in this process.
+        """
         documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
-        costs = [cost_of(document) for document in documents] or [Cost(0, 0)]
-        return Cost(*(max(parts) for parts in zip(*map(astuple, costs), strict=True)))
+        costs = [cost_of(document) for document in documents]
+        nanoseconds = INLINE_SECONDS * 1e9
+        bytes_ = (cost.byte + cost.pair * cost.largest(INLINE_SECONDS) for cost in costs)
+        return max((cost.event for cost in costs), default=0) / nanoseconds, max(
+            bytes_, default=0
+        ) / nanoseconds
 
     @cached_property
     def _own_names(self) -> tuple[str | None, ...]:

@@ -23,6 +23,7 @@ from pulse_resources.settings import load_settings
 _HEADER = struct.Struct("<dI")
 """Seconds, and the length of the document; the payload is the rest."""
 GRACE_SECONDS = 0.2
+"""That a worker has to end by itself."""
 PATIENCE = 10.0
 """Seconds, and times the deadline, that an answer may take by the clock: a stopped process uses no CPU."""
 
@@ -98,7 +99,9 @@ class _Worker:
         """How the process ended, by itself or now."""
         self._connection.close()
         try:
-            return self._process.wait(GRACE_SECONDS)  # closing the connection has ended it already, if it was idle
+            return self._process.wait(
+                GRACE_SECONDS
+            )  # closing the connection has ended it already, if it was idle
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()

@@ -49,22 +49,25 @@ class Verdicts:
 async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
     """Judge every event of a request, by the clock of now; nothing is published here.
 
-    Whatever the events and their schemas are, the event loop goes on within `BREATH_SECONDS` and the time of
-    one event that is judged inline: longer ones are judged aside, one of a tenant at a time.
+    Whatever the events and their schemas are, the event loop goes on within `BREATH_SECONDS` and twice what
+    is judged inline: events that may take longer are judged aside, one of a tenant at a time.
     """
     verdicts, now = Verdicts(), datetime.now(UTC)
-    quick = judge.quick(len(items), sum([len(item.payload) for item in items]))
-    began = time.perf_counter()
+    each, byte = judge.pace
+    began, left = time.perf_counter(), 1.0
     for index, item in enumerate(items):
-        if quick:
+        cost = each + byte * len(item.payload)
+        left -= cost
+        if left >= 0:
             verdict = _judge(judge, item, now)
-        elif len(item.payload) > judge.largest:
+        elif cost > 1:
             verdict = await _aside(judge, item, now)
-        else:
-            verdict = _judge(judge, item, now)
+        else:  # by the model these events may have taken long; mostly they have not
             if time.perf_counter() - began > BREATH_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
+            left = 1 - cost
+            verdict = _judge(judge, item, now)
         if isinstance(verdict, dict):
             verdicts.outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
             verdicts.accepted += 1
