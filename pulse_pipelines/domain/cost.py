@@ -22,6 +22,8 @@ from pulse_pipelines.domain.weights import BASE, NOTHING, Weight, weights
 from pulse_resources.errors import UserError
 
 ORDINARY_BYTES = 8_192
+MESSAGE_BYTE_NS = 200.0
+"""What breaks the schema is written into the message, for each of its bytes."""
 NAMED = 3
 """Keywords that a refusal tries to leave out, the heaviest first."""
 
@@ -158,7 +160,7 @@ class _Costs:
         root = id(self._document)
         event, byte = self._one(root, ())
         own, (unique, pairs) = self._weights[root], self._unique[root]
-        return Cost(event + own.visit, max(byte, own.byte) + unique, pairs)
+        return Cost(event + own.visit, max(byte, own.byte) + unique + MESSAGE_BYTE_NS, pairs)
 
     def _own(self, key: int) -> Weight:
         found = self._of_keywords(key)
