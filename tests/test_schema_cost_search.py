@@ -25,7 +25,7 @@ FACTOR = 3.0
 """By which the model may be beaten: machines differ in what they are fast at."""
 FLOOR_S = 0.002
 """Below this nobody is held up, and clocks are coarse."""
-MAX_BYTES = 60_000
+MAX_BYTES = 30_000
 """Of an event that is tried."""
 
 NUMBERS = (
@@ -50,6 +50,17 @@ PATTERNS = (
     "^a+$", "(a|b)*a(a|b){9}c", "[ab]*a[ab]{60}c", r"\w{1,20}$", "^[a-z]{2}$", "(a+)+c", r"(\w\s?){5}x",
     r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "(?:[ab]{1,20}[ab]{1,20})*c",
 )  # fmt: skip
+PIECES = (
+    5e-324,
+    1.2e-300,
+    0,
+    "",
+    "abaabbbab" * 50,
+    {},
+    {"n1": 1e-300},
+    [],
+    [n * 5e-324 for n in range(1, 16)],
+)
 NAMES = ("a", "b", "n1", "n2", "ab" * 20)
 
 
@@ -152,7 +163,8 @@ def measured(schema: Schema, data: dict[str, Any]) -> float:
         if not check.is_valid(data):
             violation(text, data)
 
-    return min(timed(judge) for _ in range(2))
+    once = timed(judge)
+    return once if once < FLOOR_S else min(once, timed(judge))
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -212,20 +224,29 @@ def changed(draw: random.Random, pair: Pair) -> Pair | None:
     return Pair(schema, pair.data) if usable(schema) else None
 
 
-def climb(draw: random.Random, starts: int, seconds: float) -> Pair:
-    """The worst pair found in so many seconds of CPU time: the worst of some, made worse step by step."""
-    until = time.process_time() + seconds
-    source = seeds(draw)
-    worst = max((next(source) for _ in range(starts)), key=lambda pair: pair.beyond)
-    best, idle = worst, 0
-    while time.process_time() < until:
-        step = changed(draw, worst)
-        if step is not None and step.beyond > worst.beyond:
-            worst, idle = step, 0
-        else:
-            idle += 1
-        if idle > 25:  # a summit: elsewhere again
-            worst, idle = max((next(source) for _ in range(starts)), key=lambda pair: pair.beyond), 0
+def sweep(draw: random.Random, times: int) -> Iterator[Pair]:
+    """Every keyword alone, as a condition of items, with pieces that are dear to some."""
+    for _ in range(times):
+        for keyword, make in KEYWORDS.items():
+            within = {keyword: make(draw, 3)}
+            for piece in (*PIECES, value(draw, 1)):
+                schema = {
+                    "type": "object",
+                    "properties": {"a": {"items": some(draw, (within, {"not": within}))}},
+                }
+                if usable(schema):
+                    yield Pair(schema, {"a": [piece] * (MAX_BYTES // 4 // len(json.dumps(piece)))})
+
+
+def climb(draw: random.Random, times: int, seconds: float) -> Pair:
+    """The worst pair of a sweep, made worse step by step for so many seconds of CPU time."""
+    summits = sorted(sweep(draw, times), key=lambda pair: pair.beyond, reverse=True)[:20]
+    best, until = summits[0], time.process_time() + seconds
+    for start in summits:
+        worst, idle = start, 0
+        while time.process_time() < until and idle < 25:
+            step = changed(draw, worst)
+            worst, idle = (step, 0) if step is not None and step.beyond > worst.beyond else (worst, idle + 1)
         best = max(best, worst, key=lambda pair: pair.beyond)
     return best
 
@@ -247,10 +268,10 @@ def test_random_schemas_do_not_beat_the_model(draw: random.Random) -> None:
 
 
 def test_a_climber_does_not_beat_the_model() -> None:
-    check(climb(random.Random(15), 10, 4))  # noqa: S311
+    check(climb(random.Random(15), 2, 3))  # noqa: S311
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_climber_with_more_time_does_not_beat_the_model(seed: int) -> None:
-    check(climb(random.Random(seed), 30, 60))  # noqa: S311
+    check(climb(random.Random(seed), 20, 60))  # noqa: S311

@@ -98,7 +98,7 @@ def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
 _UNIQUE = {
     # Up to 15 items are compared pair by pair, more are hashed: arrays can be made that share a hash, and
     # some thousand integers beyond 2^53 do.
-    None: Weight(unique=26_000, pairs=0.03),
+    None: Weight(unique=30_000, pairs=0.02),
     "string": Weight(unique=100),
     "integer": Weight(unique=8_000),
 }
