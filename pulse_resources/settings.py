@@ -60,6 +60,13 @@ class IngestSettings(BaseModel):
     """Wait before attempt n+1, before it is stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)
     max_event_depth: int = Field(default=64, ge=2, le=200)
+    max_schema_seconds: float = Field(default=10.0, gt=0)
+    """A schema is refused by which judging an event of `max_event_bytes` could take longer, whatever the
+    event: a bound for the worst one that anybody could make, thousands of times what others take."""
+    judge_seconds: float = Field(default=1.0, gt=0)
+    """CPU time after which judging an event is ended, and the event is `too_expensive`."""
+    judge_workers: int = Field(default=2, ge=1)
+    """Processes that judge events which may take long; started when there are any."""
     earliest_timestamp: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
     """An event's timestamp is this or later, and ..."""
     timestamp_ahead_seconds: float = Field(default=86_400.0, ge=0, le=4e11)

@@ -114,6 +114,35 @@ def test_a_dataset_may_take_invalid_events_as_dead_letters(caller: Caller) -> No
     assert (letter["reason"], letter["payload"]) == ("schema_violation", payload)
 
 
+DEAR = {"type": "object", "properties": {"a": {"items": {"not": {"enum": [n + 0.5 for n in range(11)]}}}}}
+"""Numbers with large exponents are compared with its floats for microseconds each."""
+
+
+def test_an_event_that_costs_too_much_is_taken_or_refused_as_its_dataset_says(caller: Caller) -> None:
+    tenant = caller.owner.tenant
+    uri = registry.publish_schema(tenant, "dear", json.dumps(DEAR)).schema_uri
+    registry.create_dataset(tenant, "dear", uri)
+    registry.create_dataset(tenant, "lenient", uri, on_invalid=OnInvalid.DEAD_LETTER)
+    dear = {"event_id": "x", "timestamp": "2026-11-19T10:00:00Z", "data": {"a": [1e-300] * 30_000}}
+    events = [sample("o-1"), dear | {"dataset": "dear"}, dear | {"dataset": "lenient"}, sample("o-2")]
+    answer = caller.collect(events)
+    assert (answer.status_code, counts(answer)) == (207, (2, 1, 1))
+    verdicts = [(verdict["status"], verdict["reason"]) for verdict in answer.json()["verdicts"]]
+    assert verdicts == [("refused", "too_expensive"), ("dead_lettered", "too_expensive")]
+    ingest(caller.owner)
+    (letter,) = caller.owner.dead_letters()
+    assert (letter["reason"], letter["pointer"], letter["dataset"]) == ("too_expensive", "/data", "lenient")
+    assert {row["id"] for row in caller.owner.rows()} == {"o-1", "o-2"}
+    assert reconcile_tenant(tenant).balanced
+
+
+def test_a_schema_by_which_events_could_cost_too_much_is_refused(caller: Caller) -> None:
+    dear = {"type": "object", "properties": {"a": {"items": {"enum": [n + 0.5 for n in range(100)]}}}}
+    answer = caller.http.post("/v1/schemas", json={"name": "dear", "schema": dear})
+    assert answer.status_code == 422
+    assert "#/properties/a/items/enum costs most" in answer.json()["detail"]
+
+
 def test_a_new_dataset_and_a_new_version_need_no_restart(caller: Caller) -> None:
     event = sample() | {"dataset": "fresh"}
     assert caller.collect(event).status_code == 422

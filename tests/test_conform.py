@@ -223,7 +223,8 @@ def test_bad_input_becomes_a_dead_letter(payload: bytes, reason: Reason, pointer
 
 
 def test_every_reason_that_conforming_can_give_is_tested() -> None:
-    assert {reason for _, _, reason, _ in REJECTED} == set(Reason) - {Reason.LANDING_FAILED}
+    elsewhere = {Reason.LANDING_FAILED, Reason.TOO_EXPENSIVE}  # test_ingest, test_judge_workers
+    assert {reason for _, _, reason, _ in REJECTED} == set(Reason) - elsewhere
 
 
 ACCEPTED = [

@@ -91,6 +91,13 @@ def chain(value: Any, levels: int) -> Any:
     return value
 
 
+def deep(levels: int, step: Any) -> Any:
+    found: Any = {"type": "string"}
+    for _ in range(levels):
+        found = step(found)
+    return found
+
+
 REMOTE: dict[str, dict[str, Any]] = {
     "http": a({"$ref": "http://127.0.0.1:9/x.json"}),
     "https": a({"$ref": "https://127.0.0.1:9/x.json"}),
@@ -183,6 +190,10 @@ BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
         ),
         chain({}, 60),
     ),
+    "what is left of what is left, 25 levels": (
+        deep(25, lambda inner: schema(allOf=[inner], unevaluatedProperties={"type": "integer"})),
+        {"a": 1},
+    ),
     "a hundred choices": (
         a({"items": {"anyOf": [{"minLength": n} for n in range(MAX_BRANCHES)]}}),
         {"a": [1] * 9},
@@ -222,13 +233,6 @@ BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_bomb_is_refused(name: str) -> None:
     outcome, why = alone(*BOMBS[name])
     assert (outcome, bool(why)) == ("refused", True)
-
-
-def deep(levels: int, step: Any) -> Any:
-    found: Any = {"type": "string"}
-    for _ in range(levels):
-        found = step(found)
-    return found
 
 
 HARMLESS: dict[str, tuple[dict[str, Any], Any, str | None]] = {

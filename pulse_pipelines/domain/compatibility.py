@@ -15,8 +15,8 @@ from typing import Any
 
 from pulse_pipelines.domain.equivalence import Equivalence
 from pulse_pipelines.domain.event import json_pointer
-from pulse_pipelines.domain.safety import resolve
 from pulse_pipelines.domain.schema import Column, FieldType, Kind, columns
+from pulse_pipelines.domain.subschemas import resolve
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from pulse_pipelines.domain.safety import LISTS, MAPS, SINGLE, resolve, subschemas
+from pulse_pipelines.domain.subschemas import LISTS, MAPS, SINGLE, resolve, subschemas
 
 TEXTS = ("title", "description", "default", "examples", "example", "$comment", "format")
 FLAGS = ("deprecated", "readOnly", "writeOnly")

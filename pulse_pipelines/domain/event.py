@@ -36,6 +36,7 @@ class Reason(StrEnum):
     INVALID_TIMESTAMP = "invalid_timestamp"
     TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
     SCHEMA_VIOLATION = "schema_violation"
+    TOO_EXPENSIVE = "too_expensive"
     UNREPRESENTABLE = "unrepresentable"
     LANDING_FAILED = "landing_failed"
 
@@ -89,6 +90,19 @@ def nesting(payload: bytes) -> int:
         else:
             depth -= 1
     return deepest
+
+
+def values(data: Any) -> int:
+    """How many values there are in a decoded JSON value."""
+    count, pending = 0, [data]
+    while pending:
+        value = pending.pop()
+        count += 1
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return count
 
 
 def unstorable(payload: bytes) -> Rejected | None:

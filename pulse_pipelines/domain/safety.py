@@ -8,9 +8,21 @@ event, whatever the event is. Nothing is fetched: references outside the documen
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, NamedTuple
 
+from pulse_pipelines.domain.subschemas import (
+    ANY_ITEM,
+    ANY_MEMBER,
+    IN_PLACE,
+    IN_PLACE_LISTS,
+    IN_PLACE_MAPS,
+    Node,
+    dict_of,
+    list_of,
+    objects,
+    resolve,
+    subschemas,
+)
 from pulse_resources.errors import UserError
 
 MAX_BRANCHES = 100
@@ -21,52 +33,25 @@ MAX_PATTERNS = 100
 MAX_PATTERN_BYTES = 1_000
 MAX_WORK = 50_000
 """Edges that the count itself may look at."""
+MEMBER_BYTES = 3
+"""Of a member's name without its characters: two quotes and a colon."""
 MAX_LEVELS = 200
 """Levels of an event: the most that `ingest.max_event_depth` can be."""
 
-IN_PLACE = ("not", "if", "then", "else")
-IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
-IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
-ANY_MEMBER = ("propertyNames", "unevaluatedProperties")
-ANY_ITEM = ("contains", "unevaluatedItems")
 DYNAMIC = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
-SINGLE = (*IN_PLACE, *ANY_MEMBER, *ANY_ITEM, "additionalProperties", "additionalItems", "items")
-LISTS = (*IN_PLACE_LISTS, "prefixItems", "items")
-MAPS = (*IN_PLACE_MAPS, "properties", "patternProperties", "$defs", "definitions")
-
-Node = Mapping[str, Any]
 Edge = tuple[str, object, frozenset[object], Node]
 """What a child subschema applies to: (members or items, the name or index or None for any, those that it
 leaves out, the subschema)."""
 
 
-def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
-    """Every subschema that is an object, with its JSON pointer, the node itself first."""
-    if not isinstance(node, dict):
-        return
-    yield pointer, node
-    for keyword in SINGLE:
-        yield from subschemas(node.get(keyword), f"{pointer}/{keyword}")
-    for keyword in LISTS:
-        for index, item in enumerate(_list(node.get(keyword))):
-            yield from subschemas(item, f"{pointer}/{keyword}/{index}")
-    for keyword in MAPS:
-        for name, member in _dict(node.get(keyword)).items():
-            yield from subschemas(member, f"{pointer}/{keyword}/{_escaped(name)}")
+class Place(NamedTuple):
+    """A member or an item of a value, and the subschemas that look at it there, each so often."""
 
-
-def resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a JSON pointer reference (`#`, `#/...`) refers to in its document; None when that is nothing."""
-    node: Any = root
-    for part in unquote(reference).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and key.isdigit() and int(key) < len(node):
-            node = node[int(key)]
-        elif isinstance(node, dict) and key in node:
-            node = node[key]
-        else:
-            return None
-    return node
+    once: bool
+    """Whether a value has at most one: it is a member by its name, or an item by its index."""
+    least: int
+    """Bytes that the event spends on being there, without the value's own."""
+    looks: Counter[int]
 
 
 def check_bounds(document: Mapping[str, Any]) -> None:
@@ -79,7 +64,7 @@ def check_bounds(document: Mapping[str, Any]) -> None:
     patterns = 0
     for pointer, node in subschemas(document):
         _check_addresses(pointer, node, document)
-        found = [p for p in (node.get("pattern"), *_dict(node.get("patternProperties"))) if p is not None]
+        found = [p for p in (node.get("pattern"), *dict_of(node.get("patternProperties"))) if p is not None]
         patterns += len(found)
         if any(len(str(pattern).encode()) > MAX_PATTERN_BYTES for pattern in found):
             raise UserError(f"a pattern at #{pointer} has more than {MAX_PATTERN_BYTES:,} bytes")
@@ -117,37 +102,51 @@ def branches(document: Mapping[str, Any]) -> int:
     Raises:
         UserError: more than `MAX_BRANCHES`, or without an end.
     """
-    return _Branches(document).count()
+    return Looks(document).count()
 
 
-class _Branches:
+class Looks:
+    """Which subschemas of a document look at which values of an event; they are known by their `id`.
+
+    Raises:
+        UserError: they refer to themselves without an end, too often, or to nothing.
+    """
+
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._root = document
         self._anchors = _anchors(document)
         self._checked = {id(node) for _, node in subschemas(document)}
-        self._nodes: dict[int, Node] = {}
-        self._closures: dict[int, Counter[int]] = {}
-
-    def count(self) -> int:
-        # Per subschema that is entered with a value of its own: by member or item, what looks at that.
-        plans: dict[int, list[Counter[int]]] = {}
+        self._marks: dict[int, Counter[int]] = {}
+        self.nodes: dict[int, Node] = {}
+        """Every subschema that can look at a value."""
+        self.closures: dict[int, Counter[int]] = {}
+        """By subschema: everything that looks at the same value, itself included, and how often."""
+        self.places: dict[int, list[Place]] = {}
+        """By subschema that is entered with a value of its own: what looks at that value's parts."""
         pending, work = [self._root], 0
         while pending:
             node = pending.pop()
-            if id(node) in plans:
+            if id(node) in self.places:
                 continue
             edges = list(self._edges(self._closure(node)))
             work += len(edges)
             if work > MAX_WORK:
                 raise UserError("the schema's parts refer to each other too often to be counted")
-            plans[id(node)] = list(_by_place(edges))
+            self.places[id(node)] = list(_by_place(edges))
             pending.extend(child for _, (_, _, _, child) in edges)
-        weights = {key: self._weight(self._closures[key]) for key in plans}
+
+    def count(self) -> int:
+        """The most subschemas that look at one value.
+
+        Raises:
+            UserError: more than `MAX_BRANCHES`.
+        """
+        weights = {key: self._weight(self.closures[key]) for key in self.places}
         most = dict(weights)
         for _ in range(MAX_LEVELS):  # one level of the event more each time, until that changes nothing
             deeper = {
-                key: max(weights[key], *(_sum(place, most) for place in places), 0)
-                for key, places in plans.items()
+                key: max(weights[key], *(_sum(place.looks, most) for place in places), 0)
+                for key, places in self.places.items()
             }
             if deeper[id(self._root)] > MAX_BRANCHES:
                 raise _too_many()
@@ -157,8 +156,7 @@ class _Branches:
         return most[id(self._root)]
 
     def _closure(self, node: Node, path: tuple[int, ...] = ()) -> Counter[int]:
-        """Everything that looks at the same value as `node`, itself included, and how often."""
-        if (known := self._closures.get(id(node))) is not None:
+        if (known := self.closures.get(id(node))) is not None:
             return known
         if id(node) in path:
             raise UserError(
@@ -167,23 +165,41 @@ class _Branches:
             )
         if len(path) > MAX_BRANCHES:
             raise _too_many()
-        self._nodes[id(node)] = node
+        self.nodes[id(node)] = node
         found = Counter({id(node): 1})
         for inner in self._in_place(node):
             found.update(self._closure(inner, (*path, id(node))))
-            if self._weight(found) > MAX_BRANCHES:
-                raise _too_many()
-        self._closures[id(node)] = found
+            self._check_weight(found)
+        if "unevaluatedProperties" in node or "unevaluatedItems" in node:
+            found.update(self._marked(node))
+            self._check_weight(found)
+        self.closures[id(node)] = found
         return found
+
+    def _marked(self, node: Node) -> Counter[int]:
+        """What looks at a value once more to find out which parts of it `node` has evaluated."""
+        if (known := self._marks.get(id(node))) is not None:
+            return known
+        found = Counter[int]()
+        for inner in self._in_place(node):
+            found.update(self.closures[id(inner)])
+            found.update(self._marked(inner))
+            self._check_weight(found)
+        self._marks[id(node)] = found
+        return found
+
+    def _check_weight(self, looks: Counter[int]) -> None:
+        if self._weight(looks) > MAX_BRANCHES:
+            raise _too_many()
 
     def _in_place(self, node: Node) -> Iterator[Node]:
         if isinstance(reference := node.get("$ref"), str):
-            yield from _nodes([self._target(reference)])
-        yield from _nodes(node.get(keyword) for keyword in IN_PLACE)
+            yield from objects([self._target(reference)])
+        yield from objects(node.get(keyword) for keyword in IN_PLACE)
         for keyword in IN_PLACE_LISTS:
-            yield from _nodes(_list(node.get(keyword)))
+            yield from objects(list_of(node.get(keyword)))
         for keyword in IN_PLACE_MAPS:
-            yield from _nodes(_dict(node.get(keyword)).values())
+            yield from objects(dict_of(node.get(keyword)).values())
 
     def _target(self, reference: str) -> Any:
         anchored = reference != "#" and not reference.startswith("#/")
@@ -198,28 +214,28 @@ class _Branches:
 
     def _edges(self, closure: Counter[int]) -> Iterator[tuple[int, Edge]]:
         for key, times in closure.items():
-            for edge in _children(self._nodes[key]):
+            for edge in _children(self.nodes[key]):
                 yield times, edge
 
     def _weight(self, closure: Counter[int]) -> int:
-        return sum(times * _weight(self._nodes[key]) for key, times in closure.items())
+        return sum(times * _weight(self.nodes[key]) for key, times in closure.items())
 
 
 def _weight(node: Node) -> int:
-    return 1 + PATTERN_WEIGHT * (("pattern" in node) + len(_dict(node.get("patternProperties"))))
+    return 1 + PATTERN_WEIGHT * (("pattern" in node) + len(dict_of(node.get("patternProperties"))))
 
 
 def _children(node: Node) -> Iterator[Edge]:
     """The subschemas that `node` applies to members and items of a value."""
-    properties = _dict(node.get("properties"))
+    properties = dict_of(node.get("properties"))
     named = frozenset[object](properties)
     members: list[tuple[object, frozenset[object], Any]] = [
         *((name, frozenset(), child) for name, child in properties.items()),
-        *((None, frozenset(), child) for child in _dict(node.get("patternProperties")).values()),
+        *((None, frozenset(), child) for child in dict_of(node.get("patternProperties")).values()),
         *((None, frozenset(), node.get(keyword)) for keyword in ANY_MEMBER),
         (None, named, node.get("additionalProperties")),
     ]
-    first = _list(node.get("prefixItems")) or _list(node.get("items"))
+    first = list_of(node.get("prefixItems")) or list_of(node.get("items"))
     counted = frozenset[object](range(len(first)))
     items: list[tuple[object, frozenset[object], Any]] = [
         *((index, frozenset(), child) for index, child in enumerate(first)),
@@ -232,8 +248,7 @@ def _children(node: Node) -> Iterator[Edge]:
                 yield kind, place, but, child
 
 
-def _by_place(edges: Iterable[tuple[int, Edge]]) -> Iterator[Counter[int]]:
-    """What looks at the same member or item of a value, and how often: a count per place."""
+def _by_place(edges: Iterable[tuple[int, Edge]]) -> Iterator[Place]:
     everywhere: dict[str, list[tuple[int, frozenset[object], int]]] = {"member": [], "item": []}
     named: dict[tuple[str, object], Counter[int]] = {}
     for times, (kind, place, but, child) in edges:
@@ -245,13 +260,14 @@ def _by_place(edges: Iterable[tuple[int, Edge]]) -> Iterator[Counter[int]]:
         elsewhere: Counter[int] = Counter()
         for times, _, child_id in others:
             elsewhere[child_id] += times
-        yield elsewhere
+        yield Place(False, MEMBER_BYTES if kind == "member" else 0, elsewhere)
         for (other_kind, place), counts in named.items():
             if other_kind == kind:
                 for times, but, child_id in others:
                     if place not in but:
                         counts[child_id] += times
-    yield from named.values()
+    for (kind, place), counts in named.items():
+        yield Place(True, MEMBER_BYTES + len(str(place)) if kind == "member" else 0, counts)
 
 
 def _sum(place: Counter[int], most: Mapping[int, int]) -> int:
@@ -273,19 +289,3 @@ def _too_many() -> UserError:
         f"more than {MAX_BRANCHES} subschemas can look at one value of an event",
         fix=f"Use fewer anyOf, allOf, oneOf and $ref for one value (a pattern counts {PATTERN_WEIGHT})",
     )
-
-
-def _nodes(values: Iterable[Any]) -> Iterator[Node]:
-    return (value for value in values if isinstance(value, dict))
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from pulse_pipelines.domain.cost import Bound
 from pulse_pipelines.domain.schema import SchemaUri, check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
+from pulse_resources.settings import load_settings
 
 NEXT_VERSION = "SELECT coalesce(max(version), 0) + 1 FROM pdm_schemas WHERE name = %s"
 SAME_DOCUMENT = """
@@ -46,7 +48,8 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
         UserError: the name or the schema is not valid.
     """
     check_slug("schema", name)
-    check_document(document)
+    ingest = load_settings().ingest
+    check_document(document, Bound(ingest.max_event_bytes, ingest.max_schema_seconds))
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         # Two publishers of one name take turns, so that versions have no gaps and no twins.
         connection.execute(

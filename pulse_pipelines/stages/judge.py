@@ -3,6 +3,9 @@
 The front door, the drain and the replay of dead letters all ask the same judge.
 """
 
+import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,6 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
+from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import (
     MAX_ID_BYTES,
@@ -22,7 +26,11 @@ from pulse_pipelines.domain.event import (
 from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
+from pulse_pipelines.stages.judge_workers import judge_workers
 from pulse_pipelines.stages.limits import EventLimits
+
+INLINE_SECONDS = 0.04
+"""What judging an event takes at most, by the model of its schema's cost, where it is judged at once."""
 
 Event = dict[str, Any]
 """A decoded event with a valid envelope."""
@@ -36,16 +44,27 @@ class Refusal(NamedTuple):
     event_id: str | None = None
 
 
-class Target:
-    """A dataset made ready: a compiled validator per schema version, and the types of its columns."""
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A schema version made ready."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    is_valid: Callable[[Any], bool]
+    document: str
+    largest: int
+    """Bytes of the largest event that is judged in this process: a larger one might hold it up."""
+
+
+class Target:
+    """A dataset made ready: a check per schema version, and the types of its columns."""
+
+    def __init__(self, dataset: Dataset, limits: EventLimits) -> None:
         self.dataset = dataset
         self.version = dataset.schema_version
-        self.validators: dict[int | None, Any] = {
-            version: compiled(document) for version, document in dataset.documents.items()
+        self.checks: dict[int | None, Check] = {
+            version: Check(compiled(document).is_valid, document, _largest(document, limits))
+            for version, document in dataset.documents.items()
         }
-        self.validators[None] = self.validators[self.version]  # of events that name none
+        self.checks[None] = self.checks[self.version]  # of events that name none
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -55,9 +74,10 @@ class Target:
     def schema(self) -> pa.Schema:
         return columns.arrow_schema(self.dataset.table_schema)
 
-    def violation(self, event: Event) -> tuple[str, str] | None:
-        """Where and how an event's data breaks the schema version that it names."""
-        return violation(self.dataset.documents[event.get("schema_version") or self.version], event["data"])
+
+def _largest(document: str, limits: EventLimits) -> int:
+    unlimited = math.isinf(limits.judge_seconds)
+    return sys.maxsize if unlimited else cost_of(document).largest(INLINE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,21 @@ class Judge:
     @cached_property
     def targets(self) -> dict[str, Target]:
         """By dataset slug."""
-        return {dataset.slug: Target(dataset) for dataset in self.scope.datasets}
+        return {dataset.slug: Target(dataset, self.limits) for dataset in self.scope.datasets}
+
+    @cached_property
+    def pace(self) -> tuple[float, float]:
+        """Of what is judged inline: the share that an event may take, and the share of each of its bytes.
+
+        By whichever schema; an event whose share is no more than 1 is judged in this process.
+        """
+        documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
+        costs = [cost_of(document) for document in documents]
+        nanoseconds = INLINE_SECONDS * 1e9
+        bytes_ = (cost.byte + cost.pair * cost.largest(INLINE_SECONDS) for cost in costs)
+        return max((cost.event for cost in costs), default=0) / nanoseconds, max(
+            bytes_, default=0
+        ) / nanoseconds
 
     @cached_property
     def _own_names(self) -> tuple[str | None, ...]:
@@ -98,18 +132,27 @@ class Judge:
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {depth} levels")
         return None
 
-    def event(self, event: Any, payload: bytes | None) -> Event | Refusal:
-        """Judge a decoded event, and what it was decoded from unless that is known not to be suspicious."""
+    def event(self, event: Any, payload: bytes, *, plain: bool = False) -> Event | Refusal:
+        """Judge a decoded event.
+
+        Args:
+            payload: what it was decoded from.
+            plain: whether it is known that nothing in the payload is suspicious.
+        """
         rejected = self._envelope(event)
-        if rejected is None and payload is not None and suspicious(payload):
+        if rejected is None and not plain and suspicious(payload):
             rejected = unstorable(payload)
         if rejected is None:
-            target = self.targets[event["dataset"]]
-            validator = target.validators.get(event.get("schema_version"))
-            if validator is None:
+            check = self.targets[event["dataset"]].checks.get(event.get("schema_version"))
+            if check is None:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
-            elif validator.is_valid(event["data"]) or (found := target.violation(event)) is None:
+            elif len(payload) > check.largest:
+                seconds = self.limits.judge_seconds
+                rejected = judge_workers().rejected(check.document, payload, seconds)
+                if rejected is None:
+                    return event  # type: ignore[no-any-return]
+            elif check.is_valid(event["data"]) or (found := violation(check.document, event["data"])) is None:
                 return event  # type: ignore[no-any-return]
             else:
                 pointer, message = found

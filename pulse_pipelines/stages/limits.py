@@ -1,5 +1,6 @@
 """Event limits: what every event must keep to, whatever the schema of its dataset says."""
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -24,6 +25,8 @@ class EventLimits:
     """... and so are more deeply nested ones."""
     earliest: datetime
     ahead: timedelta
+    judge_seconds: float
+    """CPU time that judging may take; what could take long is judged where it can be ended."""
 
     def untimely(self, moment: datetime, received: datetime) -> Rejected | None:
         """Why an event with this timestamp that was received then is refused, if so."""
@@ -47,10 +50,11 @@ def event_limits() -> EventLimits:
         settings.max_event_depth,
         settings.earliest_timestamp,
         timedelta(seconds=settings.timestamp_ahead_seconds),
+        settings.judge_seconds,
     )
 
 
-UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max)
+UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf)
 """Of what landed before: it was within the limits of its time."""
 
 

@@ -1,9 +1,16 @@
 """What becomes of each event of a request: published to land, published to be dead-lettered, or refused."""
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import islice
 from typing import Any
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -12,6 +19,9 @@ from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
+from pulse_resources.settings import load_settings
+
+BREATH_SECONDS = 0.01
 
 
 @dataclass
@@ -19,11 +29,14 @@ class Verdicts:
     """Of one request. `outgoing` is what the broker gets, in the order of the request."""
 
     outgoing: list[Outgoing] = field(default_factory=list)
-    accepted: int = 0
     dead_lettered: int = 0
     refused: int = 0
     notable: list[dict[str, Any]] = field(default_factory=list)
     """One entry for each event that was not simply accepted."""
+
+    @property
+    def accepted(self) -> int:
+        return len(self.outgoing) - self.dead_lettered
 
     def document(self) -> bytes:
         """The body of the answer."""
@@ -37,17 +50,67 @@ class Verdicts:
         )
 
 
-def judge_all(judge: Judge, items: Iterable[Item]) -> Verdicts:
-    """Judge every event of a request, by the clock of now; nothing is published here."""
-    verdicts, now = Verdicts(), datetime.now(UTC)
-    for index, item in enumerate(items):
-        verdict = _judge(judge, item, now)
+class Judging:
+    """The events of one request on their way to their verdicts, all by one clock; nothing is published.
+
+    Whatever the events and their schemas are, `go_on` returns within `BREATH_SECONDS` and twice what is
+    judged inline; what may take longer is judged aside, one event of a tenant at a time.
+    """
+
+    def __init__(self, judge: Judge, items: Sequence[Item]) -> None:
+        self.verdicts = Verdicts()
+        self.dear = False
+        """Whether the next event may take long: `aside` is the way to go on."""
+        self._judge, self._items, self._now = judge, items, datetime.now(UTC)
+        self._index = 0
+
+    @property
+    def done(self) -> bool:
+        return self._index == len(self._items)
+
+    def go_on(self) -> None:
+        """Judge until the end, the next event that is dear, or the next breath."""
+        judge, verdicts, now = self._judge, self.verdicts, self._now
+        each, byte = judge.pace
+        began, left, outgoing = time.perf_counter(), 1.0, verdicts.outgoing
+        for item in islice(self._items, self._index, None):
+            cost = each + byte * len(item.payload)
+            left -= cost
+            if left < 0:
+                self.dear = cost > 1
+                # By the model these events may have taken long; mostly they have not.
+                if self.dear or time.perf_counter() - began > BREATH_SECONDS:
+                    break
+                left = 1 - cost
+            verdict = _judge(judge, item, now)
+            if isinstance(verdict, dict):
+                outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
+            else:
+                _refuse(judge, verdicts, self._index, item, verdict)
+            self._index += 1
+
+    async def aside(self) -> None:
+        """Judge the next event where that holds nobody up."""
+        item = self._items[self._index]
+        work = partial(_judge, self._judge, item, self._now)
+        async with _turns.setdefault(self._judge.scope.tenant.tenant_id, asyncio.Lock()):
+            verdict = await asyncio.get_running_loop().run_in_executor(_threads(), work)
         if isinstance(verdict, dict):
-            verdicts.outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
-            verdicts.accepted += 1
+            outgoing = Outgoing(verdict["dataset"], verdict["event_id"], item.payload)
+            self.verdicts.outgoing.append(outgoing)
         else:
-            _refuse(judge, verdicts, index, item, verdict)
-    return verdicts
+            _refuse(self._judge, self.verdicts, self._index, item, verdict)
+        self._index += 1
+        self.dear = False
+
+
+_turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Their work is to wait for the workers; of their own, so that nobody else waits for them."""
+    return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
 
 
 def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
@@ -56,7 +119,7 @@ def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
     elif (rejected := judge.undecodable(item.payload)) is not None:
         return refusal(item.event, rejected)
     else:
-        verdict = judge.event(item.event, None if item.plain else item.payload)
+        verdict = judge.event(item.event, item.payload, plain=item.plain)
     if isinstance(verdict, dict):
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):

@@ -14,7 +14,7 @@ from pulse_api.http.collect import body as bodies
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
-from pulse_api.http.collect.verdicts import Verdicts, judge_all
+from pulse_api.http.collect.verdicts import Judging, Verdicts
 from pulse_api.http.door import Door, door
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import resource
@@ -126,8 +126,7 @@ async def collect(request: Request) -> Response:
     tenant_id = principal.tenant.tenant_id
     with here.held.of(tenant_id) as holding:
         content = await _content(request, here, tenant_id, holding)
-        judging = partial(_judged, here, principal, content, request.headers)
-        verdicts = await here.running.run(tenant_id, len(content), judging)
+        verdicts = await _judged(here, principal, content, request.headers)
         if verdicts.outgoing:
             await _publish(here, principal, verdicts)
     reasons = (entry["reason"] for entry in verdicts.notable)
@@ -151,7 +150,16 @@ async def _content(request: Request, here: Door, tenant_id: UUID, holding: Holdi
     return content
 
 
-def _judged(here: Door, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
+async def _judged(here: Door, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
+    """What becomes of each event; the tenant's requests take turns at it."""
+    run = partial(here.running.run, principal.tenant.tenant_id, len(content))
+    judging = await run(partial(_begun, here, principal, content, headers))
+    while not judging.done:
+        await (judging.aside() if judging.dear else run(judging.go_on))
+    return judging.verdicts
+
+
+def _begun(here: Door, principal: Principal, content: bytes, headers: Headers) -> Judging:
     settings = load_settings()
     items = split(
         content,
@@ -161,7 +169,9 @@ def _judged(here: Door, principal: Principal, content: bytes, headers: Headers) 
         max_depth=settings.ingest.max_event_depth,
     )
     take(here, principal.cached, "events", len(items), principal.cached.view.limits.events_per_second)
-    return judge_all(principal.cached.judge, items)
+    judging = Judging(principal.cached.judge, items)
+    judging.go_on()
+    return judging
 
 
 async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:

@@ -1,0 +1,237 @@
+"""What judging an event may cost at most: a bound on the time, from the schema and the event's size alone.
+
+Time is spent by values and by bytes. A member that is named stands at most once in its object, so what it
+costs is paid once for an event; what items and other members cost may be paid for every few bytes of it. The
+bound has therefore a part per event, a part per byte, and a part that grows with the square where items are
+compared with each other.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+import orjson
+
+from pulse_pipelines.domain.guards import guards
+from pulse_pipelines.domain.safety import MAX_LEVELS, Looks, Place
+from pulse_pipelines.domain.subschemas import Node, subschemas
+from pulse_pipelines.domain.weights import BASE, NOTHING, Weight, weights
+from pulse_resources.errors import UserError
+
+ORDINARY_BYTES = 8_192
+MESSAGE_BYTE_NS = 200.0
+"""What breaks the schema is written into the message, for each of its bytes."""
+NAMED = 3
+"""Keywords that a refusal tries to leave out, the heaviest first."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the largest event may cost."""
+
+    max_bytes: int = 262_144
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Nanoseconds that judging an event takes at most."""
+
+    event: float
+    byte: float
+    """For each byte of the event."""
+    pair: float = 0.0
+    """For each pair of bytes."""
+
+    def seconds(self, size: int) -> float:
+        """Of an event of `size` bytes."""
+        return (self.event + self.byte * size + self.pair * size * size) / 1e9
+
+    def largest(self, seconds: float) -> int:
+        """Bytes of the largest event that takes no longer."""
+        left = seconds * 1e9 - self.event
+        if left <= 0:
+            return 0
+        if not self.pair:
+            return int(left / self.byte)
+        return int(2 * left / (self.byte + math.sqrt(self.byte**2 + 4 * self.pair * left)))
+
+
+@lru_cache(maxsize=1024)
+def cost_of(document: str) -> Cost:
+    """The cost of a published document, tight for ordinary events: documents never change."""
+    return cost(orjson.loads(document), ORDINARY_BYTES)
+
+
+def cost(document: Mapping[str, Any], max_bytes: int) -> Cost:
+    """The bound for a document that `safety.check_bounds` accepts, tight for events of `max_bytes`."""
+    return _Costs(document, Looks(document), max_bytes).whole()
+
+
+def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
+    """Refuse a schema by which the largest event could take too long.
+
+    Raises:
+        UserError: it names the keyword that costs most.
+    """
+    looks = Looks(document)
+    costs = _Costs(document, looks, bound.max_bytes)
+    seconds = costs.whole().seconds(bound.max_bytes)
+    if seconds <= bound.seconds:
+        return
+    pointers = {id(node): pointer for pointer, node in subschemas(document)}
+    heaviest = sorted(costs.keywords(), key=lambda found: _heaviness(found[2]), reverse=True)[:NAMED]
+    tried = []
+    for key, keyword, _ in heaviest:
+        without = _Costs(document, looks, bound.max_bytes, (key, keyword)).whole()
+        tried.append((without.seconds(bound.max_bytes), key, keyword))
+    left, key, keyword = min(tried, key=itemgetter(0), default=(seconds, id(document), "properties"))
+    where = f"#{pointers.get(key, '')}/{keyword}"
+    raise UserError(
+        f"judging an event of {bound.max_bytes:,} bytes by this schema could take {_text(seconds)}, the "
+        f"limit is {_text(bound.seconds)}: {where} costs most (without it {_text(left)})",
+        fix=_FIXES.get(keyword, "Use fewer subschemas for one value, and fewer for items and any members"),
+    )
+
+
+_FIXES = {
+    "enum": "List fewer numbers, objects or arrays (strings may be many), give a range of integers by "
+    "minimum and maximum, or move the keyword out of items",
+    "const": "Compare with a string or an integer, or move the keyword out of items",
+    "multipleOf": "Use a whole number, such as of cents, or move the keyword out of items",
+    "pattern": "Make it shorter: fewer alternatives, smaller counts in {}, [0-9A-Za-z_] for \\w",
+    "patternProperties": "Use fewer patterns and shorter ones: smaller counts in {}, [0-9A-Za-z_] for \\w",
+    "uniqueItems": "Ask for unique items in one place only",
+    **dict.fromkeys(("dependentRequired", "dependencies"), "Name fewer members, or use required"),
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        "Use whole numbers as limits, or move the keyword out of items",
+    ),
+}
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds:,.1f} s"
+
+
+def _heaviness(weight: Weight) -> float:
+    return max(weight.ratio(0), weight.unique)
+
+
+class _Costs:
+    """The model of one document.
+
+    Args:
+        without: a subschema and a keyword that is left out.
+    """
+
+    def __init__(
+        self, document: Node, looks: Looks, max_bytes: int, without: tuple[int, str] | None = None
+    ) -> None:
+        self._document, self._looks, self._bytes, self._without = document, looks, max_bytes, without
+        # What only a reference takes for a schema gets no guards.
+        self._found = {id(node) for _, node in subschemas(document)}
+        own = {key: self._own(key) for key in looks.nodes}
+        self._weights = {
+            key: _total((own[inner], times) for inner, times in looks.closures[key].items())
+            for key in looks.places
+        }
+        self._totals = {
+            id(place): _total((self._weights[child], times) for child, times in place.looks.items())
+            for places in looks.places.values()
+            for place in places
+        }
+        self._unique = {key: (weight.unique, weight.pairs) for key, weight in self._weights.items()}
+        self._many = dict.fromkeys(looks.places, 0.0)
+        self._descend()
+        self._once: dict[int, tuple[float, float]] = {}
+
+    def keywords(self) -> Iterable[tuple[int, str, Weight]]:
+        """Every keyword of every subschema that can look at a value, with what it costs."""
+        for key in self._looks.nodes:
+            for keyword, weight in self._of_keywords(key).items():
+                yield key, keyword, weight
+
+    def whole(self) -> Cost:
+        """The bound for a whole event."""
+        root = id(self._document)
+        event, byte = self._one(root, ())
+        own, (unique, pairs) = self._weights[root], self._unique[root]
+        return Cost(event + own.visit, max(byte, own.byte) + unique + MESSAGE_BYTE_NS, pairs)
+
+    def _own(self, key: int) -> Weight:
+        found = self._of_keywords(key)
+        if self._without is not None and self._without[0] == key:
+            found.pop(self._without[1], None)
+        return _total([(BASE, 1), *((weight, 1) for weight in found.values())])
+
+    def _of_keywords(self, key: int) -> dict[str, Weight]:
+        node = self._looks.nodes[key]
+        return weights(node, guards(node, self._document) if key in self._found else frozenset())
+
+    def _descend(self) -> None:
+        """Below each subschema: the most per byte, and the most that comparing items costs."""
+        for _ in range(MAX_LEVELS):  # one level of the event more each time, until that changes nothing
+            before = (dict(self._many), dict(self._unique))
+            for key, places in self._looks.places.items():
+                for place in places:
+                    looks = place.looks.items()
+                    self._many[key] = max(self._many[key], self._ratio(place))
+                    unique = sum(self._unique[child][0] * times for child, times in looks)
+                    pairs = sum(self._unique[child][1] * times for child, times in looks)
+                    known = self._unique[key]
+                    self._unique[key] = (max(known[0], unique), max(known[1], pairs))
+            if before == (self._many, self._unique):
+                break
+
+    def _ratio(self, place: Place) -> float:
+        """The most per byte of the values at a place, and below them."""
+        below = sum(self._many[child] * times for child, times in place.looks.items())
+        return max(self._totals[id(place)].ratio(place.least), below)
+
+    def _one(self, key: int, path: tuple[int, ...]) -> tuple[float, float]:
+        """Below one value of a subschema: what is paid once, and the most per byte."""
+        if (known := self._once.get(key)) is not None:
+            return known
+        byte, choices = 0.0, []
+        for place in self._looks.places[key]:
+            total, often = self._totals[id(place)], self._ratio(place)
+            if not place.once or not place.looks or len(path) > MAX_PATH or key in path:
+                byte = max(byte, often)
+                continue
+            once, rate = total.visit, 0.0
+            for child, times in place.looks.items():
+                inner, inner_rate = self._one(child, (*path, key))
+                once, rate = once + times * inner, rate + times * inner_rate
+            choices.append((often, once, max(rate, total.byte)))
+        self._once[key] = self._cheapest(byte, choices)
+        return self._once[key]
+
+    def _cheapest(self, byte: float, choices: list[tuple[float, float, float]]) -> tuple[float, float]:
+        """Which places to count as paid once, and which as paid per byte: either bounds the cost."""
+        choices.sort(key=lambda choice: choice[0] - choice[2])
+        rates = [byte]
+        for often, _, _ in choices:  # the first so many are paid per byte ...
+            rates.append(max(rates[-1], often))
+        once, rate = 0.0, 0.0
+        best = (0.0, rates[-1])
+        for index in range(len(choices) - 1, -1, -1):  # ... and the others once
+            once, rate = once + choices[index][1], max(rate, choices[index][2])
+            found = (once, max(rate, rates[index]))
+            if found[0] + found[1] * self._bytes < best[0] + best[1] * self._bytes:
+                best = found
+        return best
+
+
+MAX_PATH = 64
+"""Named members below each other that are followed; deeper ones are paid per byte."""
+
+
+def _total(parts: Iterable[tuple[Weight, int]]) -> Weight:
+    total = NOTHING
+    for weight, times in parts:
+        total = weight if total is NOTHING and times == 1 else total.plus(weight, times)
+    return total

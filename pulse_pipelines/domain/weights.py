@@ -1,0 +1,229 @@
+"""What the keywords of one subschema cost the validator, as nanoseconds measured on jsonschema-rs 0.60.
+
+Costs differ by the kind of value that is looked at. Each is what the worst value of that kind takes: numbers
+with large exponents, for instance, are compared exactly and digit by digit, which is why a number that is no
+64-bit integer is dear wherever it stands in a schema. Generous on purpose: they are an upper bound.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+
+from pulse_pipelines.domain.guards import INT64, plain_items
+from pulse_pipelines.domain.subschemas import Node, dict_of, list_of
+
+
+class Weight(NamedTuple):
+    """Nanoseconds that looking at one value takes, by its kind: for the value, and for each byte of its own.
+
+    Members and items are values of their own. A number has no part per byte: its text says little about it.
+    """
+
+    number: float = 0.0
+    string: float = 0.0
+    string_byte: float = 0.0
+    object: float = 0.0
+    object_byte: float = 0.0
+    array: float = 0.0
+    array_byte: float = 0.0
+    unique: float = 0.0
+    """Per byte of everything in an array, where its items are compared with each other ..."""
+    pairs: float = 0.0
+    """... and how often each may have to be compared with each."""
+
+    def plus(self, other: "Weight", times: int = 1) -> "Weight":
+        """The sum, with `other` counted so often."""
+        return Weight(
+            self.number + times * other.number,
+            self.string + times * other.string,
+            self.string_byte + times * other.string_byte,
+            self.object + times * other.object,
+            self.object_byte + times * other.object_byte,
+            self.array + times * other.array,
+            self.array_byte + times * other.array_byte,
+            self.unique + times * other.unique,
+            self.pairs + times * other.pairs,
+        )
+
+    @property
+    def visit(self) -> float:
+        """Of a value of the dearest kind, whatever its size."""
+        return max(self.number, self.string, self.object, self.array)
+
+    @property
+    def byte(self) -> float:
+        """Of a value of the dearest kind, for each byte of its own."""
+        return max(self.string_byte, self.object_byte, self.array_byte)
+
+    def ratio(self, least: int) -> float:
+        """Per byte of the event, where values stand close together: each after `least` bytes of its name.
+
+        The shortest string is `"",`, and so are `{},` and `[],`. Shorter numbers cost less than `number`:
+        those that cost as much have an exponent.
+        """
+        return max(
+            self.number / (5 + least),
+            self.string / (3 + least) + self.string_byte,
+            self.object / (3 + least) + self.object_byte,
+            self.array / (3 + least) + self.array_byte,
+        )
+
+
+NOTHING = Weight()
+BASE = Weight(100.0, 40.0, 1.0, 60.0, 8.0, 60.0, 4.0)
+"""Of every subschema, with all keywords that are not named below."""
+
+
+def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
+    """What each keyword of a subschema costs beyond `BASE`, where those in `guards` have one."""
+    found = {
+        keyword: weigh(value) for keyword, value in node.items() if (weigh := _WEIGH.get(keyword)) is not None
+    }
+    if "enum" in guards:
+        found["enum"] = Weight(number=1_000.0 + 400 * len(node["enum"]))
+    if node.get("uniqueItems") is True:
+        found["uniqueItems"] = _UNIQUE[plain_items(node) if "uniqueItems" in guards else None]
+    if "additionalProperties" in node or "unevaluatedProperties" in node:  # names are looked up once more
+        for keyword in ("properties", "patternProperties"):
+            if keyword in found:
+                found[keyword] = found[keyword].plus(found[keyword])
+    if "unevaluatedProperties" in node or "unevaluatedItems" in node:
+        return {keyword: weight.plus(weight) for keyword, weight in found.items()}
+    return found
+
+
+_UNIQUE = {
+    # Up to 15 items are compared pair by pair, more are hashed: arrays can be made that share a hash, and
+    # some thousand integers beyond 2^53 do.
+    None: Weight(unique=30_000, pairs=0.02),
+    "string": Weight(unique=100),
+    "integer": Weight(unique=8_000),
+}
+
+
+def _sum(parts: Iterable[Weight]) -> Weight:
+    total = NOTHING
+    for part in parts:
+        total = total.plus(part)
+    return total
+
+
+def _exponent(number: float) -> float:
+    return abs(math.log10(abs(number))) if number else 0.0
+
+
+def _whole(number: float) -> bool:
+    return isinstance(number, int) or number.is_integer()
+
+
+def _equal(option: Any) -> Weight:
+    """Comparing a value with this one."""
+    if isinstance(option, bool) or option is None:
+        return Weight(number=10, string=10, object=10, array=10)
+    if isinstance(option, int | float):
+        return Weight(number=16_000 + 100 * _exponent(option))
+    if isinstance(option, str):
+        return Weight(string=20, string_byte=0.05)
+    return Weight(object=_deeply(option)) if isinstance(option, dict) else Weight(array=_deeply(option))
+
+
+def _deeply(option: Any) -> float:
+    if isinstance(option, dict):
+        return 60 + sum(40 + _deeply(member) for member in option.values())
+    if isinstance(option, list):
+        return 60 + sum(40 + _deeply(item) for item in option)
+    if isinstance(option, bool) or not isinstance(option, int | float):
+        return 20
+    return 16_000 + 100 * _exponent(option)
+
+
+def _enum(options: Any) -> Weight:
+    found = list_of(options)
+    if len(found) > 1 and all(option is None or isinstance(option, str) for option in found):
+        return Weight(string=100, string_byte=1)  # few are compared, by their first bytes; many are hashed
+    return _sum(_equal(option) for option in found)
+
+
+def _limit(limit: Any) -> Weight:
+    if isinstance(limit, bool):  # of draft 4
+        return NOTHING
+    if isinstance(limit, int) and limit in INT64:
+        return Weight(number=800)
+    return Weight(number=3_000 if _whole(limit) else 20_000)
+
+
+def _multiple(divisor: Any) -> Weight:
+    return Weight(number=3_500 if _whole(divisor) else 45_000 + 100 * _exponent(divisor))
+
+
+def _pattern(pattern: Any) -> Weight:
+    return Weight(string=200, string_byte=pattern_cost(str(pattern)))
+
+
+def _pattern_properties(patterns: Any) -> Weight:
+    costs = [pattern_cost(pattern) for pattern in dict_of(patterns)]
+    return Weight(object=30.0 * len(costs), object_byte=30 * len(costs) + sum(costs))
+
+
+def _properties(properties: Any) -> Weight:
+    return Weight(object=40, object_byte=10 + 0.5 * len(dict_of(properties)))
+
+
+def _dependencies(dependencies: Any) -> Weight:
+    lists = [len(list_of(names)) for names in dict_of(dependencies).values()]
+    return Weight(object=25.0 * len(lists), object_byte=8.0 * max(lists, default=0))
+
+
+_WEIGH: Mapping[str, Callable[[Any], Weight]] = {
+    "enum": _enum,
+    "const": _equal,
+    "minimum": _limit,
+    "maximum": _limit,
+    "exclusiveMinimum": _limit,
+    "exclusiveMaximum": _limit,
+    "multipleOf": _multiple,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "properties": _properties,
+    "required": lambda _: Weight(object=30, object_byte=20),
+    "dependentRequired": _dependencies,
+    "dependentSchemas": _dependencies,
+    "dependencies": _dependencies,
+    "contentEncoding": lambda _: Weight(string=100, string_byte=30),
+    "contentMediaType": lambda _: Weight(string=100, string_byte=30),
+    "unevaluatedItems": lambda _: Weight(array=100, array_byte=50),
+    "propertyNames": lambda _: Weight(object=50, object_byte=30),
+}
+
+
+# Patterns: the engine is linear in the string, with a factor that grows with the compiled program.
+_STEPS = tuple(int(1_024 * 2 ** (step / 2)) for step in range(15))
+"""Sizes of a compiled pattern that are told apart, in bytes."""
+_STEEP = 24_000
+"""Up to here the time per byte grows with the program, then more slowly."""
+
+
+@lru_cache(maxsize=4096)
+def pattern_cost(pattern: str) -> float:
+    """Nanoseconds that matching the worst string takes, for each of its bytes."""
+    low, high = 0, len(_STEPS) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _compiles(pattern, _STEPS[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    size = _STEPS[low]
+    return 20 + 0.55 * min(size, _STEEP) + 0.16 * max(0, size - _STEEP)
+
+
+def _compiles(pattern: str, size: int) -> bool:
+    options = jsonschema_rs.RegexOptions(size_limit=size)
+    try:
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
+    except ValueError:
+        return False
+    return True
