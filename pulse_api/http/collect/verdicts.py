@@ -54,7 +54,7 @@ async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
     """
     verdicts, now = Verdicts(), datetime.now(UTC)
     each, byte = judge.pace
-    began, left = time.perf_counter(), 1.0
+    began, left, outgoing = time.perf_counter(), 1.0, verdicts.outgoing
     for index, item in enumerate(items):
         cost = each + byte * len(item.payload)
         left -= cost
@@ -69,10 +69,10 @@ async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
             left = 1 - cost
             verdict = _judge(judge, item, now)
         if isinstance(verdict, dict):
-            verdicts.outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
-            verdicts.accepted += 1
+            outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
         else:
             _refuse(judge, verdicts, index, item, verdict)
+    verdicts.accepted = len(outgoing) - verdicts.dead_lettered
     return verdicts
 
 
