@@ -44,8 +44,7 @@ class Refusal(NamedTuple):
     event_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """A schema version made ready."""
 
     is_valid: Callable[[Any], bool]
@@ -147,16 +146,17 @@ class Judge:
             if check is None:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
-            elif len(payload) > check.largest:
-                seconds = self.limits.judge_seconds
-                rejected = judge_workers().rejected(check.document, payload, seconds)
+            else:
+                is_valid, document, largest = check
+                if len(payload) > largest:
+                    rejected = judge_workers().rejected(document, payload, self.limits.judge_seconds)
+                elif (
+                    not is_valid(event["data"]) and (found := violation(document, event["data"])) is not None
+                ):
+                    pointer, message = found
+                    rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
                 if rejected is None:
                     return event  # type: ignore[no-any-return]
-            elif check.is_valid(event["data"]) or (found := violation(check.document, event["data"])) is None:
-                return event  # type: ignore[no-any-return]
-            else:
-                pointer, message = found
-                rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
         return refusal(event, rejected)
 
     def _envelope(self, event: Any) -> Rejected | None:
