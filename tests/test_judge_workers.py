@@ -121,9 +121,10 @@ async def beside(judged: Judge, payloads: list[bytes], *others: Judge) -> tuple[
     async def one(number: int, which: Judge) -> Verdicts:
         judging = Judging(which, [Item(payload) for payload in (payloads if not number else [cheap("x")])])
         while not judging.done:
-            judging.go_on()
             if judging.dear:
                 await judging.aside()
+            judging.go_on()
+            await asyncio.sleep(0)
         ended.append(number)
         return judging.verdicts
 
