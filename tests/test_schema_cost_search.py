@@ -50,7 +50,7 @@ PATTERNS = (
     "^a+$", "(a|b)*a(a|b){9}c", "[ab]*a[ab]{60}c", r"\w{1,20}$", "^[a-z]{2}$", "(a+)+c", r"(\w\s?){5}x",
     r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "(?:[ab]{1,20}[ab]{1,20})*c",
 )  # fmt: skip
-NO_PERIOD = "".join(random.Random(1).choices("ab", k=5_000))  # noqa: S311
+NO_PERIOD = "".join(random.Random(1).choices("ab", k=20_000))  # noqa: S311
 PIECES = (
     5e-324,
     1.2e-300,
@@ -236,7 +236,7 @@ def sweep(draw: random.Random, times: int) -> Iterator[Pair]:
                     "properties": {"a": {"items": some(draw, (within, {"not": within}))}},
                 }
                 if usable(schema):
-                    yield Pair(schema, {"a": [piece] * (MAX_BYTES // 4 // len(json.dumps(piece)))})
+                    yield Pair(schema, {"a": [piece] * max(1, MAX_BYTES // 4 // len(json.dumps(piece)))})
 
 
 def climb(draw: random.Random, times: int, seconds: float) -> Pair:
