@@ -239,9 +239,16 @@ def sweep(draw: random.Random, times: int) -> Iterator[Pair]:
                     yield Pair(schema, {"a": [piece] * max(1, MAX_BYTES // 4 // len(json.dumps(piece)))})
 
 
+def matched() -> Iterator[Pair]:
+    """Every pattern, with a string that does not let the engine learn."""
+    for pattern in PATTERNS:
+        schema = {"type": "object", "properties": {"a": {"items": {"not": {"pattern": pattern}}}}}
+        yield Pair(schema, {"a": [NO_PERIOD]})
+
+
 def climb(draw: random.Random, times: int, seconds: float) -> Pair:
     """The worst pair of a sweep, made worse step by step for so many seconds of CPU time."""
-    summits = sorted(sweep(draw, times), key=lambda pair: pair.beyond, reverse=True)[:20]
+    summits = sorted([*matched(), *sweep(draw, times)], key=lambda pair: pair.beyond, reverse=True)[:20]
     best, until = summits[0], time.process_time() + seconds
     for start in summits:
         worst, idle = start, 0
