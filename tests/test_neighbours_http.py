@@ -1,17 +1,22 @@
 """One tenant asks for more than it gets: its neighbours, and who watches, do not notice."""
 
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
+import httpx
 import pytest
 from fix_http import Api, Caller, sample
 
+from pulse_api.http import views
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
-from pulse_pipelines.registry import quotas
+from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry.view import TenantView, load_view
 from pulse_resources.settings import load_settings
 
 AT_ONCE = 60
@@ -81,3 +86,43 @@ def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
     answer = caller.collect(sample())
     assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:rate-exceeded")
     assert int(answer.headers["retry-after"]) > 10
+
+
+def test_who_tries_keys_waits_for_himself(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
+    assert caller.collect(sample()).status_code == 202, "from now on it is known"
+    new = keys.issue_key(caller.owner.tenant, "another", [KeyScope.COLLECT])
+    looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
+    statuses = Counter[int]()
+
+    def endless(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id != caller.owner.tenant.tenant_id:
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", endless)
+
+    def attempt(_: int) -> None:
+        key = f"pulse_{uuid.uuid4().hex}_{'0' * 12}_{'A' * 43}"
+        status = httpx.post(f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}).status_code
+        statuses[status] += 1
+        if status == 429:
+            refused.release()
+
+    taken = 2 + load_settings().api.max_waiting
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            attempts = threads.map(attempt, range(AT_ONCE))
+            for _ in range(AT_ONCE - taken):
+                assert refused.acquire(timeout=30)
+            assert looks.total() <= 2
+            assert caller.collect(sample()).status_code == 202
+            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+            with httpx.Client(base_url=api.url, transport=elsewhere) as client:
+                headers = {"Authorization": f"Bearer {new.text}"}
+                assert client.post("/v1/collect", json=sample(), headers=headers).status_code == 202
+        finally:
+            go_on.set()
+        list(attempts)
+    assert statuses.keys() <= {401, 429, 503}

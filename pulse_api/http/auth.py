@@ -66,16 +66,24 @@ def _presented(request: Request) -> Presented:
     return presented
 
 
+def _address(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
 async def authenticate(request: Request, scope: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
     Raises:
-        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate.
+        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate or when
+            too many requests from this address present a key that has to be looked up, then 503, too.
     """
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    cached = await here.views.tenant(presented.tenant_id, presented.key_id)
+    cached = here.views.kept(presented.tenant_id, presented.key_id)
+    if cached is None:
+        async with here.lookups.take(_address(request)):
+            cached = await here.views.tenant(presented.tenant_id, presented.key_id)
     key = cached.view.keys.get(presented.key_id) if cached else None
     if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()
@@ -146,7 +154,10 @@ class _OperatorGate(Gate):
 async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
     presented, here = _presented(request), door(request)
-    key = await here.views.operator_key(presented.key_id) if presented.tenant_id is None else None
+    if presented.tenant_id is not None:
+        raise unauthorized()
+    async with here.lookups.take(_address(request)):
+        key = await here.views.operator_key(presented.key_id)
     if key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()
     request.state.key_id = key.key_id

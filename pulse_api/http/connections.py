@@ -183,8 +183,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer, where nothing is being answered yet, and close."""
         measures.CONNECTIONS_REFUSED.labels(problem.kind).inc()
         cycle = self.cycle
-        answered = cycle is None or cycle.response_complete
-        if not self.pipeline and (answered if self._in_head else not (answered or cycle.response_started)):
+        if self._in_head:
+            free = cycle is None or cycle.response_complete
+        else:
+            free = cycle is not None and not cycle.response_started
+        if free and not self.pipeline:
             self.transport.write(_raw(problem))
         self.transport.close()
 

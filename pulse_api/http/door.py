@@ -51,6 +51,14 @@ class Door:
         api = load_settings().api
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.running = Running()
+        self.lookups = Turns(
+            "requests with a key that is not known",
+            running=4,
+            running_of_one=2,
+            waiting_of_one=api.max_waiting,
+            seconds=api.wait_seconds,
+        )
+        """By address: whoever tries keys waits for himself."""
         self.turns = {
             kind: Turns(
                 kind.value,

@@ -37,11 +37,19 @@ class Kept(Generic[Key, Value]):
     async def get(self, key: Key, *, afresh: bool = False) -> Value | None:
         """The value, as it is kept or, if `afresh`, as it is read from now on."""
         found = None if afresh else self._entries.get(key)
-        if found is not None and time.monotonic() - found.read_at < self._seconds:
+        if found is not None and self._fresh(found):
             return found.value
         if afresh and (earlier := self._reading.get(key)) is not None:
             await asyncio.wait([earlier])  # it may have looked before there was what this one looks for
         return await asyncio.shield(self._reader(key))
+
+    def kept(self, key: Key) -> Value | None:
+        """The value, if it is kept: nothing is read."""
+        found = self._entries.get(key)
+        return found.value if found is not None and self._fresh(found) else None
+
+    def _fresh(self, entry: _Entry[Value]) -> bool:
+        return time.monotonic() - entry.read_at < self._seconds
 
     def _reader(self, key: Key) -> "asyncio.Task[Value | None]":
         with self._lock:

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from pulse_api.http.problems import RETRY_S, ProblemError
 
-Whom = UUID | None
-"""A tenant; None: the operators."""
+Whom = UUID | str | None
+"""A tenant, or an address where none is known yet; None: the operators."""
 
 
 class Turns:
@@ -54,7 +54,7 @@ class Turns:
     async def _begin(self, whom: Whom) -> None:
         line = self._waiting.setdefault(whom, deque())
         if len(line) >= self._waiting_of_one:
-            raise busy(429, f"{len(line)} {self._what} of the tenant wait for their turn already")
+            raise busy(429, f"{len(line)} {self._what} of yours wait for their turn already")
         turn = asyncio.get_running_loop().create_future()
         line.append(turn)
         self._next()

@@ -9,13 +9,15 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from uuid import UUID
 
 import psycopg
 
 from pulse_api.http.kept import Kept
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.key import ApiKey
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
 from pulse_pipelines.stages.handles import Scope
@@ -24,6 +26,7 @@ from pulse_pipelines.stages.limits import event_limits
 from pulse_resources.settings import load_settings
 
 MAX_TENANTS = 10_000
+MAX_JUDGES = 1_000
 RECONNECT_S = 1.0
 
 _log = logging.getLogger("pulse.api")
@@ -37,7 +40,13 @@ class CachedTenant:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(Scope(self.view.tenant, self.view.datasets), event_limits())
+        return _judge(self.view.tenant, self.view.datasets)
+
+
+@lru_cache(MAX_JUDGES)
+def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Judge:
+    """The same for the same datasets: a look at a tenant's keys compiles no schema again."""
+    return Judge(Scope(tenant, datasets), event_limits())
 
 
 def _tenant(tenant_id: UUID) -> CachedTenant | None:
@@ -66,6 +75,11 @@ class Views:
     def stop(self) -> None:
         self._stopping.set()
         self._thread.join(timeout=5)
+
+    def kept(self, tenant_id: UUID, key_id: str) -> CachedTenant | None:
+        """The tenant that has this key, if that is known without a look."""
+        found = self._tenants.kept(tenant_id) if self._listening else None
+        return found if found is not None and key_id in found.view.keys else None
 
     async def tenant(self, tenant_id: UUID, key_id: str) -> CachedTenant | None:
         """The tenant that has this key; None when there is none.
