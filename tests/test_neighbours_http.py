@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
@@ -88,16 +88,20 @@ def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
     assert int(answer.headers["retry-after"]) > 10
 
 
-def test_who_tries_keys_waits_for_himself(api: Api, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_tries_keys_waits_for_himself(
+    api: Api, new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
-    assert caller.collect(sample()).status_code == 202, "from now on it is known"
-    new = keys.issue_key(caller.owner.tenant, "another", [KeyScope.COLLECT])
+    known, new = new_caller(), new_caller()
+    assert known.collect(sample()).status_code == 202
+    keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key
+    ours = {caller.owner.tenant.tenant_id for caller in (known, new)}
     looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
     statuses = Counter[int]()
 
     def endless(tenant_id: uuid.UUID) -> TenantView | None:
         looks[tenant_id] += 1
-        if tenant_id != caller.owner.tenant.tenant_id:
+        if tenant_id not in ours:
             go_on.wait(60)
         return load_view(tenant_id)
 
@@ -117,12 +121,28 @@ def test_who_tries_keys_waits_for_himself(api: Api, caller: Caller, monkeypatch:
             for _ in range(AT_ONCE - taken):
                 assert refused.acquire(timeout=30)
             assert looks.total() <= 2
-            assert caller.collect(sample()).status_code == 202
+            assert known.collect(sample()).status_code == 202
             elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
             with httpx.Client(base_url=api.url, transport=elsewhere) as client:
-                headers = {"Authorization": f"Bearer {new.text}"}
+                headers = {"Authorization": f"Bearer {new.key.text}"}
                 assert client.post("/v1/collect", json=sample(), headers=headers).status_code == 202
         finally:
             go_on.set()
         list(attempts)
     assert statuses.keys() <= {401, 429, 503}
+
+
+@pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])
+def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) -> None:
+    """With its length said, and in chunks that go on for ever."""
+
+    def chunks(read: list[int]) -> Iterator[bytes]:
+        while len(read) < 1_000:
+            read.append(1)
+            yield b" " * 262_144
+
+    read: list[int] = []
+    for content in (b" " * (most + 1), chunks(read)):
+        answer = caller.http.post(path, content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
+    assert len(read) < 1_000, "the server has closed long before"

@@ -66,10 +66,6 @@ def _presented(request: Request) -> Presented:
     return presented
 
 
-def _address(request: Request) -> str:
-    return "" if request.client is None else request.client.host
-
-
 async def authenticate(request: Request, scope: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
@@ -82,7 +78,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
         raise unauthorized()
     cached = here.views.kept(presented.tenant_id, presented.key_id)
     if cached is None:
-        async with here.lookups.take(_address(request)):
+        async with here.lookups.take(here.asking(request, presented.key_id)):
             cached = await here.views.tenant(presented.tenant_id, presented.key_id)
     key = cached.view.keys.get(presented.key_id) if cached else None
     if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
@@ -156,7 +152,7 @@ async def operator(request: Request) -> str:
     presented, here = _presented(request), door(request)
     if presented.tenant_id is not None:
         raise unauthorized()
-    async with here.lookups.take(_address(request)):
+    async with here.lookups.take(here.asking(request, presented.key_id)):
         key = await here.views.operator_key(presented.key_id)
     if key is None or not key.opens(presented.secret, datetime.now(UTC)):
         raise unauthorized()

@@ -27,6 +27,7 @@ from pulse_pipelines.registry import keys
 from pulse_resources.settings import load_settings
 
 TOUCH_EVERY_S = 5.0
+MAX_KEYS = 20_000
 
 
 class Kind(Enum):
@@ -58,7 +59,7 @@ class Door:
             waiting_of_one=api.max_waiting,
             seconds=api.wait_seconds,
         )
-        """By address: whoever tries keys waits for himself."""
+        """By key or, where that is new, by address: whoever tries keys waits for himself."""
         self.turns = {
             kind: Turns(
                 kind.value,
@@ -69,11 +70,22 @@ class Door:
             )
             for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
         }
+        self._opened: dict[str, None] = {}
+        """Keys that were in force, in the order of their first use."""
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
         """Note that a key was used; written down every few seconds."""
         self._used[tenant_id][key_id] = datetime.now(UTC)
+        self._opened[key_id] = None
+        if len(self._opened) > MAX_KEYS:
+            self._opened.pop(next(iter(self._opened)))
+
+    def asking(self, request: Request, key_id: str) -> str:
+        """In whose line a look-up waits: of a key that was in force before, else of an address."""
+        if key_id in self._opened or request.client is None:
+            return key_id
+        return request.client.host
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

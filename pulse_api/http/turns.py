@@ -12,7 +12,7 @@ from uuid import UUID
 from pulse_api.http.problems import RETRY_S, ProblemError
 
 Whom = UUID | str | None
-"""A tenant, or an address where none is known yet; None: the operators."""
+"""A tenant; None: the operators. A key or an address, where no tenant is known yet."""
 
 
 class Turns:
