@@ -147,6 +147,11 @@ def test_a_version_is_chosen_and_what_it_refuses_keeps_its_own(owner: Owner) -> 
     assert (done.rows, done.other_versions, done.schema_version) == (3, 1, 1)
     assert [row["schema_version"] for row in owner.rows()] == [1, 1, 2]
     assert [row["note"] for row in owner.rows()] == [None, None, 3]
+    named = json.loads(event("d", count=2.5)) | {"schema_version": 2}
+    owner.send(json.dumps(named).encode())
+    ingest(owner)
+    assert rebuilt(owner, version=1).other_versions == 2, "what names the later version follows it"
+    assert [row["count"] for row in owner.rows()] == [None, None, 1.5, 2.5]
     balanced(owner)
     with pytest.raises(NotFound, match="never followed version 3"):
         rebuilt(owner, version=3)

@@ -728,6 +728,56 @@ def _verdicts(conformed: Conformed) -> dict[int, Verdict]:
     return verdicts
 
 
+MISFITS = {
+    "count": (1.5, True, "5", 1e300),
+    "ratio": (True, "0.5"),
+    "active": (1, "yes"),
+    "name": (5, ["x"]),
+    "born": (5, "tomorrow"),
+    "seen": (5, "soon"),
+    "place": ({"zip": 1.5}, {"zip": True}, "x", 5),
+    "sizes": ([1, 2.5], ["x"], "12", {"0": 1}),
+}
+FITTING = {
+    "count": 5.0,
+    "ratio": 3,
+    "active": True,
+    "name": "x",
+    "born": "2026-02-01",
+    "seen": "2026-11-19T10:00:00Z",
+    "place": {"zip": 7, "more": 1.5},
+    "sizes": [1, None],
+}
+LATER = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "active": {"type": "boolean"},
+        "name": {"type": "string"},
+        "born": {"type": "string", "format": "date"},
+        "seen": {"type": "string", "format": "date-time"},
+        "place": {"type": "object", "properties": {"zip": {"type": "integer"}}},
+        "sizes": {"type": "array", "items": {"type": ["integer", "null"]}},
+    },
+}
+
+
+def test_what_was_declared_later_never_changes_a_value() -> None:
+    """An event may name a version without a property: its column takes the value as it is, or not at all."""
+    follows = replace(dataset(LATER), earlier=((1, '{"type": "object"}'),))
+    wrong = [(name, value) for name, values in MISFITS.items() for value in values]
+    events = [envelope(data={name: value}, schema_version=1) for name, value in wrong]
+    conformed = TopicConformer(Scope(TENANT, (follows,)), "batch", LIMITS).chunk(
+        messages([*events, envelope(data=FITTING, schema_version=1)])
+    )
+    found = [(letter.rejected.reason, letter.rejected.pointer) for letter in conformed.dead_letters]
+    assert found == [(R.UNREPRESENTABLE, f"/data/{name}") for name, _ in wrong]
+    (row,) = rows(conformed)
+    assert (row["count"], row["ratio"], row["born"]) == (5, 3.0, date(2026, 2, 1))
+    assert (row["place"], row["sizes"], row["_extra"]) == ({"zip": 7}, [1, None], '{"place":{"more":1.5}}')
+
+
 @pytest.mark.parametrize(
     "seed", [1, 2, 3, random.SystemRandom().randrange(10**9)], ids=["1", "2", "3", "any"]
 )

@@ -4,7 +4,7 @@ The fast path hands a whole column to Arrow; a column that Arrow refuses is gone
 so that exactly the events at fault become dead letters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -95,6 +95,43 @@ def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], 
         return pa.array(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array(_one_by_one(values, kind, wanted, rejects, pointer), wanted)
+
+
+def refuse_misfits(
+    values: list[Any], kind: FieldType, chosen: Iterable[int], rejects: dict[int, Rejected], pointer: str
+) -> None:
+    """Add those of the chosen values that the field's column cannot hold to `rejects`, and make them None.
+
+    For values that no validator has seen as the field's: of events that name another schema version, by
+    which the field may be undeclared, or declared otherwise. Arrow would make an integer of a fraction.
+    """
+    for index in chosen:
+        if not _holds(kind, values[index]):
+            detail = f"the column is {kind.kind}, which the event's own schema version does not ask for"
+            rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
+            values[index] = None
+
+
+def _holds(kind: FieldType, value: Any) -> bool:
+    if value is None:
+        return True
+    match kind.kind:
+        case Kind.JSON:
+            return True
+        case Kind.LONG:
+            return type(value) is int or (type(value) is float and value.is_integer())
+        case Kind.DOUBLE:
+            return type(value) in (int, float)
+        case Kind.BOOLEAN:
+            return type(value) is bool
+        case Kind.STRUCT:
+            return type(value) is dict and all(
+                _holds(member, value.get(name)) for name, member in kind.fields
+            )
+        case Kind.LIST:
+            assert kind.item is not None  # noqa: S101 - lists have one
+            return type(value) is list and all(_holds(kind.item, item) for item in value)
+    return type(value) is str
 
 
 def _one_by_one(

@@ -91,6 +91,8 @@ class TopicConformer:
         received = pa.array([m.received_ms for m in messages], pa.int64())
         columns.refuse_untimely(timestamp, received, self._judge.limits, rejects)
         contexts = [e.get("context") for e in events]
+        versions = [e.get("schema_version") or target.version for e in events]
+        named = [index for index, version in enumerate(versions) if version != target.version]
         arrays: dict[str, pa.Array] = {
             "id": pa.array([e["event_id"] for e in events], pa.string()),
             "tenant_id": pa.repeat(pa.scalar(str(self._tenant.tenant_id)), count),
@@ -99,16 +101,14 @@ class TopicConformer:
             "ingested_at": received.cast(pa.timestamp("ms", "UTC")).cast(columns.TIMESTAMP),
             "context": pa.array([columns.json_text(c) for c in contexts], pa.string()),
             "trace_id": pa.array([e.get("trace_id") for e in events], pa.string()),
-            "schema_version": pa.array(
-                [e.get("schema_version") or target.version for e in events], pa.int32()
-            ),
+            "schema_version": pa.array(versions, pa.int32()),
             "_batch": pa.repeat(pa.scalar(self._batch_id), count),
             "_kafka_partition": pa.array([m.partition for m in messages], pa.int32()),
             "_offset": pa.array([m.offset for m in messages], pa.int64()),
             "_extra": columns.extras(datas, target.columns),
         }
         for column in target.columns:
-            arrays[column.name] = _declared(column, datas, rejects)
+            arrays[column.name] = _declared(column, datas, named, rejects)
         table = pa.Table.from_arrays([arrays[name] for name in target.schema.names], schema=target.schema)
         table = table.append_column(RAW, raw_lines(messages))
         dead = [
@@ -121,10 +121,15 @@ class TopicConformer:
         return table, dead
 
 
-def _declared(column: Column, datas: Sequence[dict[str, Any]], rejects: dict[int, Rejected]) -> pa.Array:
+def _declared(
+    column: Column, datas: Sequence[dict[str, Any]], named: Sequence[int], rejects: dict[int, Rejected]
+) -> pa.Array:
+    """A declared field's column; `named` are the events that follow another version than the dataset."""
     name = column.field
     pointer = "/data" + json_pointer([name])
-    return columns.array([data.get(name) for data in datas], column.type, rejects, pointer)
+    values = [data.get(name) for data in datas]
+    columns.refuse_misfits(values, column.type, named, rejects, pointer)
+    return columns.array(values, column.type, rejects, pointer)
 
 
 def _dead_letter(message: Message, refused: Refusal) -> DeadLetter:
