@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, Field, SecretStr
+from pydantic import AwareDatetime, BaseModel, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -41,6 +41,20 @@ class DagsterSettings(BaseModel):
     host: str = "127.0.0.1"
     webserver_port: int = 3000
     code_server_port: int = 4000
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Names, without a port, by which the UI may be asked, beside localhost and `host`."""
+    token: SecretStr | None = Field(default=None, min_length=16)
+    """Who presents it to the UI may change things."""
+    read_only_token: SecretStr | None = Field(default=None, min_length=16)
+    """Who presents it may look."""
+    session_hours: float = Field(default=168.0, gt=0)
+    """How long a browser is known after it presented a token; a new token ends it at once."""
+    proxy_header: str = ""
+    """Header in which a proxy that signs people in (OIDC, say) names them; nobody else may set it there."""
+    proxy_addresses: list[IPvAnyNetwork] = Field(default_factory=list)
+    """Where such a proxy asks from; from elsewhere the header says nothing."""
+    proxy_operators: list[str] = Field(default_factory=list)
+    """Who of them may change things, `*` for all; the others may look."""
 
 
 class IngestSettings(BaseModel):

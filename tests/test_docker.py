@@ -42,7 +42,7 @@ def test_defaults_agree_with_the_example() -> None:
 
 
 def test_no_secret_has_a_default() -> None:
-    secrets = {name for name in EXAMPLE if name.endswith("PASSWORD")}
+    secrets = {name for name in EXAMPLE if name.endswith(("PASSWORD", "TOKEN"))}
     assert secrets <= set(re.findall(r"\$\{(\w+):\?\}", TEXT))
 
 

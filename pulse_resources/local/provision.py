@@ -54,7 +54,7 @@ def provision(layout: Layout) -> Settings:
     """
     remembered = _remembered(layout)
     local = {"ports": _ports(remembered.get("ports", {})), "secrets": remembered.get("secrets", {})}
-    for name in ("superuser", "object_store", *get_args(Role)):
+    for name in ("superuser", "object_store", "control_room", "control_room_read_only", *get_args(Role)):
         local["secrets"].setdefault(name, secrets.token_hex(16))
     local["secrets"].setdefault("spark_session", str(uuid.uuid4()))
     write_atomically(layout.settings_file, json.dumps(_settings(local), indent=2) + "\n")
@@ -109,7 +109,12 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
         # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
         "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
         "api": {"port": port["api"]},
-        "dagster": {"webserver_port": port["webserver"], "code_server_port": port["code_server"]},
+        "dagster": {
+            "webserver_port": port["webserver"],
+            "code_server_port": port["code_server"],
+            "token": secret["control_room"],
+            "read_only_token": secret["control_room_read_only"],
+        },
     }
     if "postgres" not in given:
         written["postgres"] |= {
