@@ -10,7 +10,7 @@ from rich.status import Status as Spinner
 from rich.table import Table
 
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.cli.output import AsJson, emit
+from pulse_api.cli.output import AsJson, emit, harmless
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
@@ -255,12 +255,12 @@ def _interrupted(layout: Layout, started: bool) -> None:
 
 
 def _complain(layout: Layout, error: PulseError) -> None:
-    _errors.print(f"[red]Error:[/red] {escape(error.message)}", highlight=False)
+    _errors.print(f"[red]Error:[/red] {escape(harmless(error.message))}", highlight=False)
     if error.fix:
-        _errors.print(escape(error.fix), highlight=False)
+        _errors.print(escape(harmless(error.fix)), highlight=False)
     service = error.where.get("service")
     log = layout.log(service) if service else None
     if log and log.exists():
         _errors.print(f"The end of {log}:", soft_wrap=True)
         for line in log.read_text(errors="replace").splitlines()[-15:]:
-            _errors.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+            _errors.print(f"  {harmless(line)}", highlight=False, markup=False, soft_wrap=True)

@@ -6,7 +6,6 @@ names, so a key of one tenant can never be checked against the keys of another.
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request, Security
@@ -71,12 +70,10 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
         ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate.
     """
     presented, here = _presented(request), door(request)
-    if presented.tenant_id is None:
+    found = await here.views.tenant(presented)
+    if found is None:
         raise unauthorized()
-    cached = await here.views.tenant(presented.tenant_id, presented.key_id)
-    key = cached.view.keys.get(presented.key_id) if cached else None
-    if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
-        raise unauthorized()
+    cached, key = found
     tenant = cached.view.tenant
     request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
     request.state.key_id = key.key_id
@@ -115,8 +112,8 @@ async def _manage(request: Request, _: _Key) -> Principal:
 async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
     presented, here = _presented(request), door(request)
-    key = await here.views.operator_key(presented.key_id) if presented.tenant_id is None else None
-    if key is None or not key.opens(presented.secret, datetime.now(UTC)):
+    key = await here.views.operator_key(presented)
+    if key is None:
         raise unauthorized()
     request.state.key_id = key.key_id
     here.used(None, key.key_id)

@@ -4,11 +4,12 @@
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from pulse_resources.local.downloads import Jar, jars, spark_home
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import PRIVATE, Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.settings import Settings, load_settings
@@ -97,8 +98,10 @@ def _address(settings: Settings) -> str:
 
 
 def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
-    for name in ("local", "warehouse"):
-        (folder / name).mkdir(exist_ok=True)
+    for name in ("local", "tmp"):  # what a server left that was killed
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("local", "tmp", "warehouse"):
+        (folder / name).mkdir(mode=PRIVATE, exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOGGING)
     (folder / "scheduling.xml").write_text(_SCHEDULING)
     configuration = _engine(folder, settings, host) | catalog(settings)
@@ -111,7 +114,8 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
     port = str(settings.spark.address[1])
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
-        f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
+        f"-Djava.io.tmpdir={folder / 'tmp'} -Duser.timezone=UTC "
+        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
     )
     return {
         "spark.app.name": "pulse",
