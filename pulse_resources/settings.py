@@ -4,7 +4,9 @@ Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TO
 PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
+import hashlib
 import os
+import tempfile
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,9 @@ from pulse_resources.service_settings import (
     SparkSettings,
 )
 
+_LONGEST_SOCKET = 107
+"""Bytes of a Unix socket's path, by the kernel."""
+
 
 def pulse_home() -> Path:
     """The one folder that holds all state of this installation (default `./.pulse`)."""
@@ -40,7 +45,6 @@ class DagsterSettings(BaseModel):
     """Owners of the dataset assets: e-mail addresses, or `team:` and a name."""
     host: str = "127.0.0.1"
     webserver_port: int = 3000
-    code_server_port: int = 4000
     allowed_hosts: list[str] = Field(default_factory=list)
     """Names, without a port, by which the UI may be asked, beside localhost and `host`."""
     token: SecretStr | None = Field(default=None, min_length=16)
@@ -256,6 +260,15 @@ class Settings(BaseSettings):
     @property
     def home(self) -> Path:
         return pulse_home()
+
+    @property
+    def code_server_socket(self) -> Path:
+        """Where Dagster's code server listens, in a folder that only its owner may enter."""
+        path = self.home / "dagster-code" / "socket"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET:
+            return path
+        key = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"pulse-{os.getuid()}-{key}" / "socket"
 
     @classmethod
     def settings_customise_sources(

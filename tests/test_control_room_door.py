@@ -339,6 +339,10 @@ def test_a_person_signs_in_and_works(room: Room, page: Page) -> None:
     page.goto("data:text/html,<p>another site</p>")
     page.evaluate(f"location.href = '{room.url}/runs'")
     expect(page.get_by_text("Success", exact=True).first).to_be_visible()
+    page.context.clear_cookies()
+    page.goto("data:text/html,<p>another site</p>")
+    page.evaluate(f"location.href = '{local_dagster.login_url(room.settings)}'")
+    page.wait_for_url(lambda url: "login" not in url and url.startswith(room.url))
 
 
 # run config --------------------------------------------------------------------------------------

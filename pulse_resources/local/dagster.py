@@ -14,7 +14,6 @@ from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
 SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
-_LOOPBACK = "127.0.0.1"
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -25,8 +24,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "DAGSTER_POSTGRES_URL": settings.postgres.dagster_url(),
         "DAGSTER_DATA_DIR": data,
         "DAGSTER_EVENT_BATCH_SIZE": "500",
-        "DAGSTER_CODE_SERVER_HOST": _LOOPBACK,
-        "DAGSTER_CODE_SERVER_PORT": str(settings.dagster.code_server_port),
+        "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),
     }
 
 
@@ -34,20 +32,19 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
     _link_instance(layout)
     env = environment(settings) | {"MALLOC_ARENA_MAX": "2"}
     workspace = str(repository() / "workspace.yaml")
-    code = f"{_LOOPBACK}:{settings.dagster.code_server_port}"
+    code = settings.code_server_socket
     quiet = ("--log-level", "warning")
     started = time.time()
     return [
         Service(
             name="dagster-code",
-            address=code,
+            address=f"unix:{code}",
             command=python(
-                *("pulse_pipelines.defs.code_server", "--module", module, "--host", _LOOPBACK),
-                *("--port", str(settings.dagster.code_server_port), *quiet),
+                *("pulse_pipelines.defs.code_server", "--module", module, "--socket", str(code), *quiet)
             ),
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
-            ready=listens(code),
+            ready=listens(f"unix:{code}"),
         ),
         Service(
             name="dagster-webserver",

@@ -78,10 +78,10 @@ class Guard:
             return refused.response()
         if path == HEALTH:
             return PlainTextResponse("ok")
-        if navigates and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            return pages.go_on()
         if path == LOGIN:
             return await self._login(headers, receive) if method == "POST" else pages.login()
+        if navigates and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return pages.go_on()
         role = self._identity.of(scope, headers)
         if role is None:
             stranger = Refused(
