@@ -3,7 +3,6 @@
 import json
 import os
 import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -140,12 +139,4 @@ def load_seconds() -> float:
 
 def ask(query: str, variables: dict[str, Any] | None = None) -> dict[str, Any]:
     """A GraphQL query to the web server."""
-    body = json.dumps({"query": query, "variables": variables or {}}).encode()
-    request = urllib.request.Request(  # noqa: S310 - our own URL
-        f"{local_dagster.url(load_settings())}/graphql", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
-        found = json.load(answer)
-    assert "errors" not in found, found["errors"]
-    data: dict[str, Any] = found["data"]
-    return data
+    return local_dagster.ask(load_settings(), query, variables, _PATIENCE_S)

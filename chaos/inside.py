@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import run_config
+from pulse_pipelines.defs.spark import pyspark
 from pulse_pipelines.domain.batch import plan
 from pulse_pipelines.stages import plan as planning
-from pulse_resources.settings import load_settings
 
 EVERYTHING = 1_000_000
 
@@ -32,7 +31,7 @@ def attempt(
     """One attempt, here."""
     resources = {
         "attempt": BatchAttempt.configure_at_launch(),
-        "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
+        "pyspark": pyspark,
     }
     job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -1,7 +1,6 @@
 """Everything that Dagster runs, put together."""
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import registry
 from pulse_pipelines.curated import rollups
@@ -18,9 +17,9 @@ from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
+from pulse_pipelines.defs.spark import pyspark
 from pulse_pipelines.defs.upkeep.job import upkeep
 from pulse_pipelines.defs.upkeep.triggers import upkeep_daily, upkeep_needed
-from pulse_resources.settings import load_settings
 
 
 @dg.definitions
@@ -48,6 +47,6 @@ def defs() -> dg.Definitions:
             # erasure.
             "io_manager": dg.mem_io_manager,
             "attempt": BatchAttempt.configure_at_launch(),
-            "pyspark": LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote}),
+            "pyspark": pyspark,
         },
     )

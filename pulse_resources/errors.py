@@ -6,6 +6,7 @@
     │   ├── NotFound
     │   ├── Conflict           the state of things does not allow it
     │   │   └── Incompatible   a schema version that a dataset cannot follow
+    │   ├── Forbidden          whoever asks may not grant or do this
     │   └── QuotaExceeded      a limit of the tenant is reached
     ├── Transient              an outside system failed: the same work may succeed later
     ├── Terminal               will fail again for this dataset or topic, others can go on
@@ -76,6 +77,10 @@ class Incompatible(Conflict):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return *super().__reduce__(), {"incompatibilities": self.incompatibilities}
+
+
+class Forbidden(UserError):  # noqa: N818
+    pass
 
 
 class QuotaExceeded(UserError):  # noqa: N818

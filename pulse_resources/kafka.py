@@ -95,8 +95,7 @@ def consumer() -> Consumer:
 
 
 def _client() -> dict[str, Any]:
-    return {
-        "bootstrap.servers": load_settings().kafka.bootstrap_servers,
+    return load_settings().kafka.client() | {
         "client.id": "pulse",
         "log_level": 3,
         "logger": _log,  # else librdkafka writes to the console by itself

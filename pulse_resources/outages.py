@@ -35,4 +35,4 @@ def _ask_spark(session: SparkSession) -> None:
         socket.create_connection(spark.address, CONNECT_S).close()  # its client would try for many minutes
         session.sql("SELECT 1").collect()
     except Exception as error:  # whatever it says, a statement that cannot fail has failed
-        raise Transient(f"Spark does not answer: {error}", remote=spark.remote) from error
+        raise Transient(f"Spark does not answer: {error}", remote=spark.place) from error

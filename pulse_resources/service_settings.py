@@ -1,7 +1,8 @@
 """Settings of the services that Pulse stands on: where they are, and by which secrets they open."""
 
 import os
-from typing import Literal
+import re
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SecretStr
 
@@ -36,8 +37,23 @@ class PostgresSettings(BaseModel):
 
 class KafkaSettings(BaseModel):
     bootstrap_servers: str = "127.0.0.1:9092"
+    security_protocol: Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    username: str = "pulse"
+    password: SecretStr = SecretStr("")
     partitions_per_topic: int = Field(default=2, ge=1)
     replication_factor: int = Field(default=1, ge=1)
+
+    def client(self) -> dict[str, Any]:
+        """How any of librdkafka's clients reaches the broker; holds a secret, never log it."""
+        where = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
+        if not self.security_protocol.startswith("SASL"):
+            return where
+        return where | {
+            "sasl.mechanism": self.sasl_mechanism,
+            "sasl.username": self.username,
+            "sasl.password": self.password.get_secret_value(),
+        }
 
 
 class ObjectStoreSettings(BaseModel):
@@ -50,7 +66,7 @@ class ObjectStoreSettings(BaseModel):
 
 class SparkSettings(BaseModel):
     remote: str = "sc://127.0.0.1:15002"
-    """Spark Connect address; a cluster's address works the same way."""
+    """Spark Connect address, with its secrets; a cluster's address works the same way."""
     parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
     """Task slots that one ingest batch spreads over."""
 
@@ -59,3 +75,18 @@ class SparkSettings(BaseModel):
         """Host and port of the remote, which may carry parameters: `sc://host:port/;token=...`."""
         host, _, port = self.remote.removeprefix("sc://").split("/")[0].partition(":")
         return host, int(port or 15002)
+
+    @property
+    def place(self) -> str:
+        """Where the remote is, without its secrets."""
+        host, port = self.address
+        return f"sc://{host}:{port}"
+
+    @property
+    def token(self) -> str | None:
+        """The token that the remote's header `authorization` carries.
+
+        A header, because pyspark sends its parameter `token` by TLS alone, but to `localhost`.
+        """
+        given = re.search(r"[/;]authorization=Bearer%20([^;]+)", self.remote)
+        return given[1] if given else None

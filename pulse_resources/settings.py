@@ -4,12 +4,14 @@ Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TO
 PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
+import hashlib
 import os
+import tempfile
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, Field, SecretStr
+from pydantic import AwareDatetime, BaseModel, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -23,6 +25,9 @@ from pulse_resources.service_settings import (
     PostgresSettings,
     SparkSettings,
 )
+
+_LONGEST_SOCKET = 107
+"""Bytes of a Unix socket's path, by the kernel."""
 
 
 def pulse_home() -> Path:
@@ -40,7 +45,20 @@ class DagsterSettings(BaseModel):
     """Owners of the dataset assets: e-mail addresses, or `team:` and a name."""
     host: str = "127.0.0.1"
     webserver_port: int = 3000
-    code_server_port: int = 4000
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Names, without a port, by which the UI may be asked, beside localhost and `host`."""
+    token: SecretStr | None = Field(default=None, min_length=16)
+    """Who presents it to the UI may change things."""
+    read_only_token: SecretStr | None = Field(default=None, min_length=16)
+    """Who presents it may look."""
+    session_hours: float = Field(default=168.0, gt=0)
+    """How long a browser is known after it presented a token; a new token ends it at once."""
+    proxy_header: str = ""
+    """Header in which a proxy that signs people in (OIDC, say) names them; nobody else may set it there."""
+    proxy_addresses: list[IPvAnyNetwork] = Field(default_factory=list)
+    """Where such a proxy asks from; from elsewhere the header says nothing."""
+    proxy_operators: list[str] = Field(default_factory=list)
+    """Who of them may change things, `*` for all; the others may look."""
 
 
 class IngestSettings(BaseModel):
@@ -280,6 +298,15 @@ class Settings(BaseSettings):
     @property
     def home(self) -> Path:
         return pulse_home()
+
+    @property
+    def code_server_socket(self) -> Path:
+        """Where Dagster's code server listens, in a folder that only its owner may enter."""
+        path = self.home / "dagster-code" / "socket"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET:
+            return path
+        key = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"pulse-{os.getuid()}-{key}" / "socket"
 
     @classmethod
     def settings_customise_sources(

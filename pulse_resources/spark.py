@@ -35,8 +35,8 @@ def session() -> Iterator[SparkSession]:
     try:
         socket.create_connection(spark.address, CONNECT_S).close()
     except OSError as error:
-        raise Transient(f"Spark does not answer: {error}", remote=spark.remote) from error
-    own = re.sub(r"session_id=[^;]*;?", "", spark.remote)
+        raise Transient(f"Spark does not answer: {error}", remote=spark.place) from error
+    own = re.sub(r";?session_id=[^;]*", "", spark.remote)
     opened = SparkSession.builder.remote(own).create()
     atexit.unregister(opened.client._cleanup_ml_cache)
     try:

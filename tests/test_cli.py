@@ -25,6 +25,8 @@ from typer.testing import CliRunner, Result
 
 from chaos.surroundings import PULSE, forget_connections
 from pulse_api import cli, client
+from pulse_api.cli import collect as collecting
+from pulse_api.cli import guard, output
 from pulse_api.cli.arguments import duration
 from pulse_api.cli.ingestion import Ingestion
 from pulse_api.cli.lake import print_rows
@@ -312,6 +314,10 @@ def test_a_key_is_rotated_with_overlap_and_revoked(owner: Owner) -> None:
     assert "revoked" in run("key", "revoke", slug, old["key_id"]).stdout
     assert as_json("key", "revoke", slug, old["key_id"])["in_force"] is False
     assert "revoked" in run("key", "list", slug).stdout
+    child = keys.issue_key(owner.tenant, "child", [KeyScope.READ], issuer=new["key_id"]).stored.key_id
+    assert {key["key_id"]: key["issued_by"] for key in as_json("key", "list", slug)}[child] == new["key_id"]
+    assert new["key_id"] in run("key", "list", slug).stdout
+    assert as_json("key", "revoke", slug, new["key_id"])["revoked_with_it"] == [child]
     assert "was revoked" in fails("key", "rotate", slug, old["key_id"], code=2)
     assert "no such key" in fails("key", "revoke", slug, "000000000000", code=2)
     run("key", "create", slug, "--scope", "everything", code=2)
@@ -649,3 +655,36 @@ def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
     where = "failed [tenant=acme, dataset=orders]"
     console.print(Ingestion(problems=(where,)).lines()[-1])
     assert where in written.getvalue()
+
+
+STEERING = "\x1b]0;title\x07", "\x9b2J", "\u202egnp.exe", "\u2066", "\r", "\u2028"
+
+
+@pytest.mark.parametrize("text", STEERING)
+def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = {
+        "index": 0,
+        "event_id": text,
+        "status": "refused",
+        "reason": text,
+        "pointer": text,
+        "detail": text,
+    }
+    collecting._show({"sent": 1, "accepted": 0, "dead_lettered": 0, "refused": 1}, [verdict])
+    output.say(text)
+    output.remark(text)
+    output.show_fields([("name", text)])
+    guard.complain(text)
+    output.emit({"name": text, "plain": "é 😀"})
+    shown = capsys.readouterr()
+    assert not {c for c in shown.out + shown.err if not c.isprintable()} - {"\n"}
+    assert json.loads(shown.out[shown.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
+
+
+def test_data_is_as_it_is_but_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.write("a\x1bb\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.write("a\x1bb\n")
+    assert capsys.readouterr().out == "a\x1bb\na\N{REPLACEMENT CHARACTER}b\n"

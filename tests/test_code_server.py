@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,8 +15,6 @@ from dagster import DagsterInstance, DagsterRunStatus
 from dagster._api.list_repositories import sync_list_repositories_grpc
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
-
-from pulse_resources.local import ports
 
 MODULE = """
 import gc, os, pathlib, time
@@ -54,10 +53,10 @@ run_coordinator:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A code server for the module in this folder, and its port."""
-    port = ports.choose(4321, [])
-    words = ["--module", "some_definitions", "--host", "127.0.0.1", "--port", str(port)]
+def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A code server for the module in this folder, and its socket."""
+    place = str(folder / "code" / "socket")
+    words = ["--module", "some_definitions", "--socket", place]
     with subprocess.Popen(
         [sys.executable, "-m", "pulse_pipelines.defs.code_server", *words],
         env=_environment(folder),
@@ -65,7 +64,7 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         stderr=subprocess.DEVNULL,
     ) as server:
         try:
-            yield server, port
+            yield server, place
         finally:
             server.kill()
 
@@ -79,28 +78,29 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_could_not_be_loaded_is_loaded_later(folder: Path) -> None:
     (folder / "away").touch()
-    with serving(folder) as (_, port):
-        _until(lambda: not _loaded(port))
+    with serving(folder) as (_, place):
+        _until(lambda: not _loaded(place))
+        assert stat.S_IMODE(Path(place).parent.stat().st_mode) == 0o700, "who may ask it, runs code"
         (folder / "away").unlink()
-        _until(lambda: _loaded(port))
+        _until(lambda: _loaded(place))
 
 
 def test_to_reload_makes_the_definitions_anew(folder: Path) -> None:
-    with serving(folder) as (_, port):
-        _until(lambda: _loaded(port))
-        client = DagsterGrpcClient(host="127.0.0.1", port=port)
+    with serving(folder) as (_, place):
+        _until(lambda: _loaded(place))
+        client = DagsterGrpcClient(socket=place)
         made, server = (folder / "made").stat().st_size, client.get_server_id()
         client.reload_code(timeout=60)
         assert (folder / "made").stat().st_size > made
         assert client.get_server_id() != server, "the webserver and the daemon would not notice"
-        assert _loaded(port)
+        assert _loaded(place)
 
 
 def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) -> None:
-    with serving(folder) as (server, port):
-        _until(lambda: _loaded(port))
+    with serving(folder) as (server, place):
+        _until(lambda: _loaded(place))
         for _ in range(2):
-            _launch(folder, port)
+            _launch(folder, place)
             frozen, imported_by, parent, pid = map(int, (folder / "look").read_text().split())
             assert imported_by == parent != server.pid
             assert pid != parent
@@ -115,22 +115,22 @@ def test_runs_that_died_with_the_server_count_as_failed(folder: Path) -> None:
             return [run.status for run in instance.get_runs()]
 
     (folder / "stay").touch()
-    with serving(folder) as (server, port):
-        _until(lambda: _loaded(port))
-        _launch(folder, port)
+    with serving(folder) as (server, place):
+        _until(lambda: _loaded(place))
+        _launch(folder, place)
         assert statuses() == [DagsterRunStatus.STARTED]
         server.kill()
         os.kill(int((folder / "look").read_text().split()[-1]), signal.SIGKILL)
     assert statuses() == [DagsterRunStatus.STARTED], "nobody was there to report it"
-    with serving(folder) as (_, port):
-        _until(lambda: _loaded(port))
+    with serving(folder) as (_, place):
+        _until(lambda: _loaded(place))
         assert statuses() == [DagsterRunStatus.FAILURE]
 
 
-def _launch(folder: Path, port: int) -> None:
+def _launch(folder: Path, place: str) -> None:
     """Have a run, and wait until it has looked."""
     (folder / "look").unlink(missing_ok=True)
-    grpc = ["--grpc-host", "127.0.0.1", "--grpc-port", str(port)]
+    grpc = ["--grpc-socket", place]
     subprocess.run(
         [sys.executable, "-m", "dagster", "job", "launch", *grpc, "-j", "probe"],
         env=_environment(folder),
@@ -144,10 +144,10 @@ def _environment(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(folder), "DAGSTER_HOME": str(folder)}
 
 
-def _loaded(port: int) -> bool:
+def _loaded(place: str) -> bool:
     """Whether it has definitions, rather than the error of a load that failed."""
     try:
-        sync_list_repositories_grpc(DagsterGrpcClient(host="127.0.0.1", port=port))
+        sync_list_repositories_grpc(DagsterGrpcClient(socket=place))
     except DagsterUserCodeProcessError:
         return False
     return True

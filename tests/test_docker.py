@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from pulse_resources.local import api, kafka, minio, postgres
+from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +43,7 @@ def test_defaults_agree_with_the_example() -> None:
 
 
 def test_no_secret_has_a_default() -> None:
-    secrets = {name for name in EXAMPLE if name.endswith("PASSWORD")}
+    secrets = {name for name in EXAMPLE if name.endswith(("PASSWORD", "TOKEN"))}
     assert secrets <= set(re.findall(r"\$\{(\w+):\?\}", TEXT))
 
 
@@ -98,8 +99,17 @@ def test_kafka_is_configured_alike() -> None:
     }
     addresses = {"listeners", "listener.security.protocol.map", "log.dirs"}
     addresses |= {"advertised.listeners", "controller.quorum.voters"}
+    user = KafkaSettings().username
+    login = kafka._LOGIN.format(user=user, password="${KAFKA_PASSWORD:?}")
+    embedded |= {
+        key: value.format(user=user, login=login)
+        for key, value in embedded.items()
+        if "{user}" in value or "{login}" in value
+    }
+    protocols = given["listener.security.protocol.map"].split(",")
+    assert {protocol.partition(":")[2] for protocol in protocols} == {"SASL_PLAINTEXT"}
     same = (given.keys() & embedded.keys()) - addresses
-    assert len(same) > 8
+    assert len(same) > 15
     assert {key: given[key] for key in same} == {key: embedded[key] for key in same}
 
 

@@ -78,8 +78,18 @@ def test_csv_has_a_line_per_row() -> None:
         '["x",null]',
     ]
     assert two == ["0001-11-19T10:00:00Z", "", "", "0.1", "false", "", "", "", "[]"]
-    assert three[2:6] == ["-9223372036854775808", "1e+300", "", "=1+1"]
+    assert three[2:6] == ["-9223372036854775808", "1e+300", "", "'=1+1"]
     assert ',"",' in content.splitlines()[-2], "an empty string is told apart from null"
+
+
+@pytest.mark.parametrize("begins", "=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - as a spreadsheet takes them
+def test_csv_holds_no_formulas(begins: str) -> None:
+    written = [f"{begins}SUM(A1:A9)", f'{begins}cmd|"/C calc"!A0', "-12.5", "+49 30", "-", "a=b"]
+    column = pa.table({f"{begins}name": pa.array(written), "number": pa.array([-1, -2, -3, -4, -5, -6])})
+    header, *rows = csv.reader(io.StringIO(to_csv(column).decode(), newline=""), strict=True)
+    assert header == [f"'{begins}name", "number"]
+    assert [text for text, _ in rows] == [f"'{written[0]}", f"'{written[1]}", "-12.5", "'+49 30", "'-", "a=b"]
+    assert [number for _, number in rows] == ["-1", "-2", "-3", "-4", "-5", "-6"]
 
 
 def test_arrow_has_the_exact_values() -> None:

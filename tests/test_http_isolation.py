@@ -7,6 +7,8 @@ decision is written down.
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,11 +18,13 @@ import pytest
 from fix_http import Api, Caller, sample
 from fix_ingest import Owner, event, ingest, make_owner
 
+from pulse_api.http import views
 from pulse_api.http.app import create_app
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
 from pulse_resources import postgres
+from pulse_resources.errors import Forbidden, UserError
 from pulse_resources.settings import Settings
 
 C, R, M = KeyScope
@@ -90,7 +94,7 @@ class World:
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/dead-letters/replay": {"ids": ["0-1"], "dry_run": True},
             "/v1/dead-letters/discard": {"ids": ["0-2"]},
-            "/v1/keys": {"name": "x", "scopes": ["read"]},
+            "/v1/keys": {"name": "x", "scopes": ["manage"]},
             "/v1/keys/{key_id}/rotate": {"overlap_seconds": 60},
             "/v1/tenants": {"slug": slug},
             "/v1/tenants/{tenant}/keys": {"name": "x", "scopes": ["read"]},
@@ -108,7 +112,7 @@ def world(stack: Settings) -> World:
     b.send(event("b"), b"secret payload", b"another secret")
     ingest(a, b)
     issued = {scope.value: keys.issue_key(a.tenant, scope.value, [scope]).text for scope in KeyScope}
-    spare = {owner.tenant.slug: keys.issue_key(owner.tenant, "spare", [R]).stored.key_id for owner in (a, b)}
+    spare = {owner.tenant.slug: keys.issue_key(owner.tenant, "spare", [M]).stored.key_id for owner in (a, b)}
     return World(a, b, issued, spare)
 
 
@@ -253,6 +257,140 @@ def test_rotation_overlaps(new_caller: Callable[..., Caller], api: Api) -> None:
         listed = {key["key_id"]: key for key in fresh.get("/v1/keys").json()["keys"]}
     assert listed[caller.key.stored.key_id]["expires_at"] is not None
     assert sorted(answer.json()["scopes"]) == sorted(scope.value for scope in KeyScope)
+
+
+def test_nobody_grants_what_he_has_not(new_caller: Callable[..., Caller], api: Api) -> None:
+    ends = datetime.now(UTC) + timedelta(days=2)
+    manager = new_caller([M])
+    for scopes in (["collect"], ["manage", "read"]):
+        refused = manager.http.post("/v1/keys", json={"name": "x", "scopes": scopes})
+        assert (refused.status_code, refused.json()["type"]) == (403, "urn:pulse:problem:forbidden")
+        assert scopes[-1] in refused.json()["detail"]
+    other = keys.issue_key(manager.owner.tenant, "reads", [R]).stored.key_id
+    assert manager.http.post(f"/v1/keys/{other}/rotate", json={}).status_code == 403
+    tenant = manager.owner.tenant
+    short = keys.issue_key(tenant, "short", [M], ends)
+    with api.client(short.text) as client:
+        for answer in (
+            client.post("/v1/keys", json={"name": "x", "scopes": ["manage"]}),
+            client.post("/v1/keys", json={"name": "x", "scopes": ["manage"], "expires_in_days": 900}),
+            client.post(f"/v1/keys/{manager.key.stored.key_id}/rotate", json={}),
+            client.post(f"/v1/keys/{short.stored.key_id}/rotate", json={}),
+        ):
+            assert answer.status_code == 201, answer.text
+            assert datetime.fromisoformat(answer.json()["expires_at"]) <= ends
+            assert answer.json()["issued_by"] == short.stored.key_id
+    sooner = keys.issue_key(tenant, "x", [M], datetime.now(UTC) + timedelta(hours=1), short.stored.key_id)
+    assert sooner.stored.expires_at
+    assert sooner.stored.expires_at < datetime.now(UTC) + timedelta(hours=2)
+
+
+def test_a_key_takes_along_what_came_of_it(new_caller: Callable[..., Caller], api: Api) -> None:
+    caller = new_caller()
+    bystander = keys.issue_key(caller.owner.tenant, "other", [R]).text
+
+    def issue(by: str) -> tuple[str, str]:
+        with api.client(by) as client:
+            made = client.post("/v1/keys", json={"name": "x", "scopes": ["manage", "read"]}).json()
+            return made["key"], made["key_id"]
+
+    def opens(text: str) -> bool:
+        with api.client(text) as client:
+            return client.get("/v1/usage").status_code == 200
+
+    child, child_id = issue(caller.key.text)
+    grandchild, grandchild_id = issue(child)
+    rotated = caller.http.post(f"/v1/keys/{grandchild_id}/rotate", json={}).json()
+    listed = {key["key_id"]: key["issued_by"] for key in caller.http.get("/v1/keys").json()["keys"]}
+    root_id = caller.key.stored.key_id
+    assert (listed[root_id], listed[child_id], listed[grandchild_id]) == (None, root_id, child_id)
+    assert listed[rotated["key_id"]] == root_id
+    with api.client(grandchild) as client:
+        refused = client.delete(f"/v1/keys/{child_id}")
+        assert (refused.status_code, opens(child)) == (409, True), "it would end with it"
+    assert caller.http.delete(f"/v1/keys/{child_id}").json()["revoked_with_it"] == [grandchild_id]
+    left = [opens(key) for key in (child, grandchild, rotated["key"], caller.key.text)]
+    assert left == [False, False, True, True]
+    assert caller.http.delete(f"/v1/keys/{root_id}").json()["revoked_with_it"] == [rotated["key_id"]]
+    assert [opens(key) for key in (rotated["key"], caller.key.text, bystander)] == [False, False, True]
+
+
+def test_no_key_is_issued_by_one_that_is_being_revoked(new_caller: Callable[..., Caller]) -> None:
+    """However the two meet: what was issued before is taken along, and nothing is issued after."""
+    tenant = new_caller().owner.tenant
+    for _ in range(5):
+        root = keys.issue_key(tenant, "root", [M]).stored.key_id
+
+        def issue(root: str = root) -> bool:
+            try:
+                keys.issue_key(tenant, "child", [M], issuer=root)
+            except Forbidden:
+                return False
+            return True
+
+        with ThreadPoolExecutor(5) as pool:
+            issued = [pool.submit(issue) for _ in range(4)]
+            revoked = pool.submit(keys.revoke_key, tenant, root)
+            came = sum(future.result() for future in issued)
+        assert len(revoked.result().with_it) == came
+        found = [key for key in keys.list_keys(tenant) if key.issued_by == root]
+        assert len(found) == came
+        assert all(key.revoked_at for key in found)
+
+
+def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Callable[..., Caller]) -> None:
+    """Both are looked up once more where keys are stored: time does not tell which ids there are."""
+    caller = new_caller()
+    assert caller.http.get("/v1/usage").status_code == 200  # it is in the cache
+    known = caller.key.text[:-43] + "A" * 43
+    unknown = f"pulse_{caller.owner.tenant.tenant_id.hex}_{'0' * 12}_{'A' * 43}"
+    reads = []
+    for wrong in (known, unknown):
+        with count_reads() as read, api.client(wrong) as client:
+            assert client.get("/v1/usage").status_code == 401
+        reads.append(len(read))
+    assert reads == [1, 1]
+
+
+@contextmanager
+def count_reads() -> Iterator[list[object]]:
+    """Every look at a tenant, while the block runs, in the server in this process."""
+    read: list[object] = []
+    original = views.load_view
+
+    def counted(tenant_id: uuid.UUID) -> object:
+        read.append(tenant_id)
+        return original(tenant_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "load_view", counted)
+        yield read
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\u2066b", "a\x9bb", "a\x1b[2Jb", "a\nb", "a\u2028b"])
+def test_names_steer_nothing(name: str, caller: Caller, operator: httpx.Client) -> None:
+    uri = f"pulse://{caller.owner.tenant.slug}/orders/1"
+    slug = f"d{uuid.uuid4().hex[:8]}"
+    for answer in (
+        caller.http.post("/v1/keys", json={"name": name, "scopes": ["read"]}),
+        caller.http.post("/v1/datasets", json={"slug": slug, "name": name, "schema_uri": uri}),
+        caller.http.post("/v1/datasets", json={"slug": f"d{name}", "schema_uri": uri}),
+        operator.post("/v1/tenants", json={"slug": slug, "name": name}),
+    ):
+        assert answer.status_code == 422, answer.text
+    for create in (
+        lambda: keys.issue_key(caller.owner.tenant, name, [R]),
+        lambda: keys.issue_operator_key(name),
+        lambda: registry.create_tenant(slug, name),
+        lambda: registry.create_dataset(caller.owner.tenant, slug, uri, name),
+    ):
+        with pytest.raises(UserError, match="is no valid name"):
+            create()
+
+
+def test_names_are_of_every_language(caller: Caller) -> None:
+    for name in ("Köln – «Hafen» #1", "متجر", "می\u200cخواهم", "店舗", "👩\u200d🔧 build"):  # noqa: RUF001
+        assert caller.http.post("/v1/keys", json={"name": name, "scopes": ["read"]}).json()["name"] == name
 
 
 def test_a_key_is_shown_once_and_stored_hashed(new_caller: Callable[..., Caller]) -> None:

@@ -78,12 +78,7 @@ def _all_committed(topic: str) -> bool:
 
 
 def test_transactions_leave_offsets_without_messages_which_are_accounted_for(owner: Owner) -> None:
-    producer = Producer(
-        {
-            "bootstrap.servers": load_settings().kafka.bootstrap_servers,
-            "transactional.id": owner.tenant.topic,
-        }
-    )
+    producer = Producer(load_settings().kafka.client() | {"transactional.id": owner.tenant.topic})
     producer.init_transactions(30)
     for name, end in (("a", producer.commit_transaction), ("b", producer.abort_transaction)) * 2:
         producer.begin_transaction()

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,14 +137,7 @@ def wait_for_asset(slug: str, tenants: list[str] | None) -> None:
 
 
 def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - our own URL
-        f"{dagster.url(load_settings())}/graphql",
-        json.dumps({"query": query, "variables": variables}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-        data: dict[str, Any] = json.load(answer)["data"]
-    return data
+    return dagster.ask(load_settings(), query, variables, timeout=30)
 
 
 def test_a_person_rebuilds_a_day_in_the_browser(
@@ -154,6 +146,8 @@ def test_a_person_rebuilds_a_day_in_the_browser(
     """From the asset graph to a verified backfill of one tenant and day, with nothing but the mouse."""
     ui, (tenant, day) = dagster.url(load_settings()), largest_day("departures")
     before = rows_of(tenant, "departures", day)
+    page.goto(str(dagster.login_url(load_settings())))
+    page.wait_for_url(f"{ui}/**/overview/**")
     page.goto(f"{ui}/locations/pulse/asset-groups/shared/lineage")
     expect(page.get_by_text("departures", exact=True).first).to_be_visible()
     expect(page.get_by_text("daily", exact=True).first).to_be_visible()

@@ -24,7 +24,7 @@ from chaos.surroundings import forget_connections
 from pulse_api.cli.stack import app
 from pulse_pipelines.domain.key import Presented
 from pulse_resources.errors import Transient, UserError
-from pulse_resources.local import ports, prerequisites, processes, provision, stack, state
+from pulse_resources.local import logs, ports, prerequisites, processes, provision, stack, state
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner
@@ -309,6 +309,28 @@ def test_a_download_is_there_completely_or_not_at_all(
     download.fetch(print)
     assert len(fills) == 2
     assert [path.name for path in download.path.parent.iterdir() if "lock" not in path.name] == ["thing"]
+
+
+def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
+    log = tmp_path / "kafka.log"
+    with log.open("ab") as file, subprocess.Popen("cat", stdin=subprocess.PIPE, stdout=file) as service:  # noqa: S607
+        assert service.stdin
+
+        def say(line: bytes) -> None:
+            size = log.stat().st_size
+            service.stdin.write(line)
+            service.stdin.flush()
+            until(lambda: log.stat().st_size == size + len(line))
+
+        say(b"a" * 600 + b"b" * 500)
+        logs.bound(tmp_path, 1_000)
+        assert (log.stat().st_size, (tmp_path / "kafka.log.1").read_bytes()) == (0, b"a" * 500 + b"b" * 500)
+        say(b"goes on")
+        logs.bound(tmp_path, 1_000)
+        assert log.read_bytes() == b"goes on"
+        say(b"c" * 1_000)
+        logs.bound(tmp_path, 1_000)
+        assert {path.name for path in tmp_path.iterdir()} == {"kafka.log", "kafka.log.1"}
 
 
 def test_down_refuses_while_up_prepares(layout: Layout) -> None:

@@ -18,6 +18,8 @@ from chaos.surroundings import superuser
 from chaos.waiting import wait
 from pulse_pipelines import spark_daemon
 from pulse_resources import spark
+from pulse_resources.local import state
+from pulse_resources.local.layout import Layout
 from pulse_resources.local.spark import CATALOG
 from pulse_resources.settings import Settings
 
@@ -41,6 +43,21 @@ def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
     with spark.session() as session:
         _, words = daemon_of(session)
     assert spark_daemon.__name__.encode() in words
+
+
+def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
+    """And not among the temporary files of the machine, where nobody clears it away."""
+    found = state.read(Layout(stack.home))
+    assert found
+    server = found.services["spark"].process
+    assert server
+    (place,) = (
+        word.partition(b"=")[2]
+        for word in Path(f"/proc/{server.pid}/cmdline").read_bytes().split(b"\0")
+        if word.startswith(b"-Djava.io.tmpdir=")
+    )
+    assert Path(os.fsdecode(place)) == stack.home / "spark" / "tmp"
+    assert list((stack.home / "spark" / "tmp").glob("spark-*"))
 
 
 @pytest.mark.slow

@@ -34,11 +34,7 @@ def run(peer: str, tenants: list[Tenant], events: int, *, append_rows: int) -> f
 
 def _consume(peer: str, tenants: list[Tenant], ends: dict[tuple[str, int], int], append_rows: int) -> None:
     consumer = Consumer(
-        {
-            "bootstrap.servers": load_settings().kafka.bootstrap_servers,
-            "group.id": f"peer-{uuid.uuid4()}",
-            "enable.auto.commit": False,
-        }
+        load_settings().kafka.client() | {"group.id": f"peer-{uuid.uuid4()}", "enable.auto.commit": False}
     )
     for tenant in tenants:
         table = tables.catalog().load_table(tables.name(peer, tenant))

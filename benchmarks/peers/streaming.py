@@ -144,6 +144,10 @@ def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Writ
     source = session.readStream.format("kafka").options(
         **{
             "kafka.bootstrap.servers": settings.kafka.bootstrap_servers,
+            "kafka.security.protocol": settings.kafka.security_protocol,
+            "kafka.sasl.mechanism": settings.kafka.sasl_mechanism,
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="{settings.kafka.username}" password="{settings.kafka.password.get_secret_value()}";',
             "subscribe": ",".join(targets),
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(settings.ingest.batch_max_rows),

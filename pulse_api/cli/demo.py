@@ -85,7 +85,11 @@ def demo(
     report.show(console, lines, document)
     path = settings.home / "demo-report.json"
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    console.print(f"report      {path}\nDagster UI  {ui}", highlight=False, soft_wrap=True)
+    console.print(
+        f"report      {path}\nDagster UI  {dagster.login_url(settings) or ui}",
+        highlight=False,
+        soft_wrap=True,
+    )
     if as_json:
         emit(document)
     raise typer.Exit(0 if document["balanced"] else 1)

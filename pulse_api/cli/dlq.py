@@ -15,7 +15,7 @@ from rich.progress import Progress
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, harmless, remark, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
 from pulse_pipelines.dead_letters.letters import MAX_LIMIT
@@ -77,8 +77,8 @@ def list_letters(
         return
     rows = [
         (
-            *(letter.letter_id, letter.settled_at, letter.reason, harmless(letter.dataset)),
-            *(harmless(letter.event_id), harmless(letter.pointer), _short(letter.detail)),
+            *(letter.letter_id, letter.settled_at, letter.reason, letter.dataset),
+            *(letter.event_id, letter.pointer, _short(letter.detail)),
             letter.resolution or "open",
         )
         for letter in page.letters
@@ -132,8 +132,8 @@ def show_letter(
         emit(_document(letter) | {"payload_base64": base64.b64encode(payload).decode()} | _text(payload))
         return
     fields = _document(letter).items()
-    show_fields((name.replace("_", " "), harmless(value)) for name, value in fields)
-    say(str(harmless(payload.decode(errors="replace"))))
+    show_fields((name.replace("_", " "), value) for name, value in fields)
+    say(payload.decode(errors="replace"))
 
 
 @app.command("replay")
@@ -237,8 +237,8 @@ def _text(payload: bytes) -> dict[str, str | None]:
         return {"payload": None}
 
 
-def _short(detail: str) -> object:
-    return harmless(detail if len(detail) <= 80 else f"{detail[:79]}…")
+def _short(detail: str) -> str:
+    return detail if len(detail) <= 80 else f"{detail[:79]}…"
 
 
 _SENTENCES = {
@@ -267,9 +267,7 @@ def _show(result: Result, as_json: bool) -> None:
     else:
         odd = [verdict for verdict in result.verdicts if verdict.outcome in dead_letters.UNRESOLVED]
         if odd:
-            rows = (
-                (v.letter_id, v.outcome, v.reason, harmless(v.pointer), _short(v.detail or "")) for v in odd
-            )
+            rows = ((v.letter_id, v.outcome, v.reason, v.pointer, _short(v.detail or "")) for v in odd)
             show_table(("id", "outcome", "reason", "pointer", "detail"), rows, empty="")
         for outcome in Outcome:
             if count := result.counts.get(outcome):

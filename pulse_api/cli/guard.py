@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from pulse_api.cli.output import harmless
 from pulse_resources.errors import PulseError, UserError
 
 FAILED, WRONG = 1, 2
@@ -39,7 +40,9 @@ class Guarded(TyperGroup):
 
 def complain(message: str) -> None:
     """An error on stderr, for a person."""
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    Console(stderr=True, soft_wrap=True).print(
+        f"[red]error:[/red] {escape(harmless(message))}", highlight=False
+    )
 
 
 def first_line(error: Exception) -> str:

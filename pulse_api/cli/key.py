@@ -1,5 +1,6 @@
 """`pulse key`: who may call the HTTP API. A new key is alone on stdout, so that a shell can keep it."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -77,11 +78,12 @@ def rotate_key(
 
 @app.command("revoke")
 def revoke_key(tenant: TenantSlug, key_id: KeyId, as_json: AsJson = False) -> None:
-    """End a key at once and for good. Safe to repeat.
+    """End a key, and every key that came of it, at once and for good. Safe to repeat.
 
     Example: pulse key revoke acme 4bf92f3577b3
     """
-    _show_revoked(keys.revoke_key(registry.find_tenant(tenant), key_id), as_json)
+    done = keys.revoke_key(registry.find_tenant(tenant), key_id)
+    _show_revoked(done.key, as_json, done.with_it)
 
 
 @operator.command("create")
@@ -128,6 +130,7 @@ def _document(key: ApiKey) -> dict[str, Any]:
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
         "last_used_at": key.last_used_at,
+        "issued_by": key.issued_by,
         "in_force": key.in_force(datetime.now(UTC)),
     }
 
@@ -151,11 +154,11 @@ def _show(found: list[ApiKey], as_json: bool) -> None:
     rows = [
         (
             *(key.key_id, key.name, ", ".join(sorted(key.scopes)) or "operator", _state(key, now)),
-            *(key.created_at, key.expires_at, key.last_used_at),
+            *(key.issued_by or "operator", key.created_at, key.expires_at, key.last_used_at),
         )
         for key in found
     ]
-    columns = ("id", "name", "scopes", "state", "created", "expires", "last used")
+    columns = ("id", "name", "scopes", "state", "issued by", "created", "expires", "last used")
     show_table(columns, rows, empty="No keys yet. Issue one with: pulse key create")
 
 
@@ -165,8 +168,9 @@ def _state(key: ApiKey, now: datetime) -> str:
     return "in force" if key.in_force(now) else "expired"
 
 
-def _show_revoked(key: ApiKey, as_json: bool) -> None:
+def _show_revoked(key: ApiKey, as_json: bool, with_it: Sequence[str] = ()) -> None:
     if as_json:
-        emit(_document(key))
+        emit(_document(key) | {"revoked_with_it": with_it})
     else:
-        say(f"key {key.key_id} is revoked")
+        came = f", and with it those that came of it: {', '.join(with_it)}" if with_it else ""
+        say(f"key {key.key_id} is revoked{came}")

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, emit, harmless, show_table
+from pulse_api.cli.output import AsJson, emit, harmless, show_table, write
 from pulse_pipelines import registry
 from pulse_pipelines.lake import snapshots as history
 from pulse_pipelines.lake.formats import to_csv, to_json
@@ -60,8 +60,7 @@ def preview(
         as_of=moment(as_of) if as_of is not None else None,
     )
     if as_json or as_csv:
-        content = to_json(rows) + b"\n" if as_json else to_csv(rows)
-        typer.echo(content, nl=False)
+        write((to_json(rows) + b"\n" if as_json else to_csv(rows)).decode())
     else:
         print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}")
 
@@ -108,7 +107,7 @@ def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> N
 
 def _cell(value: object) -> str:
     """What a tenant's events hold is text and nothing else: neither markup nor a terminal's commands."""
-    return "" if value is None else escape(str(harmless(str(value))))
+    return "" if value is None else escape(harmless(str(value)))
 
 
 @app.command()

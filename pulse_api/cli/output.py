@@ -1,6 +1,10 @@
-"""How commands print: JSON for programs, tables for people, both on stdout; remarks on stderr."""
+"""How commands print: JSON for programs, tables for people, both on stdout; remarks on stderr.
+
+What tenants and their events say is text here and nothing else: it cannot steer a person's terminal.
+"""
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,13 +16,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pulse_pipelines.domain.naming import STEERING
+
+_STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
+"""What JSON leaves as it is: it escapes the lower control characters itself."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def emit(document: object) -> None:
     """Print a document as JSON. Dates, UUIDs and dataclasses are understood."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
-    typer.echo(orjson.dumps(document, default=_plain, option=options).decode())
+    text = orjson.dumps(document, default=_plain, option=options).decode()
+    # Within a string, where alone such a character can be, its escape means the same.
+    typer.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def write(content: str) -> None:
+    """Data as it is, for a file or a pipe; to a terminal without what would steer it."""
+    typer.echo(harmless(content) if sys.stdout.isatty() else content, nl=False)
 
 
 def _plain(value: Any) -> Any:
@@ -53,23 +68,21 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 def say(line: str) -> None:
     """A sentence on stdout."""
-    Console(soft_wrap=True).print(escape(line), highlight=False)
+    Console(soft_wrap=True).print(escape(harmless(line)), highlight=False)
 
 
 def remark(line: str) -> None:
     """A sentence on stderr, so that stdout holds nothing but the answer."""
-    Console(stderr=True, soft_wrap=True).print(escape(line), highlight=False)
+    Console(stderr=True, soft_wrap=True).print(escape(harmless(line)), highlight=False)
 
 
-def harmless(value: object) -> object:
+def harmless(text: str) -> str:
     """What a stranger wrote, unable to steer the terminal of whoever looks at it."""
-    if not isinstance(value, str):
-        return value
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in value)
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it."""
+    """A value as a person reads it, harmless."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -78,4 +91,4 @@ def cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return harmless(str(value))

@@ -8,7 +8,7 @@ import typer
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug, read
-from pulse_api.cli.output import AsJson, emit, remark, show_table
+from pulse_api.cli.output import AsJson, emit, remark, show_table, write
 from pulse_pipelines import registry
 from pulse_pipelines.domain.shorthand import expand, is_shorthand
 from pulse_pipelines.registry import PublishedSchema
@@ -78,7 +78,7 @@ def show_schema(
     if as_json:
         emit(_document(found[-1]) | {"schema": orjson.loads(found[-1].document)})
     else:
-        typer.echo(found[-1].document, nl=not found[-1].document.endswith("\n"))
+        write(found[-1].document.removesuffix("\n") + "\n")
 
 
 def _written_out(content: bytes) -> str:

@@ -1,5 +1,6 @@
 """`pulse up`, `pulse down`, `pulse status`: the services of one machine."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -9,13 +10,13 @@ from rich.status import Status as Spinner
 from rich.table import Table
 
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.cli.output import AsJson, emit
+from pulse_api.cli.output import AsJson, emit, harmless
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
 from pulse_resources.local.status import Row, status
-from pulse_resources.settings import pulse_home
+from pulse_resources.settings import load_settings, pulse_home
 
 app = typer.Typer()
 _console = Console()
@@ -52,7 +53,8 @@ def up(
     Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API and Dagster
     run in the background until `pulse down`; one that dies is restarted. Safe
     to run again. The first time fetches what is missing (some minutes), and
-    prints an operator's key for the HTTP API, once.
+    prints an operator's key for the HTTP API, once. The Dagster UI asks who
+    comes: the address that is printed signs a browser in.
 
     Everything is kept in one folder: $PULSE_HOME, or ./.pulse. Logs are in
     its folder `logs`.
@@ -79,6 +81,7 @@ def up(
             "started": started,
             "addresses": {row.service: row.address for row in rows},
             "operator_key": _first_key(rows),
+            "sign_in": _sign_in(rows),
         }
     )
 
@@ -117,6 +120,8 @@ def announce(console: Console) -> None:
     console.print("[bold]Pulse is up[/bold]")
     console.print(table)
     console.print(f"State and logs: {layout.home}", soft_wrap=True)
+    if address := _sign_in(rows):
+        console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
     if key := _first_key(rows):
         console.print(f"Operator key, shown once: {key}", soft_wrap=True, highlight=False)
         console.print("Another one: pulse key operator create")
@@ -165,6 +170,8 @@ def show_status(as_json: AsJson = False) -> None:
     else:
         _console.print(_table(found.rows))
         _console.print(f"{found.memory_bytes / 2**30:.2f} GiB in all")
+        if address := _sign_in(found.rows):
+            _console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
         for line in ingesting.lines() if ingesting else ():
             _console.print(line, soft_wrap=True, highlight=False)
     if not found.up or (ingesting and ingesting.problems):
@@ -201,6 +208,12 @@ def _first_key(rows: list[Row]) -> str | None:
     from pulse_api.cli.key import first_operator_key  # the registry takes long to import: `up` needs it alone
 
     return first_operator_key() if any(row.service == "api" for row in rows) else None
+
+
+def _sign_in(rows: Iterable[Row]) -> str | None:
+    """Where a browser signs in to the UI by itself, if the UI runs."""
+    shown = any(row.service == "dagster-webserver" for row in rows)
+    return dagster.login_url(load_settings()) if shown else None
 
 
 def _plain_table(*columns: str) -> Table:
@@ -242,12 +255,12 @@ def _interrupted(layout: Layout, started: bool) -> None:
 
 
 def _complain(layout: Layout, error: PulseError) -> None:
-    _errors.print(f"[red]Error:[/red] {escape(error.message)}", highlight=False)
+    _errors.print(f"[red]Error:[/red] {escape(harmless(error.message))}", highlight=False)
     if error.fix:
-        _errors.print(escape(error.fix), highlight=False)
+        _errors.print(escape(harmless(error.fix)), highlight=False)
     service = error.where.get("service")
     log = layout.log(service) if service else None
     if log and log.exists():
         _errors.print(f"The end of {log}:", soft_wrap=True)
         for line in log.read_text(errors="replace").splitlines()[-15:]:
-            _errors.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+            _errors.print(f"  {harmless(line)}", highlight=False, markup=False, soft_wrap=True)

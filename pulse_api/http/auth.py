@@ -7,7 +7,6 @@ names, so a key of one tenant can never be checked against the keys of another.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request, Security
@@ -76,13 +75,13 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    cached = here.views.kept(presented.tenant_id, presented.key_id)
-    if cached is None:
+    found = here.views.kept(presented)
+    if found is None:
         async with here.lookups.take(here.asking(request, presented.key_id)):
-            cached = await here.views.tenant(presented.tenant_id, presented.key_id)
-    key = cached.view.keys.get(presented.key_id) if cached else None
-    if cached is None or key is None or not key.opens(presented.secret, datetime.now(UTC)):
+            found = await here.views.tenant(presented)
+    if found is None:
         raise unauthorized()
+    cached, key = found
     tenant = cached.view.tenant
     request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
     request.state.key_id = key.key_id
@@ -153,8 +152,8 @@ async def operator(request: Request) -> str:
     if presented.tenant_id is not None:
         raise unauthorized()
     async with here.lookups.take(here.asking(request, presented.key_id)):
-        key = await here.views.operator_key(presented.key_id)
-    if key is None or not key.opens(presented.secret, datetime.now(UTC)):
+        key = await here.views.operator_key(presented)
+    if key is None:
         raise unauthorized()
     request.state.key_id = key.key_id
     here.used(None, key.key_id)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from pulse_resources.errors import (
     AlreadyExists,
     Conflict,
+    Forbidden,
     NotFound,
     PulseError,
     QuotaExceeded,
@@ -85,6 +86,7 @@ _STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
     (NotFound, 404, "not-found"),
     (AlreadyExists, 409, "already-exists"),
     (Conflict, 409, "conflict"),
+    (Forbidden, 403, "forbidden"),
     (QuotaExceeded, 429, "quota-exceeded"),
     (UserError, 422, "invalid-request"),
     (Transient, 503, "unavailable"),

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import psycopg
 
 from pulse_api.http.kept import Kept
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.key import ApiKey
+from pulse_pipelines.domain.key import ApiKey, Presented, opens
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
@@ -76,28 +77,40 @@ class Views:
         self._stopping.set()
         self._thread.join(timeout=5)
 
-    def kept(self, tenant_id: UUID, key_id: str) -> CachedTenant | None:
-        """The tenant that has this key, if that is known without a look."""
-        found = self._tenants.kept(tenant_id) if self._listening else None
-        return found if found is not None and key_id in found.view.keys else None
+    def kept(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+        """The tenant that this key opens, and the key, if that is known without a look."""
+        if presented.tenant_id is None or not self._listening:
+            return None
+        found = self._tenants.kept(presented.tenant_id)
+        key = found.view.keys.get(presented.key_id) if found else None
+        return (found, key) if opens(key, presented.secret, datetime.now(UTC)) and found and key else None
 
-    async def tenant(self, tenant_id: UUID, key_id: str) -> CachedTenant | None:
-        """The tenant that has this key; None when there is none.
+    async def tenant(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+        """The tenant that this key opens, and the key; None when it opens none.
 
-        A key that is not kept may have been issued just now, its announcement still on the way.
+        A key that is not kept may have been issued just now, its announcement still on the way. For one that
+        is kept a wrong secret goes the same way: the time of an answer does not tell which ids there are.
         """
+        if presented.tenant_id is None:
+            return None
         for afresh in (not self._listening, True):
-            found = await self._tenants.get(tenant_id, afresh=afresh)
-            if found is None or key_id in found.view.keys:
-                return found
+            found = await self._tenants.get(presented.tenant_id, afresh=afresh)
+            if found is None:
+                return None
+            key = found.view.keys.get(presented.key_id)
+            if opens(key, presented.secret, datetime.now(UTC)) and key:
+                return found, key
         return None
 
-    async def operator_key(self, key_id: str) -> ApiKey | None:
-        """An operator's key by its id."""
+    async def operator_key(self, presented: Presented) -> ApiKey | None:
+        """The operator's key that this is; None when it is none in force."""
+        if presented.tenant_id is not None:
+            return None
         for afresh in (not self._listening, True):
             known = await self._operators.get(OPERATOR, afresh=afresh) or {}
-            if key_id in known:
-                return known[key_id]
+            key = known.get(presented.key_id)
+            if opens(key, presented.secret, datetime.now(UTC)):
+                return key
         return None
 
     def forget(self, whom: str | None) -> None:

@@ -9,12 +9,15 @@ server; here it means to make the definitions anew: what changes while it runs i
 
 Runs are children of the server and end with it. One that was killed with it would count as running for ever,
 and against the limits on runs: of two such batches no third one would begin. So a server first reports those.
+
+It listens on a socket in a folder that is closed to others: who may ask it, runs code as its user.
 """
 
 import argparse
 import logging
 import multiprocessing
 import multiprocessing.forkserver
+import os
 import signal
 import sys
 import threading
@@ -39,8 +42,9 @@ def main(arguments: list[str]) -> None:
     """Serve until a signal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--module", required=True, help="what the code location loads")
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", required=True, type=int)
+    parser.add_argument(
+        "--socket", required=True, type=Path, help="where to listen; its folder is ours alone"
+    )
     parser.add_argument("--log-level", default="warning")
     options = parser.parse_args(arguments)
     ended = threading.Event()
@@ -54,8 +58,21 @@ def main(arguments: list[str]) -> None:
     threads = FuturesAwareThreadPoolExecutor()
     server = _Server(options.module, ended, threads, context)
     threading.Thread(target=server.load_in_the_end, name="load", daemon=True).start()
-    served = DagsterGrpcServer(ended, server, _log, threads, options.host, options.port)
+    _close(options.socket.parent)
+    served = DagsterGrpcServer(ended, server, _log, threads, socket=str(options.socket))
     served.serve()  # type: ignore[no-untyped-call]
+
+
+def _close(folder: Path) -> None:
+    """Make a folder that nobody else may enter.
+
+    Raises:
+        PermissionError: it is somebody else's.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.lstat().st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to another user, who could stand in for the code server")
+    folder.chmod(0o700)
 
 
 def _report_dead_runs() -> None:

@@ -19,6 +19,8 @@ from uuid import UUID
 
 PATTERN = re.compile(r"pulse_([0-9a-f]{32}|operator)_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
+NO_HASH = bytes(hashlib.sha256().digest_size)
+
 
 class KeyScope(StrEnum):
     """What a tenant's key may do."""
@@ -44,11 +46,8 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-
-    def opens(self, secret: str, now: datetime) -> bool:
-        """Whether the secret is this key's and the key is in force; compares in constant time."""
-        same = hmac.compare_digest(hash_of(secret), self.key_hash)
-        return same and self.in_force(now)
+    issued_by: str | None
+    """Id of the key of the tenant that issued it; None: an operator did."""
 
     def in_force(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
@@ -78,6 +77,15 @@ class Presented:
         if match is None:
             return None
         return cls(None if match[1] == "operator" else UUID(match[1]), match[2], match[3])
+
+
+def opens(key: ApiKey | None, secret: str, now: datetime) -> bool:
+    """Whether the secret is this key's and the key is in force.
+
+    It takes as long for a key that there is as for one that there is not.
+    """
+    same = hmac.compare_digest(hash_of(secret), key.key_hash if key else NO_HASH)
+    return same and key is not None and key.in_force(now)
 
 
 def new_secret() -> tuple[str, str]:

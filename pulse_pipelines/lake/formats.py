@@ -2,9 +2,10 @@
 
 In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number whatever
 its size, and NaN, which JSON has not, is null. `context`, `_extra` and other columns of JSON text stay the
-text that the table holds.
+text that the table holds. CSV ends in spreadsheets: text that they would take for a formula begins with `'`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,12 @@ JSON = "application/json"
 CSV = "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
 _QUOTED = frozenset('",\r\n')
+_FORMULA = frozenset(
+    "=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
+    "\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
+)
+"""What a cell begins with that spreadsheets compute."""
+_NUMBER = re.compile(r"[+-][0-9]*[.]?[0-9]+")
 
 
 def to_json(rows: pa.Table) -> bytes:
@@ -36,10 +43,14 @@ def to_csv(rows: pa.Table) -> bytes:
 def _field(value: Any) -> str:
     if value is None or value != value:  # NaN
         return ""
-    text: str = value if isinstance(value, str) else _text(value)
+    text: str = _no_formula(value) if isinstance(value, str) else _text(value)
     if not text or not _QUOTED.isdisjoint(text):
         return '"{}"'.format(text.replace('"', '""'))
     return text
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text[:1] in _FORMULA and not _NUMBER.fullmatch(text) else text
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import psycopg
 
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.schema import check_document, columns
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
@@ -63,13 +64,14 @@ def create_dataset(
     """Create a dataset: its row, its Iceberg namespace and its table, or nothing at all.
 
     Raises:
-        UserError: the slug or the schema address is not valid.
+        UserError: the slug, the name or the schema address is not valid.
         NotFound: the tenant has not published this schema.
         AlreadyExists: the tenant has a dataset with this slug.
         QuotaExceeded: the tenant has as many datasets as it may have.
         Transient: the object store failed; nothing was created.
     """
     check_slug("dataset", slug)
+    shown = check_name("dataset", name or slug)
     bucket = load_settings().object_store.bucket
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
@@ -82,7 +84,7 @@ def create_dataset(
                 PARTITIONED_BY_DAY,
                 PROPERTIES | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
             )
-            values = [dataset_id, tenant.tenant_id, slug, name or slug, schema_uri]
+            values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri]
             connection.execute(INSERT_DATASET, [*values, written.model_dump_json(), on_invalid.value])
             connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])
             connection.execute(INSERT_NAMESPACE, [iceberg.CATALOG, tenant.namespace])

@@ -1,34 +1,45 @@
-"""API keys: issued once, stored hashed, rotated with overlap, revoked at once."""
+"""API keys: issued once, stored hashed, rotated with overlap, revoked at once with all that came of them.
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+A tenant's keys form a tree. A key issues keys that may do no more than it may itself, for no longer; revoking
+it revokes them. Operators, and the command line, may grant anything.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from pulse_pipelines.domain import key
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
+from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
-from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.errors import Conflict, Forbidden, NotFound, UserError
 
-MAX_NAME = 200
-
-FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at"
+FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at, issued_by"
 INSERT = f"""
-INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at)
-VALUES (%s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
+INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at, issued_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
 """  # noqa: S608 - from a constant
+# One change of a tenant's keys at a time: none is issued by a key that is being revoked.
+ALONE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LIST = f"SELECT {FIELDS} FROM api_keys ORDER BY created_at, key_id"  # noqa: S608
 FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s"  # noqa: S608
 REVOKE = f"""
-UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE key_id = %s RETURNING {FIELDS}
+WITH RECURSIVE taken AS (
+    SELECT key_id FROM api_keys WHERE key_id = %s
+    UNION SELECT issued.key_id FROM api_keys issued JOIN taken ON issued.issued_by = taken.key_id)
+UPDATE api_keys SET revoked_at = now() WHERE revoked_at IS NULL AND key_id IN (SELECT key_id FROM taken)
+RETURNING {FIELDS}
 """  # noqa: S608
 END_AFTER = """
 UPDATE api_keys SET expires_at = least(expires_at, now() + make_interval(secs => %s)) WHERE key_id = %s
 """
 TOUCH = "UPDATE api_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s"
 
-OPERATOR_FIELDS = "key_id, name, '{}'::text[], key_hash, created_at, NULL, revoked_at, last_used_at"
+OPERATOR_FIELDS = "key_id, name, '{}'::text[], key_hash, created_at, NULL, revoked_at, last_used_at, NULL"
 INSERT_OPERATOR = f"""
 INSERT INTO operator_keys (key_id, name, key_hash) VALUES (%s, %s, %s) RETURNING {OPERATOR_FIELDS}
 """  # noqa: S608
@@ -40,34 +51,91 @@ RETURNING {OPERATOR_FIELDS}
 TOUCH_OPERATOR = "UPDATE operator_keys SET last_used_at = greatest(last_used_at, %s) WHERE key_id = %s"
 
 
+@dataclass(frozen=True)
+class Revoked:
+    """A key that was revoked, and the ids of those that ended with it now."""
+
+    key: ApiKey
+    with_it: tuple[str, ...]
+
+
 def issue_key(
-    tenant: Tenant, name: str, scopes: Iterable[KeyScope], expires_at: datetime | None = None
-) -> IssuedKey:
-    """Issue a key of the tenant; its text is in the answer and nowhere else.
-
-    Raises:
-        UserError: no scope, or no usable name.
-    """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return _issue(connection, tenant, name, scopes, expires_at)
-
-
-def _issue(
-    connection: postgres.Connection,
     tenant: Tenant,
     name: str,
     scopes: Iterable[KeyScope],
-    expires_at: datetime | None,
+    expires_at: datetime | None = None,
+    issuer: str | None = None,
 ) -> IssuedKey:
-    chosen = sorted({scope.value for scope in scopes})
+    """Issue a key of the tenant; its text is in the answer and nowhere else.
+
+    Args:
+        issuer: id of the key that asks, None for an operator. The new one ends with it at the latest.
+
+    Raises:
+        UserError: no scope, or no usable name.
+        Forbidden: a scope that the issuer has not, or the issuer is not in force.
+    """
+    chosen = frozenset(scopes)
     if not chosen:
         raise UserError("a key needs a scope", fix=f"Choose from: {', '.join(KeyScope)}")
-    if not 0 < len(name) <= MAX_NAME or "\0" in name:
-        raise UserError(f"a key's name has 1 to {MAX_NAME} characters")
+    check_name("key", name)
+    with _changing(tenant) as connection:
+        by = _granting(connection, tenant, issuer, chosen)
+        return _insert(
+            connection, tenant, name, chosen, _earliest(expires_at, by.expires_at if by else None), issuer
+        )
+
+
+@contextmanager
+def _changing(tenant: Tenant) -> Iterator[postgres.Connection]:
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(ALONE, [f"keys of {tenant.tenant_id}"])
+        yield connection
+
+
+def _granting(
+    connection: postgres.Connection, tenant: Tenant, issuer: str | None, scopes: frozenset[KeyScope]
+) -> ApiKey | None:
+    """The key that issues one with these scopes; None for an operator."""
+    if issuer is None:
+        return None
+    by = _find(connection, tenant, issuer)
+    if not by.in_force(datetime.now(UTC)):
+        raise Forbidden("the key that asks is not in force any more", tenant=tenant.slug, key=issuer)
+    if lacking := sorted(scopes - by.scopes):
+        raise Forbidden(
+            f"a key grants what it has itself: this one has not {', '.join(lacking)}",
+            fix="Ask for fewer scopes, or have an operator issue the key",
+            tenant=tenant.slug,
+            key=issuer,
+        )
+    return by
+
+
+def _insert(
+    connection: postgres.Connection,
+    tenant: Tenant,
+    name: str,
+    scopes: frozenset[KeyScope],
+    expires_at: datetime | None,
+    issuer: str | None,
+) -> IssuedKey:
     key_id, secret = key.new_secret()
-    values = [tenant.tenant_id, key_id, name, chosen, key.hash_of(secret), expires_at]
+    values = [tenant.tenant_id, key_id, name, sorted(scopes), key.hash_of(secret), expires_at, issuer]
     (row,) = connection.execute(INSERT, values).fetchall()
     return IssuedKey(key.written(tenant.tenant_id, key_id, secret), _stored(row))
+
+
+def _earliest(*moments: datetime | None) -> datetime | None:
+    """The earliest of those that are given; None: never."""
+    return min((moment for moment in moments if moment), default=None)
+
+
+def _find(connection: postgres.Connection, tenant: Tenant, key_id: str) -> ApiKey:
+    row = connection.execute(FIND, [key_id]).fetchone()
+    if row is None:
+        raise NotFound("no such key", tenant=tenant.slug, key=key_id)
+    return _stored(row)
 
 
 def list_keys(tenant: Tenant) -> list[ApiKey]:
@@ -81,31 +149,49 @@ def load_keys(connection: postgres.Connection) -> list[ApiKey]:
     return [_stored(row) for row in connection.execute(LIST)]
 
 
-def rotate_key(tenant: Tenant, key_id: str, overlap_s: float) -> IssuedKey:
-    """A new key like this one, which itself ends after the overlap (seconds).
+def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None = None) -> IssuedKey:
+    """A new key like this one, which itself ends after the overlap (seconds); keys that it issued go on.
+
+    Args:
+        issuer: id of the key that asks, None for an operator. The new one is of its issuing, and ends no
+            later than the old one would have, nor, if that is another one, than the issuer.
 
     Raises:
         NotFound: the tenant has no such key.
         Conflict: the key was revoked.
+        Forbidden: the issuer has not all scopes of the key, or is not in force.
     """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(FIND, [key_id]).fetchone()
-        if row is None:
-            raise NotFound("no such key", tenant=tenant.slug, key=key_id)
-        old = _stored(row)
+    with _changing(tenant) as connection:
+        old = _find(connection, tenant, key_id)
         if old.revoked_at is not None:
             raise Conflict("the key was revoked", fix="Issue a new one", tenant=tenant.slug, key=key_id)
+        by = _granting(connection, tenant, issuer, old.scopes)
         connection.execute(END_AFTER, [overlap_s, key_id])
-        return _issue(connection, tenant, old.name, old.scopes, None)
+        ends = _earliest(old.expires_at, by.expires_at) if by else None
+        return _insert(connection, tenant, old.name, old.scopes, ends, issuer)
 
 
-def revoke_key(tenant: Tenant, key_id: str) -> ApiKey:
-    """End a key at once, for good; safe to repeat. Raises NotFound."""
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(REVOKE, [key_id]).fetchone()
-    if row is None:
-        raise NotFound("no such key", tenant=tenant.slug, key=key_id)
-    return _stored(row)
+def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoked:
+    """End a key and all that came of it at once, for good; safe to repeat.
+
+    Args:
+        issuer: id of the key that asks, None for an operator.
+
+    Raises:
+        NotFound: the tenant has no such key.
+        Conflict: the key that asks came of this one, and would end with it.
+    """
+    with _changing(tenant) as connection:
+        ended = {row[0] for row in connection.execute(REVOKE, [key_id])}
+        found = _find(connection, tenant, key_id)
+        if issuer in ended - {key_id}:
+            raise Conflict(
+                "the key that asks came of this one, and would end with it",
+                fix="Ask with another key, or have an operator revoke it",
+                tenant=tenant.slug,
+                key=key_id,
+            )
+    return Revoked(found, tuple(sorted(ended - {key_id})))
 
 
 def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]]) -> None:
@@ -121,7 +207,12 @@ def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]]) -> None:
 
 
 def issue_operator_key(name: str) -> IssuedKey:
-    """Issue an operator's key: it creates tenants, sets their limits and issues their keys."""
+    """Issue an operator's key: it creates tenants, sets their limits and issues their keys.
+
+    Raises:
+        UserError: no usable name.
+    """
+    check_name("key", name)
     key_id, secret = key.new_secret()
     with postgres.transaction("pulse_owner") as connection:
         (row,) = connection.execute(INSERT_OPERATOR, [key_id, name, key.hash_of(secret)]).fetchall()

@@ -4,6 +4,7 @@ import uuid
 
 import psycopg
 
+from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound
@@ -22,14 +23,15 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
     """Register a tenant and create its topics.
 
     Raises:
-        UserError: the slug is not valid.
+        UserError: the slug or the name is not valid.
         AlreadyExists: another tenant has it.
         Transient: Kafka did not create the topics; nothing was registered.
     """
     tenant = Tenant(uuid.uuid4(), check_slug("tenant", slug))
+    shown = check_name("tenant", name or slug)
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, name or slug])
+            connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, shown])
             for partition in range(load_settings().kafka.partitions_per_topic):
                 connection.execute(INSERT_POSITION, [tenant.tenant_id, partition])
             kafka.create_topics([tenant.topic, tenant.dead_letter_topic])

@@ -7,6 +7,7 @@
     postgres, kafka, minio, spark, api, dagster   how each service is started
     services       the whole list, in dependency order
     runner         one service's life: start, ready, restart, stop
+    logs           bounded while services write them
     supervisor     the detached process that owns the runners
     stack          what `pulse up/down/status` do, without the terminal
 

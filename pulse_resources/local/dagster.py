@@ -14,7 +14,6 @@ from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
 SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
-_LOOPBACK = "127.0.0.1"
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -25,8 +24,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "DAGSTER_POSTGRES_URL": settings.postgres.dagster_url(),
         "DAGSTER_DATA_DIR": data,
         "DAGSTER_EVENT_BATCH_SIZE": "500",
-        "DAGSTER_CODE_SERVER_HOST": _LOOPBACK,
-        "DAGSTER_CODE_SERVER_PORT": str(settings.dagster.code_server_port),
+        "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),
     }
 
 
@@ -34,31 +32,27 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
     _link_instance(layout)
     env = environment(settings) | {"MALLOC_ARENA_MAX": "2"}
     workspace = str(repository() / "workspace.yaml")
-    code = f"{_LOOPBACK}:{settings.dagster.code_server_port}"
+    code = settings.code_server_socket
     quiet = ("--log-level", "warning")
     started = time.time()
     return [
         Service(
             name="dagster-code",
-            address=code,
+            address=f"unix:{code}",
             command=python(
-                *("pulse_pipelines.defs.code_server", "--module", module, "--host", _LOOPBACK),
-                *("--port", str(settings.dagster.code_server_port), *quiet),
+                *("pulse_pipelines.defs.code_server", "--module", module, "--socket", str(code), *quiet)
             ),
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
-            ready=listens(code),
+            ready=listens(f"unix:{code}"),
         ),
         Service(
             name="dagster-webserver",
             address=url(settings),
-            command=python(
-                *("dagster_webserver", "-w", workspace, "-h", settings.dagster.host),
-                *("-p", str(settings.dagster.webserver_port), *quiet),
-            ),
+            command=python("pulse_pipelines.defs.control_room.server", "-w", workspace, *quiet),
             env=env,
             needs=("dagster-code",),
-            ready=responds(f"{url(settings)}/server_info"),
+            ready=responds(f"{url(settings)}/healthz"),
             prepare=True,
         ),
         Service(
@@ -84,13 +78,20 @@ def url(settings: Settings) -> str:
     return http_url(settings.dagster.host, settings.dagster.webserver_port)
 
 
+def login_url(settings: Settings) -> str | None:
+    """Where a browser signs in by itself as an operator, None where no token is set; holds a secret."""
+    token = settings.dagster.token
+    # In the fragment, which browsers send to nobody: no log has it.
+    return f"{url(settings)}/login#token={token.get_secret_value()}" if token else None
+
+
 def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
     """Wait until the definitions are loaded; why they are not, if so."""
     query = """{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        entries = _ask(settings, query)["workspaceOrError"].get("locationEntries", [])
+        entries = ask(settings, query)["workspaceOrError"].get("locationEntries", [])
         if entries and all(entry["loadStatus"] == "LOADED" for entry in entries):
             loaded = [entry["locationOrLoadError"] for entry in entries]
             errors = [e["message"] for e in loaded if e["__typename"] == "PythonError"]
@@ -104,18 +105,30 @@ def _daemon_beats(settings: Settings, since: float) -> bool:
     query = """{ instance { daemonHealth { allDaemonStatuses {
         daemonType required lastHeartbeatTime } } } }"""
     try:
-        statuses = _ask(settings, query)["instance"]["daemonHealth"]["allDaemonStatuses"]
+        statuses = ask(settings, query)["instance"]["daemonHealth"]["allDaemonStatuses"]
     except OSError:
         return False
     required = [status for status in statuses if status["required"]]
     return all((status["lastHeartbeatTime"] or 0) > since for status in required)
 
 
-def _ask(settings: Settings, query: str) -> Any:
+def ask(
+    settings: Settings, query: str, variables: dict[str, Any] | None = None, timeout: float = 10.0
+) -> dict[str, Any]:
+    """The data of a GraphQL query's answer, asked as an operator.
+
+    Raises:
+        OSError: the web server does not answer, or refuses.
+    """
+    token = settings.dagster.token
     request = urllib.request.Request(  # noqa: S310 - our own URL
         f"{url(settings)}/graphql",
-        data=json.dumps({"query": query}).encode(),
-        headers={"Content-Type": "application/json"},
+        json.dumps({"query": query, "variables": variables or {}}).encode(),
+        {
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {token.get_secret_value() if token else ''}",
+        },
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-        return json.load(answer)["data"]
+    with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+        data: dict[str, Any] = json.load(answer)["data"]
+    return data

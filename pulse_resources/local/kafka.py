@@ -7,10 +7,11 @@ from pathlib import Path
 
 from pulse_resources.errors import Terminal
 from pulse_resources.local.downloads import Jar, jars
-from pulse_resources.local.layout import Layout
+from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.provision import local_port
 from pulse_resources.local.service import Service, listens
+from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 
 VERSION = "4.1.1"
@@ -23,15 +24,29 @@ DOWNLOAD = jars(
     Jar("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
 
+# PLAIN, not SCRAM: the controller's listener has no other, and the data of a broker that asked nobody, as it
+# did once, has no credentials in it. It goes over the loopback interface alone.
+_LOGIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="{user}" password="{password}" user_{user}="{password}";'
+)
 # Small index files: each partition of each tenant preallocates two per segment.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://{address}
+listeners=INSIDE://{address},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=INSIDE://{address}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=INSIDE
+listener.security.protocol.map=INSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+sasl.mechanism.inter.broker.protocol=PLAIN
+sasl.mechanism.controller.protocol=PLAIN
+listener.name.inside.plain.sasl.jaas.config={login}
+listener.name.controller.plain.sasl.jaas.config={login}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{user}
 log.dirs={data}
 auto.create.topics.enable=false
 log.message.timestamp.type=LogAppendTime
@@ -80,7 +95,7 @@ def service(layout: Layout, settings: Settings) -> Service:
         address=address,
         command=(*base, "kafka.Kafka", properties),
         env={"MALLOC_ARENA_MAX": "2"},
-        setup=lambda: _setup(layout, folder, address, base),
+        setup=lambda: _setup(layout, folder, settings.kafka, base),
         ready=listens(address),
         prepare=True,
         stop_timeout=30,
@@ -93,12 +108,18 @@ def external(settings: Settings) -> Service:
     return Service("kafka", address, listens(first), prepare=True, external=True)
 
 
-def _setup(layout: Layout, folder: Path, address: str, base: tuple[str, ...]) -> None:
+def _setup(layout: Layout, folder: Path, kafka: KafkaSettings, base: tuple[str, ...]) -> None:
     data = folder / "data"
-    controller = local_port(layout, "kafka_controller")
     (folder / "log4j2.properties").write_text(_LOGGING)
     properties = folder / "server.properties"
-    properties.write_text(_PROPERTIES.format(address=address, controller=controller, data=data))
+    configuration = _PROPERTIES.format(
+        address=kafka.bootstrap_servers,
+        controller=local_port(layout, "kafka_controller"),
+        data=data,
+        user=kafka.username,
+        login=_LOGIN.format(user=kafka.username, password=kafka.password.get_secret_value()),
+    )
+    write_atomically(properties, configuration)
     if not (data / "meta.properties").exists():
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = ("format", f"--cluster-id={cluster}", "--config", str(properties))  # it may begin with -

@@ -50,8 +50,8 @@ class Layout:
         return path
 
     def make(self) -> None:
-        # Open to traverse: as root, Postgres runs under another user and must reach its data.
-        self.home.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Open to traverse, and no more: as root, Postgres runs under another user and must reach its data.
+        self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.folder("logs")
 
 

@@ -31,6 +31,17 @@ def answers(host: str, port: int, timeout: float = 1.0) -> bool:
         return False
 
 
+def answers_at(path: Path, timeout: float = 1.0) -> bool:
+    """True where something accepts connections on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(timeout)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def choose(wanted: int, taken: Collection[int]) -> int:
     """`wanted` if it is free and not in `taken`, else any free port.
 

@@ -30,8 +30,7 @@ def _kafka(settings: Settings) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    servers = settings.kafka.bootstrap_servers
-    client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    client = AdminClient(settings.kafka.client() | {"log_level": 0})
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -39,7 +38,7 @@ def _kafka(settings: Settings) -> None:
                 return
         except KafkaException:
             time.sleep(0.1)
-    raise Transient("No Kafka broker answers", servers=servers)
+    raise Transient("No Kafka broker answers", servers=settings.kafka.bootstrap_servers)
 
 
 def _webserver(settings: Settings) -> None:

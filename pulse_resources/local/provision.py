@@ -24,6 +24,7 @@ GIVEN_BY = {
 }
 """The variable that hands a service to Pulse by address; set means: use it, start nothing."""
 
+_SECRETS = ("superuser", "kafka", "object_store", "spark", "control_room", "control_room_read_only")
 _DEFAULT_PORTS = {
     "postgres": 5432,
     "kafka": 9092,
@@ -33,14 +34,12 @@ _DEFAULT_PORTS = {
     "api": 8000,
     "api_health": 8001,
     "webserver": 3000,
-    "code_server": 4000,
 }
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
     "api": "PULSE_API__PORT",
     "api_health": "PULSE_API__HEALTH_PORT",
     "webserver": "PULSE_DAGSTER__WEBSERVER_PORT",
-    "code_server": "PULSE_DAGSTER__CODE_SERVER_PORT",
 }
 
 
@@ -56,7 +55,7 @@ def provision(layout: Layout) -> Settings:
     """
     remembered = _remembered(layout)
     local = {"ports": _ports(remembered.get("ports", {})), "secrets": remembered.get("secrets", {})}
-    for name in ("superuser", "object_store", *get_args(Role)):
+    for name in (*_SECRETS, *get_args(Role)):
         local["secrets"].setdefault(name, secrets.token_hex(16))
     local["secrets"].setdefault("spark_session", str(uuid.uuid4()))
     write_atomically(layout.settings_file, json.dumps(_settings(local), indent=2) + "\n")
@@ -111,7 +110,11 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
         # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
         "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
         "api": {"port": port["api"], "health_port": port["api_health"]},
-        "dagster": {"webserver_port": port["webserver"], "code_server_port": port["code_server"]},
+        "dagster": {
+            "webserver_port": port["webserver"],
+            "token": secret["control_room"],
+            "read_only_token": secret["control_room_read_only"],
+        },
     }
     if "postgres" not in given:
         written["postgres"] |= {
@@ -120,7 +123,11 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
             "superuser_password": secret["superuser"],
         }
     if "kafka" not in given:
-        written["kafka"] = {"bootstrap_servers": f"127.0.0.1:{port['kafka']}"}
+        written["kafka"] = {
+            "bootstrap_servers": f"127.0.0.1:{port['kafka']}",
+            "security_protocol": "SASL_PLAINTEXT",
+            "password": secret["kafka"],
+        }
     if "minio" not in given:
         written["object_store"] = {
             "endpoint": f"http://127.0.0.1:{port['minio']}",
@@ -131,5 +138,6 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
         # One session for all clients: Spark starts Python workers anew for each session (1.5 s, and
         # 350 MB that stay), and the warm ones of a shared session serve the next run in 0.4 s.
         session = secret["spark_session"]
-        written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;session_id={session}"}
+        known = f"authorization=Bearer%20{secret['spark']};session_id={session}"
+        written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{known}"}
     return written

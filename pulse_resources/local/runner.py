@@ -17,7 +17,6 @@ _TRIES = 3
 """Starts that may fail before the stack gives up; once up, a service is restarted for ever."""
 _LONGEST_BACKOFF = 15.0
 _STABLE_SECONDS = 60.0
-_LOG_BYTES = 32 * 1024 * 1024
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: the person asked for it
@@ -208,10 +207,7 @@ class Runner(threading.Thread):
         return environment(self._layout, self.service) | mark
 
     def _log(self) -> IO[bytes]:
-        path = self._layout.log(self.service.name)
-        if path.exists() and path.stat().st_size > _LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        return path.open("ab")
+        return self._layout.log(self.service.name).open("ab")
 
     def _sleep(self, seconds: float) -> None:
         if self._stop_all.wait(seconds):

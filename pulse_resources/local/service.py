@@ -6,6 +6,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pulse_resources.local import ports
 from pulse_resources.local.layout import Layout
@@ -64,9 +65,9 @@ def http_url(host: str, port: int) -> str:
 
 
 def listens(address: str) -> Callable[[], bool]:
-    """Ready when `host:port` accepts connections."""
+    """Ready when `host:port`, or `unix:` and a path, accepts connections."""
     host, _, port = address.rpartition(":")
-    return lambda: ports.answers(host, int(port))
+    return lambda: ports.answers_at(Path(port)) if host == "unix" else ports.answers(host, int(port))
 
 
 def responds(url: str) -> Callable[[], bool]:

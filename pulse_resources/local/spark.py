@@ -4,11 +4,13 @@
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
+from pulse_resources.errors import UserError
 from pulse_resources.local.downloads import Jar, jars, spark_home
-from pulse_resources.local.layout import Layout, write_atomically
+from pulse_resources.local.layout import PRIVATE, Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
 from pulse_resources.settings import Settings, load_settings
@@ -62,13 +64,13 @@ logger.conf.level = error
 
 
 def service(layout: Layout, settings: Settings) -> Service:
-    place = _address(settings)
+    host, port = settings.spark.address
     folder = layout.folder("spark")
     home = spark_home()
     properties = folder / "spark.properties"
     return Service(
         name="spark",
-        address=f"sc://{place}",
+        address=settings.spark.place,
         command=(
             *(str(home / "bin" / "spark-submit"), "--properties-file", str(properties)),
             *("--class", _SERVER, "spark-internal"),
@@ -81,24 +83,21 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MALLOC_ARENA_MAX": "2",
         },
         setup=lambda: _setup(folder, properties, settings),
-        ready=listens(place),
+        ready=listens(f"{host}:{port}"),
         stop_timeout=20,
     )
 
 
 def external(settings: Settings) -> Service:
-    place = _address(settings)
-    return Service("spark", f"sc://{place}", listens(place), external=True)
-
-
-def _address(settings: Settings) -> str:
     host, port = settings.spark.address
-    return f"{host}:{port}"
+    return Service("spark", settings.spark.place, listens(f"{host}:{port}"), external=True)
 
 
 def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
-    for name in ("local", "warehouse"):
-        (folder / name).mkdir(exist_ok=True)
+    for name in ("local", "tmp"):  # what a server left that was killed
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("local", "tmp", "warehouse"):
+        (folder / name).mkdir(mode=PRIVATE, exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOGGING)
     (folder / "scheduling.xml").write_text(_SCHEDULING)
     configuration = _engine(folder, settings, host) | catalog(settings)
@@ -108,10 +107,16 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
 
 
 def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
-    port = str(settings.spark.address[1])
+    port, token = str(settings.spark.address[1]), settings.spark.token
+    if token is None:
+        raise UserError(
+            "anybody could use the Spark server",
+            fix="Give the setting spark.remote a token: sc://host:port/;authorization=Bearer%20<token>",
+        )
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
-        f"-Duser.timezone=UTC -Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
+        f"-Djava.io.tmpdir={folder / 'tmp'} -Duser.timezone=UTC "
+        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
     )
     return {
         "spark.app.name": "pulse",
@@ -123,6 +128,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.driver.extraClassPath": f"{DOWNLOAD.path}/*",
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": port,
+        "spark.connect.authenticate.token": token,
         # All runs share one session (see provision): who stops it must not close it for the others.
         "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
         # A run that was killed leaves its work behind: end that when nobody asks for it any more.

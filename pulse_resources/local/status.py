@@ -1,6 +1,7 @@
 """The stack as it is now: what the supervisor wrote, checked against /proc and the network."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -90,6 +91,8 @@ def _state(service: ServiceState, alive: bool, supervised: bool) -> str:
 
 def _answers(address: str) -> bool:
     """Whether the first `host:port` of an address takes connections; True if it has none."""
+    if address.startswith("unix:"):
+        return ports.answers_at(Path(address.removeprefix("unix:")))
     first = address.split(",")[0]
     parts = urlsplit(first if "://" in first else f"//{first}")
     default = {"http": 80, "https": 443, "sc": 15002}.get(parts.scheme)

@@ -16,14 +16,14 @@ import threading
 import time
 from types import FrameType
 
-from pulse_resources.local import dagster, processes
+from pulse_resources.local import dagster, logs, processes
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner, all_gone
 from pulse_resources.local.services import EVERYTHING, build
 from pulse_resources.local.state import Board
 from pulse_resources.settings import load_settings, pulse_home
 
-_REAP_EVERY = 5.0
+_HOUSEKEEPING_S = 5.0
 
 
 class Supervisor:
@@ -42,14 +42,14 @@ class Supervisor:
         self._board = Board(layout, me)  # others read there whom to signal
         self._runners: dict[str, Runner] = {}
         self._dead: set[int] = set()
-        self._reaped = time.monotonic()
+        self._kept_house = time.monotonic()
 
     def run(self) -> int:
         processes.adopt_orphans()
         try:
             self._start_missing(self._wanted)
             while not self._stop.wait(0.2):
-                self._reap()
+                self._keep_house()
                 self._board.catch_up()
                 if self._grow.is_set():
                     self._grow.clear()
@@ -60,7 +60,7 @@ class Supervisor:
         finally:
             self._stop.set()
             self._board.stopping()
-            all_gone(self._runners, self._reap)
+            all_gone(self._runners, self._keep_house)
             sweep(self._layout, signal.SIGKILL, 0.0)
         return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
 
@@ -77,10 +77,11 @@ class Supervisor:
     def _asked_for(self) -> tuple[str, ...]:
         return tuple(self._layout.wanted_file.read_text().replace("\n", ",").rstrip(",").split(","))
 
-    def _reap(self) -> None:
-        if time.monotonic() - self._reaped > _REAP_EVERY:
-            self._reaped = time.monotonic()
+    def _keep_house(self) -> None:
+        if time.monotonic() - self._kept_house > _HOUSEKEEPING_S:
+            self._kept_house = time.monotonic()
             self._dead = processes.reap(self._dead)
+            logs.bound(self._layout.home / "logs")
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop.set()

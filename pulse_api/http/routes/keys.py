@@ -40,10 +40,15 @@ class KeyInfo(BaseModel):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None = Field(description="Noted every few seconds.")
+    issued_by: str | None = Field(description="Id of the key that issued it; null: an operator did.")
 
 
 class NewKeyInfo(KeyInfo):
     key: str = Field(description="The key itself: shown this once, stored nowhere.")
+
+
+class RevokedInfo(KeyInfo):
+    revoked_with_it: list[str] = Field(description="Ids of the keys that came of it, and ended with it now.")
 
 
 class KeyList(BaseModel):
@@ -59,6 +64,7 @@ def info(key: ApiKey) -> KeyInfo:
         expires_at=key.expires_at,
         revoked_at=key.revoked_at,
         last_used_at=key.last_used_at,
+        issued_by=key.issued_by,
     )
 
 
@@ -74,9 +80,12 @@ def expiry(days: int | None) -> datetime | None:
     "", status_code=201, summary="Issue a key", responses=documented(400, 401, 403, 413, 422, 429, 503)
 )
 def create(principal: Manager, body: NewKey) -> NewKeyInfo:
-    """Issue a key of this tenant; the answer is the only place where it is ever shown."""
+    """Issue a key of this tenant; the answer is the only place where it is ever shown.
+
+    It has no scope that the key which asks has not, and ends no later. Revoking that one revokes this one.
+    """
     expires_at = expiry(body.expires_in_days)
-    return issued(keys.issue_key(principal.tenant, body.name, body.scopes, expires_at))
+    return issued(keys.issue_key(principal.tenant, body.name, body.scopes, expires_at, principal.key_id))
 
 
 @router.get("", summary="List keys", responses=documented(401, 403, 429, 503))
@@ -92,11 +101,16 @@ def list_all(principal: Manager) -> KeyList:
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 def rotate(principal: Manager, key_id: KeyId, body: Rotate) -> NewKeyInfo:
-    """Issue a key with the same name and scopes; the old one ends after the overlap."""
-    return issued(keys.rotate_key(principal.tenant, key_id, body.overlap_seconds))
+    """Issue a key with the same name and scopes; the old one ends after the overlap.
+
+    The new one is of the issuing of the key that asks, which has all these scopes itself, and ends no later
+    than the old one would have.
+    """
+    return issued(keys.rotate_key(principal.tenant, key_id, body.overlap_seconds, principal.key_id))
 
 
-@router.delete("/{key_id}", summary="Revoke a key", responses=documented(401, 403, 404, 422, 429, 503))
-def revoke(principal: Manager, key_id: KeyId) -> KeyInfo:
-    """End a key at once and for good; safe to repeat."""
-    return info(keys.revoke_key(principal.tenant, key_id))
+@router.delete("/{key_id}", summary="Revoke a key", responses=documented(401, 403, 404, 409, 422, 429, 503))
+def revoke(principal: Manager, key_id: KeyId) -> RevokedInfo:
+    """End a key, and every key that came of it, at once and for good; safe to repeat."""
+    done = keys.revoke_key(principal.tenant, key_id, principal.key_id)
+    return RevokedInfo(revoked_with_it=list(done.with_it), **info(done.key).model_dump())

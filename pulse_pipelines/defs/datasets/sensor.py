@@ -65,9 +65,8 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
 
 def _ask_to_reload() -> None:
     """Not waiting for it: a later tick sees what came of it."""
-    settings = load_settings().dagster
     with suppress(DagsterUserCodeUnreachableError):  # that is how not waiting ends
-        DagsterGrpcClient(port=settings.code_server_port, host=settings.host).reload_code(timeout=1)
+        DagsterGrpcClient(socket=str(load_settings().code_server_socket)).reload_code(timeout=1)
 
 
 def partition_requests(

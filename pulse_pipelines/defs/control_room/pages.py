@@ -1,0 +1,50 @@
+"""The pages that are the guard's own: signing in, and going on where another site's link led."""
+
+import secrets
+
+from starlette.responses import HTMLResponse
+
+_STYLE = "body{font:16px system-ui;margin:15vh auto;max-width:26rem}input,button{font:inherit;padding:.4rem}"
+
+_LOGIN = """\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Pulse: sign in</title>
+<style nonce="{nonce}">{style}</style></head><body>
+<h1>Pulse control room</h1>
+<form><p><label>Token <input name="token" type="password" autocomplete="current-password" autofocus></label>
+<button>Sign in</button></p><p role="alert"></p></form>
+<p><code>pulse up</code> and <code>pulse status</code> print an address that signs in.</p>
+<script nonce="{nonce}">
+const form = document.querySelector("form"), alert = document.querySelector("[role=alert]");
+async function signIn(token) {{
+  const answer = await fetch("/login", {{method: "POST", body: JSON.stringify({{token}}),
+    headers: {{"Content-Type": "application/json"}}}});
+  if (answer.ok) location.replace(location.pathname === "/login" ? "/" : location.href);
+  else alert.textContent = (await answer.json()).error;
+}}
+form.addEventListener("submit", event => {{ event.preventDefault(); signIn(form.token.value.trim()); }});
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {{ history.replaceState(null, "", location.pathname); signIn(given); }}
+</script></body></html>
+"""
+
+_GO_ON = """\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Pulse</title>
+<meta http-equiv="refresh" content="0"></head><body><a href="">Go on to the control room</a></body></html>
+"""
+
+
+def login() -> HTMLResponse:
+    """Asks for the token, or takes it from the address' fragment, which no server and no log gets to see."""
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    page = _LOGIN.format(nonce=nonce, style=_STYLE)
+    return HTMLResponse(page, status_code=401, headers={"Content-Security-Policy": policy})
+
+
+def go_on() -> HTMLResponse:
+    """Asks for the same address again. A link on another site led here, which does not carry the session."""
+    policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    return HTMLResponse(_GO_ON, headers={"Content-Security-Policy": policy})

@@ -1,0 +1,145 @@
+"""`python -m pulse_pipelines.defs.control_room.server`: Dagster's UI behind the guard.
+
+It differs from `dagster-webserver` in that its addresses are those of the settings, that the role of whoever
+asks decides what Dagster allows (read-only: no mutations, buttons greyed out), and that GraphQL comes by POST
+alone: an image on a page of another site is a GET.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import uvicorn
+from dagster import DagsterInstance
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._utils.log import configure_loggers
+from dagster_webserver.version import __version__
+from dagster_webserver.webserver import DagsterWebserver
+from graphql import GraphQLError, OperationDefinitionNode, OperationType, parse
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from pulse_pipelines.defs.control_room import guard
+from pulse_pipelines.defs.control_room.identity import Identity, Role
+from pulse_resources.errors import PulseError, UserError
+from pulse_resources.settings import load_settings
+
+STATEMENT_MS = 15_000
+RECYCLE_S = 3_600
+OVERFLOW = 20
+"""Connections to Dagster's database; Dagster's own values."""
+LIVE_MS = 2_000
+"""How often the UI asks for what is new."""
+GRACE_S = 5
+POLICY = (
+    "default-src 'self'; script-src 'nonce-{nonce}' 'strict-dynamic'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
+
+class Workspace(WorkspaceProcessContext):
+    """Dagster's workspace, whose permissions are those of the request's role."""
+
+    def create_request_context(self, source: object | None = None) -> WorkspaceRequestContext:
+        role = source.scope.get(guard.ROLE) if isinstance(source, HTTPConnection) else None
+        return WorkspaceRequestContext(
+            instance=self.instance,
+            current_workspace=self.get_current_workspace(),
+            process_context=self,
+            version=self.version,
+            source=source,
+            read_only=role is not Role.OPERATOR,
+        )
+
+
+class ControlRoom(DagsterWebserver[Workspace, WorkspaceRequestContext]):
+    """Dagster's web application, which changes nothing for GET and for the role read-only."""
+
+    def make_csp_header(self, nonce: str) -> str:
+        return POLICY.format(nonce=nonce)
+
+    async def graphql_http_endpoint(self, request: Request) -> Response:
+        """Dagster's, for POST."""
+        if request.method != "POST":
+            return guard.Refused(405, "GraphQL is asked by POST", "POST the query as JSON").response()
+        answer: Response = await super().graphql_http_endpoint(request)
+        return answer
+
+    def graphql_execution_thread(self, request: Request, query: str, **rest: Any) -> Response:  # type: ignore[override]
+        """Dagster's, unless who may only look asks for a change: not all of its mutations check that."""
+        if request.scope[guard.ROLE] is not Role.OPERATOR and changes(query):
+            return guard.read_only().response()
+        return super().graphql_execution_thread(request=request, query=query, **rest)
+
+
+def changes(query: str) -> bool:
+    """Whether a GraphQL document holds a mutation."""
+    if "mutation" not in query:  # the keyword has no other spelling, and to parse takes milliseconds
+        return False
+    try:
+        found = parse(query).definitions
+    except GraphQLError:
+        return False  # Dagster says what is wrong with it, and runs nothing
+    operations = (node.operation for node in found if isinstance(node, OperationDefinitionNode))
+    return OperationType.MUTATION in operations
+
+
+@asynccontextmanager
+async def _lifespan(_: Starlette) -> AsyncIterator[None]:
+    with suppress(KeyboardInterrupt):
+        yield
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("-w", "--workspace", required=True, help="the code locations to show")
+    parser.add_argument("--log-level", default="warning")
+    options = parser.parse_args(arguments)
+    configure_loggers(log_level=options.log_level.upper())
+    try:
+        serve(options.workspace, options.log_level)
+    except PulseError as error:
+        logging.getLogger("dagster-webserver").error(error)
+        return 1
+    return 0
+
+
+def serve(workspace: str, log_level: str) -> None:
+    """Run the server.
+
+    Raises:
+        UserError: the settings let nobody in.
+    """
+    settings = load_settings().dagster
+    if not Identity(settings).known():
+        raise UserError(
+            "nobody could sign in to the control room",
+            fix="Set PULSE_DAGSTER__TOKEN, or PULSE_DAGSTER__PROXY_HEADER and PULSE_DAGSTER__PROXY_ADDRESSES",
+        )
+    with (
+        DagsterInstance.get() as instance,
+        Workspace(instance, WorkspaceFileTarget([workspace]), version=__version__) as shown,
+    ):
+        instance.optimize_for_webserver(STATEMENT_MS, RECYCLE_S, OVERFLOW)
+        app = ControlRoom(shown, live_data_poll_rate=LIVE_MS).create_asgi_app(lifespan=_lifespan)
+        uvicorn.run(
+            guard.Guard(app, settings),
+            host=settings.host,
+            port=settings.webserver_port,
+            log_level=log_level,
+            access_log=False,
+            proxy_headers=False,  # who the client is decides whom to trust: nobody else's word for it
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,25 @@
+"""Names for people, of tenants, datasets and keys: text that only says what it says, wherever it is shown."""
+
+import re
+
+from pulse_resources.errors import UserError
+
+MAX_NAME = 200
+STEERING = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"
+"""Of a character class: what steers a terminal, breaks a line, or turns the text around it."""
+NAME_PATTERN = f"^[^{STEERING}]+$"
+_NAME = re.compile(f"[^{STEERING}\ud800-\udfff]{{1,{MAX_NAME}}}")
+
+
+def check_name(kind: str, name: str) -> str:
+    """`name` itself when it can be shown as it is.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{name[:MAX_NAME]!a} is no valid name of a {kind}",
+            fix=f"Use 1 to {MAX_NAME} characters, none of which controls a terminal or turns the text around",
+        )
+    return name

@@ -1,0 +1,29 @@
+"""Logs of the services, kept from filling the disk while they are written to."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+MAX_BYTES = 32 * 1024 * 1024
+
+
+def bound(folder: Path, most: int = MAX_BYTES) -> None:
+    """Cut every log that is longer than `most` bytes: its end becomes `<name>.log.1`, and it begins anew.
+
+    Services hold their logs open and only ever append, so that none has to be told. Lines that are written in
+    this very moment may be lost.
+    """
+    for log in folder.glob("*.log"):
+        with suppress(OSError):  # a full disk must not keep it from being emptied
+            if log.stat().st_size > most:
+                with suppress(OSError):
+                    _keep_end(log, most)
+                os.truncate(log, 0)
+
+
+def _keep_end(log: Path, most: int) -> None:
+    fresh = log.with_suffix(".log.part")
+    with log.open("rb") as full, fresh.open("wb") as kept:
+        full.seek(-most, os.SEEK_END)
+        kept.write(full.read(most))
+    fresh.replace(log.with_suffix(".log.1"))
