@@ -56,7 +56,8 @@ async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
     each, byte = judge.pace
     began, left, outgoing = time.perf_counter(), 1.0, verdicts.outgoing
     for index, item in enumerate(items):
-        cost = each + byte * len(item.payload)
+        payload = item.payload
+        cost = each + byte * len(payload)
         left -= cost
         if left >= 0:
             verdict = _judge(judge, item, now)
@@ -69,7 +70,7 @@ async def judge_all(judge: Judge, items: Sequence[Item]) -> Verdicts:
             left = 1 - cost
             verdict = _judge(judge, item, now)
         if isinstance(verdict, dict):
-            outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
+            outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], payload))
         else:
             _refuse(judge, verdicts, index, item, verdict)
     verdicts.accepted = len(outgoing) - verdicts.dead_lettered
