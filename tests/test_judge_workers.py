@@ -100,7 +100,7 @@ def test_aside_the_verdicts_are_the_same() -> None:
     """By judges of which one sends everything aside."""
     inline, aside = judge(), judge()
     for target in aside.targets.values():
-        target.checks = {version: check._replace(largest=0) for version, check in target.checks.items()}
+        target.checks = {version: replace(check, largest=0) for version, check in target.checks.items()}
     for payload in (cheap("1"), event("2", "orders", count="é\u2028"), event("3", "dear", a=[1.5]), b"[]"):
         assert aside.payload(payload) == inline.payload(payload)
 

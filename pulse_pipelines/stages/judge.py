@@ -44,7 +44,8 @@ class Refusal(NamedTuple):
     event_id: str | None = None
 
 
-class Check(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Check:
     """A schema version made ready."""
 
     is_valid: Callable[[Any], bool]
@@ -147,12 +148,12 @@ class Judge:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
             else:
-                is_valid, document, largest = check
-                if len(payload) > largest:
-                    rejected = judge_workers().rejected(document, payload, self.limits.judge_seconds)
-                elif (
-                    not is_valid(event["data"]) and (found := violation(document, event["data"])) is not None
-                ):
+                small = len(payload) <= check.largest
+                if small and check.is_valid(event["data"]):
+                    return event  # type: ignore[no-any-return]
+                if not small:
+                    rejected = judge_workers().rejected(check.document, payload, self.limits.judge_seconds)
+                elif (found := violation(check.document, event["data"])) is not None:
                     pointer, message = found
                     rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
                 if rejected is None:

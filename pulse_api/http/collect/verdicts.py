@@ -74,7 +74,8 @@ class Judging:
         each, byte = judge.pace
         began, left, outgoing = time.perf_counter(), 1.0, verdicts.outgoing
         for item in islice(self._items, self._index, None):
-            cost = each + byte * len(item.payload)
+            payload = item.payload
+            cost = each + byte * len(payload)
             left -= cost
             if left < 0:
                 self.dear = cost > 1
@@ -84,7 +85,7 @@ class Judging:
                 left = 1 - cost
             verdict = _judge(judge, item, now)
             if isinstance(verdict, dict):
-                outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], item.payload))
+                outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], payload))
             else:
                 _refuse(judge, verdicts, self._index, item, verdict)
             self._index += 1
