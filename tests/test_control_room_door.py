@@ -24,9 +24,10 @@ from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.defs.control_room.server import changes
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.spark import pyspark
+from pulse_resources.door_settings import DagsterSettings
 from pulse_resources.local import dagster as local_dagster
 from pulse_resources.local import ports
-from pulse_resources.settings import DagsterSettings, Settings
+from pulse_resources.settings import Settings
 
 TOKEN, LOOKING = "operator-token-of-this-test", "read-only-token-of-this-test"
 DEFINITIONS = """

@@ -18,7 +18,7 @@ from pulse_api.http.collect import body as bodies
 from pulse_api.http.collect import values
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, Item, split
 from pulse_api.http.problems import ProblemError
-from pulse_resources.settings import ApiSettings
+from pulse_resources.door_settings import ApiSettings
 
 
 @dataclass
