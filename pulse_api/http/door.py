@@ -19,7 +19,7 @@ from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.rates import Rates
 from pulse_api.http.readiness import Readiness
-from pulse_api.http.turns import Turns
+from pulse_api.http.turns import turns
 from pulse_api.http.views import Views
 from pulse_pipelines.lake import duck
 from pulse_pipelines.lake.preview import limits
@@ -52,22 +52,10 @@ class Door:
         api = load_settings().api
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.running = Running()
-        self.lookups = Turns(
-            "requests with a key that is not known",
-            running=4,
-            running_of_one=2,
-            waiting_of_one=api.max_waiting,
-            seconds=api.wait_seconds,
-        )
+        self.lookups = turns("requests with a key that is not known", running=4, running_of_one=2)
         """By key or, where that is new, by address: whoever tries keys waits for himself."""
         self.turns = {
-            kind: Turns(
-                kind.value,
-                running=running,
-                running_of_one=max(1, running // 2),
-                waiting_of_one=api.max_waiting,
-                seconds=api.wait_seconds,
-            )
+            kind: turns(kind.value, running=running, running_of_one=max(1, running // 2))
             for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
         }
         self._opened: dict[str, None] = {}

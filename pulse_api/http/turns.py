@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from pulse_api.http.problems import RETRY_S, ProblemError
+from pulse_resources.settings import load_settings
 
 Whom = UUID | str | None
 """A tenant; None: the operators. A key or an address, where no tenant is known yet."""
@@ -104,6 +105,18 @@ class Turns:
                 turn.set_result(None)
                 self._free -= 1
                 self._running[whom] += 1
+
+
+def turns(what: str, *, running: int, running_of_one: int) -> Turns:
+    """Turns in which as many may wait, and as long, as the settings say."""
+    api = load_settings().api
+    return Turns(
+        what,
+        running=running,
+        running_of_one=running_of_one,
+        waiting_of_one=api.max_waiting,
+        seconds=api.wait_seconds,
+    )
 
 
 def busy(status: int, detail: str) -> ProblemError:

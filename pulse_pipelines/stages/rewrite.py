@@ -8,6 +8,7 @@ compare-and-swap, and looking again at what is in the table whenever another wri
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.stages import land
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Terminal, Transient
 from pulse_resources.faults import fail_point
@@ -105,10 +107,7 @@ def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) 
         Terminal: the table is gone, or another dataset's of the same slug.
     """
     name = (tenant.namespace, dataset.slug)
-
-    def look() -> str:
-        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            return iceberg.current_location(connection, name)
+    look = partial(land.current_location, tenant.tenant_id, name)
 
     def read(location: str) -> _Made:
         with readable.damage_explained(location):

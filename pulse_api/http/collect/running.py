@@ -11,8 +11,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from pulse_api.http.collect.rounds import Rounds
-from pulse_api.http.turns import Turns
-from pulse_resources.settings import load_settings
+from pulse_api.http.turns import turns
 
 Result = TypeVar("Result")
 SHORT_BYTES = 256 * 1024
@@ -23,15 +22,8 @@ class Running:
     """Use from the event loop."""
 
     def __init__(self) -> None:
-        api = load_settings().api
         self._rounds = Rounds()
-        self._turns = Turns(
-            "large requests",
-            running=1,
-            running_of_one=1,
-            waiting_of_one=api.max_waiting,
-            seconds=api.wait_seconds,
-        )
+        self._turns = turns("large requests", running=1, running_of_one=1)
         self._thread = ThreadPoolExecutor(1, "large-requests")
 
     async def run(self, tenant_id: UUID, size: int, work: Callable[[], Result]) -> Result:

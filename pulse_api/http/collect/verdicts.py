@@ -70,12 +70,11 @@ class Judging:
 
     def go_on(self) -> None:
         """Judge until the end, the next event that is dear, or the next breath."""
-        judge, verdicts, now = self._judge, self.verdicts, self._now
+        judge, now = self._judge, self._now
         each, byte = judge.pace
-        began, left, outgoing = time.perf_counter(), 1.0, verdicts.outgoing
+        began, left = time.perf_counter(), 1.0
         for item in islice(self._items, self._index, None):
-            payload = item.payload
-            cost = each + byte * len(payload)
+            cost = each + byte * len(item.payload)
             left -= cost
             if left < 0:
                 self.dear = cost > 1
@@ -83,12 +82,7 @@ class Judging:
                 if self.dear or time.perf_counter() - began > BREATH_SECONDS:
                     break
                 left = 1 - cost
-            verdict = _judge(judge, item, now)
-            if isinstance(verdict, dict):
-                outgoing.append(Outgoing(verdict["dataset"], verdict["event_id"], payload))
-            else:
-                _refuse(judge, verdicts, self._index, item, verdict)
-            self._index += 1
+            self._sort(item, _judge(judge, item, now))
 
     async def aside(self) -> None:
         """Judge the next event where that holds nobody up."""
@@ -96,13 +90,16 @@ class Judging:
         work = partial(_judge, self._judge, item, self._now)
         async with _turns.setdefault(self._judge.scope.tenant.tenant_id, asyncio.Lock()):
             verdict = await asyncio.get_running_loop().run_in_executor(_threads(), work)
+        self._sort(item, verdict)
+        self.dear = False
+
+    def _sort(self, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
             outgoing = Outgoing(verdict["dataset"], verdict["event_id"], item.payload)
             self.verdicts.outgoing.append(outgoing)
         else:
             _refuse(self._judge, self.verdicts, self._index, item, verdict)
         self._index += 1
-        self.dear = False
 
 
 _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
