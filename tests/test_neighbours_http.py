@@ -1,6 +1,7 @@
 """One tenant asks for more than it gets: its neighbours, and who watches, do not notice."""
 
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -130,6 +131,35 @@ def test_who_tries_keys_waits_for_himself(
             go_on.set()
         list(attempts)
     assert statuses.keys() <= {401, 429, 503}
+
+
+def test_requests_of_one_key_share_a_look_at_its_tenant(
+    new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends over many connections is not refused because the tenant was changed just now."""
+    caller = new_caller()
+    here, looks = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id == here:
+            begun.release()
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", slow)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            asked = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
+            assert begun.acquire(timeout=30)
+            time.sleep(1)  # all have come, and a refusal would have been there at once
+            assert [each.result().status_code for each in asked if each.done()] == []
+        finally:
+            go_on.set()
+        statuses = Counter(each.result().status_code for each in asked)
+    assert statuses == {202: AT_ONCE}
+    assert looks[here] <= 2, "one look, and one more for who came while it was kept"
 
 
 @pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])

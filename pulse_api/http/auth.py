@@ -75,7 +75,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    found = here.views.kept(presented)
+    found = here.views.kept(presented) or await here.views.coming(presented)
     if found is None:
         async with here.lookups.take(here.asking(request, presented.key_id)):
             found = await here.views.tenant(presented)
