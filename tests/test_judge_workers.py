@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from pulse_pipelines.stages.limits import UNLIMITED
 from tests.test_conform import SCHEMA, TENANT, TopicConformer, dataset, messages
 
 SECONDS = 0.3
+MB = 1024 * 1024
+MEMORY = 256 * MB
 LIMITS = replace(UNLIMITED, judge_seconds=SECONDS)
 DEAR = {
     "type": "object",
@@ -105,6 +108,20 @@ def test_aside_the_verdicts_are_the_same() -> None:
         assert aside.payload(payload) == inline.payload(payload)
 
 
+def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
+    """A million lists take some 100 MB while they are judged, whatever becomes of them."""
+    limits = replace(UNLIMITED, judge_seconds=60, judge_memory_bytes=64 * MB)
+    payloads = [cheap("1"), event("2", "dear", a=[[]] * 1_000_000), event("3", "dear", a=TINY[:2_000])]
+    conformed = TopicConformer(Scope(TENANT, (dataset(SCHEMA), dear())), "batch", limits).chunk(
+        messages(payloads)
+    )
+    (letter,) = conformed.dead_letters
+    assert (letter.event_id, letter.rejected.reason) == ("2", Reason.TOO_EXPENSIVE)
+    assert "takes more than 64 MB of memory" in letter.rejected.detail
+    landed = {slug: table.column("id").to_pylist() for slug, table in conformed.tables.items()}
+    assert landed == {"orders": ["1"], "dear": ["3"]}
+
+
 # the door ----------------------------------------------------------------------------------------
 
 
@@ -175,34 +192,59 @@ def pid(found: JudgeWorkers) -> int:
 
 
 def test_a_worker_is_kept_and_one_that_was_ended_is_replaced(workers: JudgeWorkers) -> None:
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY) is None
     first = pid(workers)
-    refused = workers.rejected(OPEN, BROKEN, 1)
+    refused = workers.rejected(OPEN, BROKEN, 1, MEMORY)
     assert refused is not None
     assert (refused.reason, refused.pointer) == (Reason.SCHEMA_VIOLATION, "/data")
     assert pid(workers) == first
     os.kill(first, signal.SIGKILL)
-    assert workers.rejected(OPEN, EVENT, 1) is None, "nobody's verdict"
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY) is None, "nobody's verdict"
     assert pid(workers) != first
 
 
 def test_a_worker_that_stands_still_is_given_up(
     workers: JudgeWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY) is None
     os.kill(pid(workers), signal.SIGSTOP)
     monkeypatch.setattr(judge_workers, "PATIENCE", 0.01)  # its successor has not even started by then
-    refused = workers.rejected(OPEN, EVENT, 1)
+    refused = workers.rejected(OPEN, EVENT, 1, MEMORY)
     monkeypatch.undo()
     assert refused is not None
     assert refused.reason is Reason.TOO_EXPENSIVE
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY) is None
+
+
+PATTERNS = [{"not": {"pattern": f"[ab]*a[ab]{{{number}}}c"}} for number in range(150, 250)]
+"""What the validator keeps of a match, for the next one, grows with the states that it comes by."""
+
+
+def matched(seed: int) -> tuple[str, bytes]:
+    """A schema of one hundred patterns, and an event of which each meets a string of its own."""
+    draw = random.Random(seed)  # noqa: S311
+    properties = {f"p{seed + number}": pattern for number, pattern in enumerate(PATTERNS)}
+    data = {name: "".join(draw.choices("ab", k=2_500)) for name in properties}
+    return json.dumps({"type": "object", "properties": properties}), json.dumps({"data": data}).encode()
+
+
+def test_what_events_leave_in_a_worker_is_bounded_and_nobody_elses_verdict(workers: JudgeWorkers) -> None:
+    document, _ = matched(0)
+    check_document(document, Bound())
+    processes: list[int] = []
+    while len(set(processes)) < 2:
+        document, payload = matched(len(processes))
+        assert workers.rejected(document, payload, 60, 80 * MB) is None
+        processes.append(pid(workers))
+        status = Path(f"/proc/{processes[-1]}/status").read_text()
+        assert int(status.partition("VmHWM:")[2].split()[0]) * 1024 < 128 * MB
+        assert len(processes) < 9, "one process kept what all of them left"
 
 
 def test_workers_end_with_the_process_that_started_them() -> None:
     program = (
         "from pulse_pipelines.stages.judge_workers import *\n"
-        f"found = JudgeWorkers(1); found.rejected({OPEN!r}, {EVENT!r}, 1)\n"
+        f"found = JudgeWorkers(1); found.rejected({OPEN!r}, {EVENT!r}, 1, {MEMORY})\n"
         "print(found._idle.get()._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)

@@ -152,7 +152,8 @@ class Judge:
                 if small and check.is_valid(event["data"]):
                     return event  # type: ignore[no-any-return]
                 if not small:
-                    rejected = judge_workers().rejected(check.document, payload, self.limits.judge_seconds)
+                    seconds, memory = self.limits.judge_seconds, self.limits.judge_memory_bytes
+                    rejected = judge_workers().rejected(check.document, payload, seconds, memory)
                 elif (found := violation(check.document, event["data"])) is not None:
                     pointer, message = found
                     rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")

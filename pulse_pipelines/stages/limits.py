@@ -1,6 +1,7 @@
 """Event limits: what every event must keep to, whatever the schema of its dataset says."""
 
 import math
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -26,7 +27,9 @@ class EventLimits:
     earliest: datetime
     ahead: timedelta
     judge_seconds: float
-    """CPU time that judging may take; what could take long is judged where it can be ended."""
+    """CPU time that judging may take; what could take long is judged where it can be ended ..."""
+    judge_memory_bytes: int
+    """... as it is when that process takes more memory than this."""
 
     def untimely(self, moment: datetime, received: datetime) -> Rejected | None:
         """Why an event with this timestamp that was received then is refused, if so."""
@@ -51,10 +54,11 @@ def event_limits() -> EventLimits:
         settings.earliest_timestamp,
         timedelta(seconds=settings.timestamp_ahead_seconds),
         settings.judge_seconds,
+        settings.judge_memory_bytes,
     )
 
 
-UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf)
+UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf, sys.maxsize)
 """Of what landed before: it was within the limits of its time."""
 
 
