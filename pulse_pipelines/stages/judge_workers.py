@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from functools import cache
 from multiprocessing.connection import Connection, Pipe
 from queue import LifoQueue
@@ -45,8 +46,10 @@ class JudgeWorkers:
             self._idle.put(None)
         atexit.register(self.close)
 
-    def rejected(self, document: str, payload: bytes, seconds: float, memory_bytes: int) -> Rejected | None:
-        """Why an event's data breaks a published document, if it does.
+    def rejected(
+        self, document: str, payload: bytes, seconds: float, memory_bytes: int
+    ) -> tuple[Rejected | None, float]:
+        """Why an event's data breaks a published document, if it does, and the CPU time that it took.
 
         Args:
             payload: the event, which can be decoded and has data.
@@ -72,10 +75,11 @@ class JudgeWorkers:
         if answer is None:
             much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
             detail = f"judging it by the dataset's schema takes more than {much}"
-            return Rejected(Reason.TOO_EXPENSIVE, detail, "/data")
-        if (found := orjson.loads(answer)) is None:
-            return None
-        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}")
+            return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
+        took, found = orjson.loads(answer)
+        if found is None:
+            return None, took
+        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}"), took
 
     def close(self) -> None:
         """End the processes that judge nothing now."""
@@ -135,12 +139,14 @@ def answer_all(connection: Connection) -> None:
         document = bytes(request[start : start + size]).decode()
         try:
             compiled(document)  # is the schema's time, not the event's
+            began = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, seconds)
             found = violation(document, orjson.loads(request[start + size :])["data"])
         except (MemoryError, SystemError, orjson.JSONDecodeError):  # orjson has three ways to tell it
             os.abort()  # as the validator does
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(orjson.dumps(found and (found[0], found[1][:2000])))
+        took = time.process_time() - began
+        connection.send_bytes(orjson.dumps((took, found and (found[0], found[1][:2000]))))
 
 
 def _limit_memory(memory_bytes: int) -> None:
