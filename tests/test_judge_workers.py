@@ -240,25 +240,36 @@ PATTERNS = [{"not": {"pattern": f"[ab]*a[ab]{{{number}}}c"}} for number in range
 """What the validator keeps of a match, for the next one, grows with the states that it comes by."""
 
 
-def matched(seed: int) -> tuple[str, bytes]:
+def matched(first: int, seed: int) -> tuple[str, bytes]:
     """A schema of one hundred patterns, and an event of which each meets a string of its own."""
     draw = random.Random(seed)  # noqa: S311
-    properties = {f"p{seed + number}": pattern for number, pattern in enumerate(PATTERNS)}
+    properties = {f"p{first + number}": pattern for number, pattern in enumerate(PATTERNS)}
     data = {name: "".join(draw.choices("ab", k=2_500)) for name in properties}
     return json.dumps({"type": "object", "properties": properties}), json.dumps({"data": data}).encode()
 
 
-def test_what_events_leave_in_a_worker_is_bounded_and_nobody_elses_verdict(workers: JudgeWorkers) -> None:
-    document, _ = matched(0)
-    check_document(document, Bound())
+def most_memory(found: JudgeWorkers) -> int:
+    """Bytes that the worker has had at a time."""
+    status = Path(f"/proc/{pid(found)}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(workers: JudgeWorkers) -> None:
+    check_document(matched(0, 0)[0], Bound())
     processes: list[int] = []
     while len(set(processes)) < 2:
-        document, payload = matched(len(processes))
+        document, payload = matched(len(processes), len(processes))
         assert workers.rejected(document, payload, 60, 80 * MB)[0] is None
         processes.append(pid(workers))
-        status = Path(f"/proc/{processes[-1]}/status").read_text()
-        assert int(status.partition("VmHWM:")[2].split()[0]) * 1024 < 128 * MB
+        assert most_memory(workers) < 128 * MB
         assert len(processes) < 9, "one process kept what all of them left"
+
+
+def test_what_many_events_leave_of_a_schema_is_bounded(workers: JudgeWorkers) -> None:
+    for seed in range(4):
+        document, payload = matched(0, seed)
+        assert workers.rejected(document, payload, 60, 512 * MB)[0] is None
+    assert most_memory(workers) < 96 * MB
 
 
 def test_workers_end_with_the_process_that_started_them() -> None:
