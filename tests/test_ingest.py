@@ -6,16 +6,18 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
-from fix_ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
+from fix_ingest import Owner, event, ingest, plan_batch, run_batch
 from fix_lake import location, row, table, with_file
 
 from chaos.surroundings import with_settings
 from chaos.waiting import wait
 from pulse_pipelines import registry
 from pulse_pipelines.dead_letters import Filter, replay
+from pulse_pipelines.defs.ingest import job
 from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_pipelines.stages import attempts, files
+from pulse_pipelines.stages import files
 from pulse_resources import iceberg, kafka, postgres
+from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 
@@ -142,9 +144,15 @@ TINY = [1e-300] * 150
 
 
 def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_they_are_replayed(
-    new_owner: Callable[[], Owner],
+    new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which they are is decided anew by each attempt: what one that died had decided is forgotten."""
+    """Which they are is decided anew by each attempt: what one that failed had decided is forgotten."""
+
+    def fail(point: str) -> None:
+        if point == "after.land":
+            raise Transient("for the test")
+
+    monkeypatch.setattr(job, "fail_point", fail)
     dear, neighbour = new_owner(), new_owner()
     schema = registry.publish_schema(dear.tenant, "dear", json.dumps(DEAR))
     registry.create_dataset(dear.tenant, "dear", schema.schema_uri)
@@ -153,9 +161,8 @@ def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_t
     neighbour.send(event("a"), event("b"))
     with with_settings(INGEST__JUDGE_BATCH_SECONDS=0.2):
         batch = plan_batch([dear, neighbour])
-        died = start_attempt(batch, PULSE_FAIL_POINT="after.land")
-        died.communicate(timeout=120)
-        attempts.next_attempt(batch, 1, "killed")
+        assert not run_batch(batch, raise_on_error=False).success
+        monkeypatch.undo()
         run_batch(batch, 2)
     assert [row["id"] for row in neighbour.rows()] == ["a", "b"]
     assert [row["id"] for row in dear.rows()] == ["cheap"]
