@@ -61,15 +61,20 @@ class _PreviewRoute(_ExactRoute):
 
 def _count(request: Request, kind: Kind) -> None:
     """Count against the tenant's rate of this kind. Raises ProblemError (429) beyond it."""
-    caller = getattr(request.state, "caller", None)
-    if isinstance(caller, Principal):
+    if (caller := _principal(request)) is not None:
         here = door(request)
         take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
 
 
 def _whom(request: Request) -> Whom:
+    caller = _principal(request)
+    return None if caller is None else caller.tenant.tenant_id
+
+
+def _principal(request: Request) -> Principal | None:
+    """Who asks for a tenant; None: an operator, or anybody."""
     caller = getattr(request.state, "caller", None)
-    return caller.tenant.tenant_id if isinstance(caller, Principal) else None
+    return caller if isinstance(caller, Principal) else None
 
 
 def resource(tag: str, prefix: str = "", kind: Kind = Kind.OTHER) -> APIRouter:

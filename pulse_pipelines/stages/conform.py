@@ -1,7 +1,8 @@
 """Conform: received bytes become typed rows of a dataset, or dead letters. No I/O.
 
 The loop over events does only what needs Python; typing is done a column at a time in Arrow. An event
-is judged alone: its neighbours in a chunk can never change its verdict, but for dear ones of its tenant.
+is judged alone: its neighbours in a chunk can never change its verdict, unless they are the tenant's own and
+use up the time that judging them all may take.
 """
 
 from collections.abc import Sequence

@@ -10,8 +10,8 @@ from pulse_resources.settings import load_settings
 
 MICROSECOND = timedelta(microseconds=1)
 FAIR_NS = 100.0
-"""CPU time per byte that judging an event may take on nobody's account: what else is done with it takes as
-long, and the validator about a tenth where a schema asks for nothing dear."""
+"""CPU time per byte that judging an event may take on nobody's account: all else that is done with it takes
+about as long, and the validator less than a tenth where a schema asks for nothing dear."""
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
