@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fix_http import Api, Caller, sample
+from fix_http import Api, Caller, sample, served
 
+from chaos.surroundings import with_settings
 from pulse_api.http import views
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
@@ -23,6 +24,31 @@ from pulse_resources.settings import load_settings
 AT_ONCE = 60
 PREVIEW = "/v1/datasets/orders/preview"
 EVERYTHING = (PREVIEW, "/v1/datasets/orders/summary", "/v1/dead-letters", "/v1/datasets", "/v1/usage")
+
+
+def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+    """Rates of previews, and of all but collecting, that nobody has to set."""
+    greedy, neighbour = new_caller(), new_caller()
+    few = {"API__PREVIEWS_PER_SECOND": 0.1, "API__OTHER_REQUESTS_PER_SECOND": 0.2, "API__BURST_SECONDS": 30}
+    with with_settings(**few), served() as api, api.client(greedy.key.text) as http:
+        previews = [http.get(path) for path in (PREVIEW, "/v1/datasets/orders/snapshots") * 2]
+        assert [answer.status_code for answer in previews] == [200, 200, 200, 429]
+        others = [http.get("/v1/usage") for _ in range(6)]
+        body = {"slug": "x" * 2_000_000, "schema_uri": "none"}  # for which there is no time, either
+        others.append(http.post("/v1/datasets", json=body))
+        assert [answer.status_code for answer in others] == [200] * 6 + [429]
+        for answer, seconds, what in (
+            (previews[-1], 10, "0.1 previews"),
+            (others[-1], 5, "0.2 requests other than previews and collecting"),
+        ):
+            problem = answer.json()
+            assert problem["type"] == "urn:pulse:problem:rate-exceeded"
+            assert problem["detail"] == f"the tenant may send {what} per second"
+            assert "Retry-After" in problem["fix"]
+            assert 1 <= int(answer.headers["retry-after"]) <= seconds
+        assert http.post("/v1/collect", json=sample()).status_code == 202
+        with api.client(neighbour.key.text) as other:
+            assert [other.get(path).status_code for path in (PREVIEW, "/v1/usage")] == [200, 200]
 
 
 @pytest.mark.parametrize(
