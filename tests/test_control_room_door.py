@@ -33,6 +33,9 @@ TOKEN, LOOKING = "operator-token-of-this-test", "read-only-token-of-this-test"
 DEFINITIONS = """
 import dagster
 
+from pulse_pipelines.defs.curated.job import curate
+from pulse_pipelines.defs.spark import pyspark
+
 @dagster.asset
 def harbour():
     return 1
@@ -43,7 +46,13 @@ def tide():
 
 @dagster.definitions
 def defs():
-    return dagster.Definitions(assets=[harbour], sensors=[tide], executor=dagster.in_process_executor)
+    return dagster.Definitions(
+        assets=[harbour],
+        jobs=[curate],
+        sensors=[tide],
+        resources={"pyspark": pyspark},
+        executor=dagster.in_process_executor,
+    )
 """
 INSTANCE = """
 telemetry:
@@ -56,6 +65,20 @@ run_coordinator:
 """
 STOP = 'mutation { stopSensor(id: "x") { __typename } }'
 HARMLESS = "{ version }"
+LAUNCH = """
+mutation {
+  launchRun(executionParams: {
+    selector: {
+      jobName: "curate", repositoryName: "__repository__", repositoryLocationName: "definitions.py"
+    },
+    runConfigData: {ops: {compute_what_is_due: {config: {since: %s}}}}
+  }) {
+    __typename
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on LaunchRunSuccess { run { runId } }
+  }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -361,3 +384,10 @@ def test_run_config_carries_no_spark_settings(config: dict[str, Any]) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected config entry"):
         dg.validate_run_config(bound, {"resources": {"pyspark": {"config": config}}})
     assert "pyspark" in dg.validate_run_config(bound, {"resources": {"attempt": attempt}})["resources"]
+
+
+def test_run_config_reads_no_environment_variable(room: Room) -> None:
+    """The value would stand in the run's error: `Invalid isoformat string: '<a password>'`."""
+    answer = room.post(LAUNCH % '{env: "PULSE_DAGSTER__TOKEN"}').json()["data"]["launchRun"]
+    assert answer["__typename"] == "RunConfigValidationInvalid"
+    assert "since" in answer["errors"][0]["message"]
