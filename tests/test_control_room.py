@@ -50,6 +50,12 @@ def test_no_run_s_config_reads_the_environment(owner: Owner) -> None:
     assert takes == set()
 
 
+def test_what_is_scheduled_runs_without_a_hand(owner: Owner) -> None:
+    schedules = defs().get_repository_def().schedule_defs
+    assert {schedule.default_status for schedule in schedules} == {dg.DefaultScheduleStatus.RUNNING}
+    assert {schedule.job_name for schedule in schedules} == {"check_lake", "upkeep", "remove_old_logs"}
+
+
 # groups and columns ------------------------------------------------------------------------------
 
 
