@@ -76,6 +76,8 @@ class DagsterSettings(BaseModel):
     """A later first day of the grid, such as when the installation began."""
     owners: list[str] = Field(default_factory=lambda: ["team:platform"])
     """Owners of the dataset assets: e-mail addresses, or `team:` and a name."""
+    log_days: float = Field(default=30.0, gt=0)
+    """What runs and ticks write (standard output and error) is kept this long after the last line."""
     host: str = "127.0.0.1"
     webserver_port: int = 3000
     allowed_hosts: list[str] = Field(default_factory=list)
