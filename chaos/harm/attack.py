@@ -81,7 +81,7 @@ class Attacker:
             try:
                 if link is None or not link.usable:
                     link = await Link.to(port, SOURCE)
-                answer = await self.counted(link.ask(next(requests)))
+                answer = await self.counted(link, next(requests))
             except OSError:
                 self.seen["refused"] += 1
                 await asyncio.sleep(0.05)
@@ -90,11 +90,11 @@ class Attacker:
                 link.close()
                 link = None
 
-    async def counted(self, asked: Awaitable[Answer]) -> Answer | None:
-        """Wait for an answer, and count it; None if there was none."""
+    async def counted(self, link: Link, request: bytes = b"") -> Answer | None:
+        """Send a request, wait for an answer, and count it; None if there was none."""
         try:
             async with asyncio.timeout(max(0.0, self.left_s) + ANSWER_S):
-                answer = await asked
+                answer = await link.ask(request)
         except TimeoutError:
             self.seen["no answer"] += 1
         except (OSError, EOFError):
@@ -111,7 +111,7 @@ class Attacker:
         link = await Link.to(self.target.api, SOURCE)
         try:
             key = None if scopes is None else self.key(scopes)
-            return await self.counted(link.ask(wire.request(method, path, key, body, **headers)))
+            return await self.counted(link, wire.request(method, path, key, body, **headers))
         finally:
             link.close()
 

@@ -16,7 +16,7 @@ from chaos.harm import page as pages
 from chaos.harm import people
 from chaos.harm.attack import Attack, Target
 from chaos.harm.attacks import ATTACKS
-from chaos.harm.measure import Result, measure
+from chaos.harm.measure import Result, attacker, measure
 from chaos.harm.neighbour import living
 from chaos.stack import Kind, stack
 from pulse_pipelines.domain.tenant import Tenant
@@ -69,17 +69,17 @@ def run(
 
 def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
     attackers = [people.make_attacker(room=True) for _ in chosen]
-    for attack, (tenant, _) in zip(chosen, attackers, strict=True):
+    for attack, (whose, _) in zip(chosen, attackers, strict=True):
         if attack.prepare:
-            attack.prepare(tenant)
+            attack.prepare(whose)
     tenant, place = people.make_neighbour()
     results = []
-    with living(place) as neighbour, _progress() as bar:
+    with living(place) as neighbour, attacker() as process, _progress() as bar:
         neighbour.window(WARM_UP_S)
-        people.settled([attacker for attacker, _ in attackers])
-        for attack, (attacker, target) in bar(list(zip(chosen, attackers, strict=True))):
-            results.append(measure(attack, target, neighbour, seconds))
-            people.settled([attacker])  # the next one begins in quiet
+        people.settled([each for each, _ in attackers])
+        for attack, (whose, target) in bar(list(zip(chosen, attackers, strict=True))):
+            results.append(measure(attack, target, neighbour, process, seconds, seconds))
+            people.settled([whose])  # the next one begins in quiet
         records = neighbour.rest()
     people.settled([tenant])
     landing = people.not_once(tenant, records)

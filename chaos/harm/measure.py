@@ -3,14 +3,15 @@
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 
 from pydantic import BaseModel
 
 from chaos.harm import attack, memory
-from chaos.harm.attack import ANSWER_S, Attack, Target
-from chaos.harm.neighbour import RATES, Neighbour, Record, failures, p99_ms
+from chaos.harm.attack import Attack, Target
+from chaos.harm.neighbour import RATES, Neighbour, failures, p99_ms
 
 LIMIT = 1.5
 """How much longer, at p99, the neighbour may wait beside an attack ..."""
@@ -18,6 +19,9 @@ FLOORS_MS = {"collect": 25.0, "preview": 100.0, "readyz": 25.0}
 """... though always this long: below it a ratio is of the machine's noise."""
 SETTLED_FLOOR_S = 60.0
 """The same for the longest from received to settled: twice the time that events are gathered for a batch."""
+
+LONGEST_S = 120.0
+"""That an attacker may take to come to his end when the attack is over."""
 
 
 class Span(BaseModel):
@@ -29,6 +33,8 @@ class Span(BaseModel):
     requests: int
     p99_ms: Mapping[str, float]
     """By kind of request."""
+    failures: Mapping[str, int]
+    """What he should not have got."""
     settled_s: float = 0.0
     """The longest from received to settled; known later."""
 
@@ -44,8 +50,6 @@ class Result(BaseModel):
     """What he should not have got."""
     quiet: Span
     beside: Span
-    failures: Mapping[str, int]
-    """What the neighbour should not have got, in both spans."""
     peaks_mib: Mapping[str, float]
     """By part of Pulse."""
     landing: Sequence[str] = ()
@@ -57,7 +61,8 @@ class Result(BaseModel):
     def findings(self, floors_ms: Mapping[str, float] = FLOORS_MS) -> list[str]:
         """All that is not as it must be."""
         found = [*self.wrong, *self.landing]
-        found += [f"the neighbour got {count:,} × {what}" for what, count in self.failures.items()]
+        for when, span in (("quiet", self.quiet), ("beside it", self.beside)):
+            found += [f"the neighbour got {n:,} × {what}, {when}" for what, n in span.failures.items()]
         for kind, floor in floors_ms.items():
             if self.beside.p99_ms[kind] > max(floor, LIMIT * self.quiet.p99_ms[kind]):
                 figures = f"{self.quiet.p99_ms[kind]:.0f} ms, {self.beside.p99_ms[kind]:.0f} ms beside it"
@@ -70,16 +75,37 @@ class Result(BaseModel):
         return found
 
 
-def measure(chosen: Attack, target: Target, neighbour: Neighbour, seconds: float) -> Result:
-    """Watch the neighbour for some time, and as long again beside an attack."""
+@contextmanager
+def attacker() -> Iterator[Executor]:
+    """A process for attacks, while the block runs."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=attack.aside) as pool:
-        pool.submit(int).result()  # it has begun
-        quiet, before = _span(neighbour, seconds)
-        with memory.watched() as peaks:
-            attacking = pool.submit(attack.carry_out, chosen.act, target, seconds)
-            beside, meanwhile = _span(neighbour, seconds)
-            seen = attacking.result(seconds + 2 * ANSWER_S)
+        yield pool
+
+
+def watch(neighbour: Neighbour, seconds: float) -> Span:
+    """How the neighbour is answered in the next seconds."""
+    began = time.time()
+    records = neighbour.window(seconds)
+    return Span(
+        began=began,
+        ended=began + seconds,
+        requests=len(records),
+        p99_ms={kind: p99_ms(records, kind) for kind in RATES},
+        failures=Counter(failures(records)),
+    )
+
+
+def measure(
+    chosen: Attack, target: Target, neighbour: Neighbour, attacker: Executor, seconds: float, quiet_s: float
+) -> Result:
+    """Watch the neighbour in quiet, and then beside an attack."""
+    attacker.submit(callable, chosen.act).result()  # by now all is imported
+    quiet = watch(neighbour, quiet_s)
+    with memory.watched() as peaks:
+        attacking = attacker.submit(attack.carry_out, chosen.act, target, seconds)
+        beside = watch(neighbour, seconds)
+        seen = attacking.result(LONGEST_S)
     return Result(
         name=chosen.name,
         key=chosen.key,
@@ -87,18 +113,5 @@ def measure(chosen: Attack, target: Target, neighbour: Neighbour, seconds: float
         wrong=chosen.wrong(seen),
         quiet=quiet,
         beside=beside,
-        failures=Counter(failures([*before, *meanwhile])),
         peaks_mib=peaks,
     )
-
-
-def _span(neighbour: Neighbour, seconds: float) -> tuple[Span, list[Record]]:
-    began = time.time()
-    records = neighbour.window(seconds)
-    span = Span(
-        began=began,
-        ended=began + seconds,
-        requests=len(records),
-        p99_ms={kind: p99_ms(records, kind) for kind in RATES},
-    )
-    return span, records

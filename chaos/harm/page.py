@@ -14,11 +14,12 @@ INTRODUCTION = """\
 What a tenant, or who has no key at all, can do to his neighbour: on {cores} cores and {memory:.0f} GiB, by
 `make harm`, with the settings that Pulse has where nobody sets any.
 
-**The neighbour** is an honest tenant, in a process of its own: {collect} requests per second to `POST
-/v1/collect` (one of {every} has {large} events, the others one), {preview} previews and {ready} `GET /readyz`.
-They are due at this rate whether or not those before them are answered, and each takes from the moment that it
-was due. He is measured for some time *quiet*, then as long *beside* the attack: p99 in milliseconds. Meanwhile
-his events are ingested: *settled* is the longest from received to settled, of batches that began in that time.
+**The neighbour** is an honest tenant, in a process of its own: {collect} requests per second to
+`POST /v1/collect` (one of {every} has {large} events, the others one), {preview} previews and {ready}
+`GET /readyz`. They are due at this rate whether or not those before them are answered, and each takes from
+the moment that it was due. He is measured for some time *quiet*, then as long *beside* the attack: p99 in
+milliseconds. Meanwhile his events are ingested: *settled* is the longest from received to settled, of batches
+that began in that time.
 
 **The attackers** ask from another address, in processes that use what the others leave of the processors: in
 reality they are on other machines. Each attack has a tenant and keys of its own.
@@ -27,8 +28,8 @@ reality they are on other machines. Each attack has a tenant and keys of its own
 {floor_preview:.0f} ms) where that is more, since below it a ratio is noise; *settled* the same, or
 {settled:.0f} s. The neighbour is always answered well, and each event that he was promised is one row. The
 attacker gets what is his share, or an answer that says what is wrong and when to come again: a problem
-document, `Retry-After`. No part of Pulse takes more memory than it may (the second table); where its processes are
-copies of one, as Spark's workers and Dagster's runs are, what they share counts once.
+document, `Retry-After`. No part of Pulse takes more memory than it may (the second table); where its
+processes are copies of one, as Spark's workers and Dagster's runs are, what they share counts once.
 """
 SHOWN = 4
 """Kinds of answers named in the table."""

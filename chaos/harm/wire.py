@@ -10,6 +10,7 @@ import orjson
 HOST = "127.0.0.1"
 CLOSED = "closed"
 """Said of a connection that ended without an answer."""
+CONNECT_S = 10.0
 _LONGEST_HEAD = 2**16
 
 
@@ -61,9 +62,12 @@ class Link:
         """Connect from an address of this machine.
 
         Raises:
-            OSError: nobody takes the connection.
+            OSError: nobody takes the connection, or not in time.
         """
-        return cls(*await asyncio.open_connection(HOST, port, local_addr=(source, 0), limit=_LONGEST_HEAD))
+        async with asyncio.timeout(CONNECT_S):
+            return cls(
+                *await asyncio.open_connection(HOST, port, local_addr=(source, 0), limit=_LONGEST_HEAD)
+            )
 
     @property
     def usable(self) -> bool:

@@ -25,8 +25,7 @@ async def _half_heads(attacker: Attacker) -> None:
             except OSError:
                 attacker.seen["refused"] += 1
                 continue
-            link.send(b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
-            await attacker.counted(link.answer())
+            await attacker.counted(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
             link.close()
             await asyncio.sleep(1.0)  # it comes again, like all the others
 
@@ -64,9 +63,9 @@ async def _pipelined(attacker: Attacker) -> None:
     async def one() -> None:
         while attacker.left_s > 0:
             link = await Link.to(attacker.target.api, SOURCE)
-            link.send(many)
-            while (answer := await attacker.counted(link.answer())) and not answer.last:
-                pass
+            answer = await attacker.counted(link, many)
+            while answer and not answer.last:
+                answer = await attacker.counted(link)
             link.close()
 
     async with asyncio.TaskGroup() as group:

@@ -23,7 +23,7 @@ async def _children(attacker: Attacker) -> None:
     async def issued(by: str) -> dict[str, str]:
         link = await Link.to(attacker.target.api, SOURCE)
         answer = await attacker.counted(
-            link.ask(wire.request("POST", PATH, by, {"name": "child", "scopes": ["manage"]}))
+            link, wire.request("POST", PATH, by, {"name": "child", "scopes": ["manage"]})
         )
         link.close()
         assert answer, "no answer"
