@@ -79,6 +79,7 @@ def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
         people.settled([each for each, _ in attackers])
         for attack, (whose, target) in bar(list(zip(chosen, attackers, strict=True))):
             results.append(measure(attack, target, neighbour, process, seconds, seconds))
+            _measured(results[-1])
             people.settled([whose])  # the next one begins in quiet
         records = neighbour.rest()
     people.settled([tenant])
@@ -99,15 +100,18 @@ def _progress() -> Iterator[Callable[[Sequence[_Turn]], Iterable[_Turn]]]:
         yield lambda turns: bar.track(turns, description="attacks")
 
 
-def _show(result: Result) -> None:
-    found = result.findings()
-    line = f"{'FAILED' if found else 'passed'}: {result.name}: {pages.answers(result.seen)}; p99 "
-    line += ", ".join(
-        f"{kind} {result.quiet.p99_ms[kind]:.1f} → {result.beside.p99_ms[kind]:.1f} ms"
-        for kind in result.quiet.p99_ms
+def _measured(result: Result) -> None:
+    figures = (
+        f"{kind} {p99:.1f} → {result.beside.p99_ms[kind]:.1f} ms" for kind, p99 in result.quiet.p99_ms.items()
     )
-    line += f"; settled {result.quiet.settled_s:.0f} → {result.beside.settled_s:.0f} s"
+    line = f"{result.name}: {pages.answers(result.seen)}; p99 {', '.join(figures)}"
     line += f"; api {result.peaks_mib['api']:,.0f} MiB"
     console.print(line, markup=False, soft_wrap=True)
-    for finding in found:
-        console.print(f"  {finding}", markup=False, soft_wrap=True)
+
+
+def _show(result: Result) -> None:
+    found = result.findings()
+    settled = f"settled {result.quiet.settled_s:.0f} → {result.beside.settled_s:.0f} s"
+    line = f"{'FAILED' if found else 'passed'}: {result.name}, {settled}"
+    for each in (line, *(f"  {finding}" for finding in found)):
+        console.print(each, markup=False, soft_wrap=True)

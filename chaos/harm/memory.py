@@ -69,8 +69,10 @@ def _sizes() -> Counter[str]:
 
 
 def _members() -> Iterator[tuple[int, str]]:
+    """Processes of services that are Pulse's own, or serve it alone; Postgres and MinIO may be anybody's."""
     found, table = state.read(Layout(load_settings().home)), processes.table()
-    for service in found.services.values() if found else ():
+    own = (service for name, service in found.services.items() if name in BOUNDS_MIB) if found else ()
+    for service in own:
         for pid in processes.family(service.process.pid, table) if service.process else ():
             yield pid, service.name
 
