@@ -30,6 +30,8 @@ reality they are on other machines. Each attack has a tenant and keys of its own
 attacker gets what is his share, or an answer that says what is wrong and when to come again: a problem
 document, `Retry-After`. No part of Pulse takes more memory than it may (the second table); where its
 processes are copies of one, as Spark's workers and Dagster's runs are, what they share counts once.
+
+One of them again: `python -m chaos harm --only "half-sent"`; all of them: `python -m chaos harm list`.
 """
 SHOWN = 4
 """Kinds of answers named in the table."""
@@ -76,7 +78,7 @@ def _page(kept: Sequence[Kept]) -> str:
         settled=SETTLED_FLOOR_S,
     )
     lines = [
-        "# The last attacks",
+        "# Isolation: the last attacks",
         "",
         introduction,
         "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled "
