@@ -104,6 +104,14 @@ class Attacker:
             return answer
         return None
 
+    async def held(self, link: Link, request: bytes) -> None:
+        """Send a request, and count its answer or, when it has been long enough, that there is none."""
+        answered = asyncio.create_task(self.counted(link, request))
+        await asyncio.wait([answered], timeout=max(0.0, self.left_s))
+        if not answered.done():
+            answered.cancel()
+            self.seen[OPEN] += 1
+
     async def ask(
         self, method: str, path: str, scopes: str | None = None, body: object = b"", **headers: str
     ) -> Answer | None:
