@@ -26,7 +26,8 @@ async def _trickle(attacker: Attacker) -> None:
 
     async def one() -> None:
         link = await Link.to(attacker.target.api, SOURCE)
-        answered = asyncio.create_task(attacker.counted(link, head))
+        link.send(head)
+        answered = asyncio.create_task(attacker.counted(link))
         while attacker.left_s > 0 and not answered.done():
             link.send(b" ")
             await asyncio.wait([answered], timeout=1.0)
