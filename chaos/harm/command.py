@@ -25,7 +25,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 console = Console(highlight=False)
 HOME = Path(".pulse-harm").absolute()
 PAGE = Path("docs/isolation.md")
-WARM_UP_S = 60.0
+WARM_UP_S = 45.0
 """Until the neighbour's first batches are settled, and Dagster has seen what there is."""
 _Turn = tuple[Attack, tuple[Tenant, Target]]
 
@@ -43,7 +43,7 @@ def run(
     only: Annotated[list[str], typer.Option(help="Part of a name; may be given again.")] = [],  # noqa: B006
     seconds: Annotated[
         float, typer.Option(help="Of each attack, and of the quiet before it.", min=2.0)
-    ] = 30.0,
+    ] = 20.0,
     page: Annotated[
         bool, typer.Option("--page", help=f"Keep the results in {PAGE}, beside those of others.")
     ] = False,
