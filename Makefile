@@ -10,7 +10,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast test-slow lint format lock chaos bench clean
+.PHONY: help setup demo up down status test chromium test-fast test-slow lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ format: setup ## Rewrite the code in the house format
 
 chaos: setup ## Break it in every way it promises to survive, for hours (ARGS="run --only kafka" for a part)
 	$(BIN)/python -m chaos $(or $(ARGS),run --page)
+
+harm: setup ## Attack it as tenants and strangers could, beside a neighbour (ARGS="--only preview" for a part)
+	$(BIN)/python -m chaos harm $(or $(ARGS),--page)
 
 bench: setup ## Compare Pulse with its peers and with the goals (ARGS=--help: what else is measured)
 	$(BIN)/python -m benchmarks $(or $(ARGS),throughput)

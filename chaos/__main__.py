@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from chaos import oracle, report
+from chaos.harm import command as harm
 from chaos.operators.schedule import Schedule
 from chaos.report import Result
 from chaos.scenario import Scenario
@@ -24,6 +25,7 @@ from chaos.stack import Kind, Stack, stack
 from pulse_resources import spark
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app.add_typer(harm.app, name="harm")
 console = Console(highlight=False)
 HOME = Path(".pulse-chaos").absolute()
 PAGE = Path("docs/chaos.md")

@@ -44,14 +44,19 @@ class Result(BaseModel):
         return not self.findings and self.error is None
 
 
-class Kept(BaseModel):
-    """A result with what it is true of."""
+class Circumstances(BaseModel):
+    """What a result is true of."""
 
-    result: Result
     day: date
     commit: str
     cores: int
     memory_gib: float
+
+
+class Kept(Circumstances):
+    """A result with what it is true of."""
+
+    result: Result
 
 
 _KEPT = TypeAdapter(dict[str, Kept])
@@ -65,15 +70,18 @@ def keep(page: Path, result: Result, order: Sequence[str]) -> None:
     """
     file = page.with_suffix(".json")
     kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
-    command = ["git", "rev-parse", "--short=9", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    kept[result.name] = Kept(
-        result=result, day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory
-    )
+    kept[result.name] = Kept(result=result, **circumstances().model_dump())
     kept = {name: kept[name] for name in order if name in kept}
     file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
     page.write_text(_page(list(kept.values())))
+
+
+def circumstances() -> Circumstances:
+    """What is true of a result of today, here."""
+    command = ["git", "rev-parse", "--short=9", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Circumstances(day=date.today(), commit=commit, cores=os.cpu_count() or 1, memory_gib=memory)
 
 
 def _page(kept: Sequence[Kept]) -> str:

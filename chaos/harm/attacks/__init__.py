@@ -1,0 +1,14 @@
+"""Kinds of attacks, a module each."""
+
+from chaos.harm.attacks import bodies, connections, control_room, floods, keys, reads, schemas, services
+
+ATTACKS = (
+    *schemas.ATTACKS,
+    *bodies.ATTACKS,
+    *connections.ATTACKS,
+    *reads.ATTACKS,
+    *floods.ATTACKS,
+    *keys.ATTACKS,
+    *control_room.ATTACKS,
+    *services.ATTACKS,
+)

@@ -1,0 +1,108 @@
+"""Connections that are many, slow or odd; most need no key."""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+
+from chaos.harm import wire
+from chaos.harm.attack import OPEN, SOURCE, Attack, Attacker, may
+from chaos.harm.wire import Link
+
+HEADS = 1_005
+READERS = 200
+PIPELINED = 64
+SMALL = 4_096
+"""Bytes that a slow reader's kernel takes."""
+
+
+async def _half_heads(attacker: Attacker) -> None:
+    async def one() -> None:
+        while attacker.left_s > 0:
+            try:
+                link = await Link.to(attacker.target.api, SOURCE)
+            except OSError:
+                attacker.seen["refused"] += 1
+                continue
+            await attacker.held(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
+            link.close()
+            await asyncio.sleep(1.0)  # it comes again, like all the others
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(HEADS):
+            group.create_task(one())
+
+
+async def _slow_readers(attacker: Attacker) -> None:
+    """Who asks for much, sixteen times, and reads nothing."""
+    loop = asyncio.get_running_loop()
+
+    async def one() -> None:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            connection.setblocking(False)
+            connection.bind((SOURCE, 0))
+            await loop.sock_connect(connection, (wire.HOST, attacker.target.api))
+            await loop.sock_sendall(connection, wire.request("GET", "/openapi.json") * 16)
+            await asyncio.sleep(max(0.0, attacker.left_s))
+            attacker.seen[OPEN] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(READERS):
+            group.create_task(one())
+
+
+async def _churn(attacker: Attacker) -> None:
+    await attacker.flood(wire.request("GET", "/v1/usage", attacker.key("read")), 20, keep=False)
+
+
+async def _pipelined(attacker: Attacker) -> None:
+    many = wire.request("GET", "/v1/usage", attacker.key("read")) * PIPELINED
+
+    async def one() -> None:
+        while attacker.left_s > 0:
+            link = await Link.to(attacker.target.api, SOURCE)
+            answer = await attacker.counted(link, many)
+            while answer and not answer.last:
+                answer = await attacker.counted(link)
+            link.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(one())
+
+
+async def _unknown_keys(attacker: Attacker) -> None:
+    def requests() -> Iterator[bytes]:
+        while True:
+            key = f"pulse_{uuid.uuid4().hex}_{os.urandom(6).hex()}_{'A' * 43}"
+            yield wire.request("GET", "/v1/usage", key)
+
+    await attacker.flood(requests(), 40)
+
+
+async def _large_headers(attacker: Attacker) -> None:
+    def requests() -> Iterator[bytes]:
+        while True:
+            for size in (60_000, 70_000):
+                yield wire.request("POST", "/v1/collect", "A" * size)
+
+    await attacker.flood(requests(), 20)
+
+
+ATTACKS = (
+    Attack(
+        f"{HEADS:,} half-sent headers, again and again",
+        "none",
+        _half_heads,
+        may(408, 503, "refused", "closed", "open"),
+    ),
+    Attack(f"{READERS} who read no answer", "none", _slow_readers, may("open")),
+    Attack("a connection for each request", "read", _churn, may(200, 429, 503, "closed")),
+    Attack(
+        f"{PIPELINED} requests at once per connection", "read", _pipelined, may(200, 400, 429, 503, "closed")
+    ),
+    Attack("a new unknown key for each request", "none", _unknown_keys, may(401, 429, 503)),
+    Attack("Authorization of 60,000 and 70,000 bytes", "none", _large_headers, may(401, 431, "closed")),
+)

@@ -1,0 +1,89 @@
+"""What a page of another site, or who was told to, may do in the control room."""
+
+import itertools
+import json
+from urllib.parse import quote
+
+import orjson
+
+from chaos.harm import wire
+from chaos.harm.attack import SOURCE, Attack, Attacker, may
+from chaos.harm.wire import Link
+
+STOP = 'mutation { stopSensor(id: "x") { __typename } }'
+LAUNCH = """
+mutation Launch($params: ExecutionParams!) {
+    launchRun(executionParams: $params) {
+        __typename ... on RunConfigValidationInvalid { errors { message } }
+    }
+}
+"""
+SPARK = {"resources": {"pyspark": {"config": {"spark_config": {"spark.remote": "sc://evil.example"}}}}}
+PARAMETERS = {
+    "selector": {
+        "repositoryLocationName": "pulse",
+        "repositoryName": "__repository__",
+        "pipelineName": "ingest",
+    },
+    "runConfigData": json.dumps(SPARK),
+    "mode": "default",
+}
+
+
+async def _foreign_page(attacker: Attacker) -> None:
+    """Through the browser of an operator who has the control room open."""
+    target = attacker.target
+    assert target.room, "the control room runs"
+    own = {"host": f"127.0.0.1:{target.room}", "cookie": target.session}
+    image = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
+    query = f"/graphql?query={quote(STOP)}"
+    body = {"query": STOP}
+    requests = [
+        wire.request("GET", query, **own),
+        wire.request("GET", query, **own, **image),
+        wire.request("POST", "/graphql", body=body, **own | {"host": f"evil.example:{target.room}"}),
+        wire.request("POST", "/graphql", body=body, **own, origin="https://evil.example"),
+        wire.request("POST", "/graphql", body=body, **own, content_type="text/plain"),
+    ]
+    await attacker.flood(itertools.cycle(requests), 4, port=target.room)
+
+
+async def _launched(attacker: Attacker) -> None:
+    """Without a token, and by an operator who was told to."""
+    body = {"query": LAUNCH, "variables": {"params": PARAMETERS}}
+    port = attacker.target.room
+    assert port, "the control room runs"
+    host = f"127.0.0.1:{port}"
+    while attacker.left_s > 0:
+        for token in (None, attacker.target.token):
+            link = await Link.to(port, SOURCE)
+            answer = await link.ask(wire.request("POST", "/graphql", token, body, host=host))
+            link.close()
+            attacker.seen[_said(answer)] += 1
+
+
+def _said(answer: wire.Answer) -> str:
+    """Of GraphQL, what became of the launch."""
+    if answer.status != 200:
+        return answer.said
+    launched = orjson.loads(answer.body)["data"]["launchRun"]
+    unknown = any("spark_config" in error["message"] for error in launched.get("errors", ()))
+    return "refused: no such run config" if unknown else f"launched: {launched}"
+
+
+ATTACKS = (
+    Attack(
+        "a web page: mutations by GET, foreign Host, Origin and type",
+        "an operator's session",
+        _foreign_page,
+        may(403, 405, 415, 421),
+        room=True,
+    ),
+    Attack(
+        "launchRun with Spark settings in its run config",
+        "none, an operator's token",
+        _launched,
+        may(401, "refused:"),
+        room=True,
+    ),
+)

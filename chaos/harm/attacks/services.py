@@ -1,0 +1,43 @@
+"""Services of the stack, asked by another user of the machine."""
+
+import asyncio
+import atexit
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.client import SparkConnectClient
+
+from chaos.harm.attack import Attack, Attacker, may
+
+
+async def _services(attacker: Attacker) -> None:
+    while attacker.left_s > 0:
+        for ask in (_kafka, _spark):
+            attacker.seen[await asyncio.to_thread(ask, attacker)] += 1
+
+
+def _kafka(attacker: Attacker) -> str:
+    settings: dict[str, Any] = {"bootstrap.servers": attacker.target.kafka, "log_level": 0}
+    try:
+        AdminClient(settings | {"error_cb": lambda _: None}).list_topics(timeout=1.5)
+    except KafkaException:
+        return "refused by Kafka"
+    return "topics of Kafka"
+
+
+def _spark(attacker: Attacker) -> str:
+    client = SparkConnectClient(attacker.target.spark)  # a session would become that of this process
+    atexit.unregister(client._cleanup_ml_cache)
+    try:
+        client._analyze("spark_version")
+    except PySparkException as error:
+        known = "authenticat" in str(error).lower() or "authorization" in str(error).lower()
+        return "refused by Spark" if known else f"unclear: {error}"
+    finally:
+        client.close()
+    return "a session of Spark"
+
+
+ATTACKS = (Attack("Spark Connect without a token, Kafka without SASL", "none", _services, may("refused")),)

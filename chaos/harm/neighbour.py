@@ -1,0 +1,203 @@
+"""The neighbour of an attack: collects, previews and asks whether Pulse is ready, in a process of its own.
+
+His requests are due at a steady rate whether or not those before them are answered, and each takes from the
+moment that it was due: what waits behind a slow one is slow itself.
+"""
+
+import asyncio
+import gc
+import itertools
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from chaos.harm import wire
+from chaos.harm.wire import CLOSED, Link
+
+COLLECT, PREVIEW, READY = "collect", "preview", "readyz"
+RATES = {COLLECT: 60, PREVIEW: 8, READY: 5}
+"""Requests per second."""
+LARGE, EVERY = 100, 25
+"""Events of a large request, and how many requests there are for each of them; the others have one."""
+DATASET = "orders"
+ANSWER_S = 30.0
+"""Nobody waits longer."""
+
+
+class Record(NamedTuple):
+    """A request of the neighbour."""
+
+    kind: str
+    due: float
+    """By the monotonic clock, which all processes of a machine share."""
+    took_s: float
+    said: str
+    """As `Answer.said`."""
+    ids: tuple[str, ...]
+    """Of the events that it sent."""
+
+    @property
+    def well(self) -> bool:
+        return self.said.startswith("2")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What he knows of Pulse."""
+
+    api: int
+    """Port of the HTTP API."""
+    key: str
+
+
+class Neighbour:
+    """He lives while the block of `living` runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._kept: list[Record] = []
+
+    def window(self, seconds: float) -> list[Record]:
+        """Watch him for some time; the requests that were due in it, all of them over.
+
+        Raises:
+            EOFError: he died.
+        """
+        began = time.monotonic()
+        time.sleep(seconds)
+        ended = time.monotonic()
+        while not (found := self._told(ended)):
+            time.sleep(0.1)
+        return [record for record in found if began <= record.due < ended]
+
+    def _told(self, until: float) -> list[Record] | None:
+        """All that he did, once he has an answer to all that was due until then."""
+        self._connection.send(until)
+        done, records = self._connection.recv()
+        self._kept += records
+        return self._kept if done else None
+
+    def rest(self) -> list[Record]:
+        """All that he ever did; he does no more."""
+        self._connection.send(None)
+        _, records = self._connection.recv()
+        self._kept += records
+        return self._kept
+
+
+@contextmanager
+def living(place: Place) -> Iterator[Neighbour]:
+    """A neighbour who does what he does while the block runs."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=live, args=(place, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield Neighbour(ours)
+    finally:
+        ours.close()
+        process.join(ANSWER_S)
+        process.kill()
+
+
+def live(place: Place, connection: Connection) -> None:
+    """Be the neighbour until nobody listens any more, or wants to know the rest."""
+    gc.disable()  # a pause of his own is none of Pulse
+    asyncio.run(_Life(place).live(connection))
+
+
+class _Life:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._idle: list[Link] = []
+        self._under_way: dict[asyncio.Task[None], float] = {}
+        self._records: list[Record] = []
+        self._began = time.monotonic()
+
+    async def live(self, connection: Connection) -> None:
+        streams = [asyncio.create_task(self._stream(kind, rate)) for kind, rate in RATES.items()]
+        try:
+            while (until := await asyncio.to_thread(connection.recv)) is not None:
+                done = all(due >= until for due in self._under_way.values())
+                connection.send((done, self._taken()))
+            for stream in streams:
+                stream.cancel()
+            await asyncio.gather(*self._under_way)
+            connection.send((True, self._taken()))
+        except EOFError:
+            return
+
+    def _taken(self) -> list[Record]:
+        taken, self._records = self._records, []
+        return taken
+
+    async def _stream(self, kind: str, rate: float) -> None:
+        for number in itertools.count():
+            due = self._began + (number + 0.5) / rate
+            if (wait := due - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.create_task(self._one(kind, number, due))
+            self._under_way[task] = due
+            task.add_done_callback(self._under_way.pop)
+
+    async def _one(self, kind: str, number: int, due: float) -> None:
+        request, ids = self._request(kind, number)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                said = await self._asked(request)
+        except TimeoutError:
+            said = f"no answer in {ANSWER_S:.0f} s"
+        except (OSError, EOFError):
+            said = CLOSED
+        self._records.append(Record(kind, due, time.monotonic() - due, said, ids))
+
+    async def _asked(self, request: bytes) -> str:
+        """As a careful client does it: a connection that was idle may just have been closed."""
+        while self._idle:
+            link = self._idle.pop()
+            if not link.usable:
+                continue
+            try:
+                return await self._asked_of(link, request)
+            except (ConnectionError, EOFError):
+                break
+        return await self._asked_of(await Link.to(self._place.api), request)
+
+    async def _asked_of(self, link: Link, request: bytes) -> str:
+        answer = await link.ask(request)
+        link.close() if answer.last else self._idle.append(link)
+        return answer.said
+
+    def _request(self, kind: str, number: int) -> tuple[bytes, tuple[str, ...]]:
+        if kind == PREVIEW:
+            return wire.request("GET", f"/v1/datasets/{DATASET}/preview?limit=20", self._place.key), ()
+        if kind == READY:
+            return wire.request("GET", "/readyz"), ()
+        ids = tuple(f"{number}-{n}" for n in range(1 if number % EVERY else LARGE))
+        return wire.request("POST", "/v1/collect", self._place.key, [_event(each) for each in ids]), ids
+
+
+def _event(event_id: str) -> dict[str, object]:
+    now = datetime.now(UTC).isoformat()
+    return {
+        "event_id": event_id,
+        "dataset": DATASET,
+        "timestamp": now,
+        "data": {"country": "DE", "amount": 2},
+    }
+
+
+def p99_ms(records: Iterable[Record], kind: str) -> float:
+    """Of the requests of a kind, from when they were due, in milliseconds."""
+    took = sorted(record.took_s for record in records if record.kind == kind)
+    return took[min(len(took) - 1, len(took) * 99 // 100)] * 1_000
+
+
+def failures(records: Sequence[Record]) -> list[str]:
+    """What was not answered well."""
+    return [f"{record.kind}: {record.said}" for record in records if not record.well]

@@ -1,0 +1,109 @@
+"""The tenants that take part, their keys, and what becomes of the neighbour's events."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from chaos import batches
+from chaos.harm.attack import Target
+from chaos.harm.neighbour import COLLECT, DATASET, Place, Record
+from chaos.traffic import SETTLED
+from chaos.waiting import wait
+from pulse_pipelines import registry
+from pulse_pipelines.defs.control_room.identity import Identity, Role
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import duck
+from pulse_pipelines.registry import keys
+from pulse_resources import kafka, postgres
+from pulse_resources.settings import Settings, load_settings
+
+PATIENCE_S = 900.0
+FRESHNESS = """
+SELECT coalesce(max(extract(epoch FROM settled_at - oldest_received)), 0)::float8 FROM ingest_ranges
+WHERE tenant_id = %s AND oldest_received BETWEEN to_timestamp(%s) AND to_timestamp(%s)
+"""
+
+
+def make_neighbour() -> tuple[Tenant, Place]:
+    """A fresh tenant that harms nobody."""
+    tenant = batches.make_tenant()
+    key = keys.issue_key(tenant, "neighbour", [KeyScope.COLLECT, KeyScope.READ]).text
+    return tenant, Place(load_settings().api.port, key)
+
+
+def make_attacker(*, room: bool) -> tuple[Tenant, Target]:
+    """A fresh tenant with a key of each scope.
+
+    Args:
+        room: whether the control room runs.
+    """
+    settings, tenant = load_settings(), batches.make_tenant()
+    target = Target(
+        tenant=tenant.slug,
+        keys={scope: keys.issue_key(tenant, scope, [scope]).text for scope in KeyScope},
+        api=settings.api.port,
+        kafka=settings.kafka.bootstrap_servers,
+        spark=settings.spark.place,
+        **(_room(settings) if room else {}),
+    )
+    return tenant, target
+
+
+def _room(settings: Settings) -> dict[str, Any]:
+    room = settings.dagster
+    known = Identity(room)
+    assert room.token, "`pulse up` makes one"
+    return {
+        "room": room.webserver_port,
+        "session": f"{known.cookie}={known.session(Role.OPERATOR)}",
+        "token": room.token.get_secret_value(),
+    }
+
+
+def settled(tenants: Sequence[Tenant]) -> None:
+    """Wait until everything that these tenants' topics hold is settled.
+
+    Raises:
+        AssertionError: it takes too long.
+    """
+    counts = kafka.partition_counts()
+    where = [(t.topic, partition) for t in tenants for partition in range(counts[t.topic])]
+    ends = kafka.offsets(where, "latest")
+    of = {tenant.topic: tenant.tenant_id for tenant in tenants}
+
+    def reached() -> bool:
+        with postgres.transaction("pulse_pipeline") as connection:
+            found = {(tenant, at): offset for tenant, at, offset in connection.execute(SETTLED)}
+        return all(found.get((of[topic], at), 0) >= end for (topic, at), end in ends.items())
+
+    wait(reached, "not everything is settled", PATIENCE_S)
+
+
+def waited_s(tenant: Tenant, began: float, ended: float) -> float:
+    """The longest from received to settled, of batches whose oldest event came in this time (Unix)."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        (longest,) = connection.execute(FRESHNESS, [tenant.tenant_id, began, ended]).fetchone() or (0.0,)
+    return float(longest)
+
+
+def not_once(tenant: Tenant, records: Iterable[Record]) -> list[str]:
+    """What became of accepted events that are not exactly one row each.
+
+    Args:
+        tenant: whose events they are; all of them are settled.
+        records: all that were ever sent; one that was not answered well may have landed or not.
+    """
+    location = registry.current_table(tenant, DATASET).metadata_location
+    with duck.connect() as connection:
+        rows = connection.execute(f"SELECT id FROM {duck.SCAN}", [location]).fetchall()
+    times = Counter(event_id for (event_id,) in rows)
+    sent = [record for record in records if record.kind == COLLECT]
+    accepted = {event_id for record in sent if record.well for event_id in record.ids}
+    doubtful = {event_id for record in sent if not record.well for event_id in record.ids}
+    wrong = {
+        "accepted events are lost": len(accepted - times.keys()),
+        "events landed more than once": sum(count > 1 for count in times.values()),
+        "events landed that nobody sent": len(times.keys() - accepted - doubtful),
+    }
+    return [f"{count:,} {what}" for what, count in wrong.items() if count]

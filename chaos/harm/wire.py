@@ -1,0 +1,119 @@
+"""HTTP/1.1 as an attacker needs it: any bytes out, and what came back in words."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import orjson
+
+HOST = "127.0.0.1"
+CLOSED = "closed"
+"""Said of a connection that ended without an answer."""
+CONNECT_S = 10.0
+_LONGEST_HEAD = 2**16
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def said(self) -> str:
+        """The status and, of a refusal, what is wrong; `unclear` where it does not say so."""
+        if self.status < 400:
+            return str(self.status)
+        try:
+            document = orjson.loads(self.body)
+            said = f"{self.status} {_problem(document)}"
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            return f"{self.status} unclear"
+        if self.status == 503 and "retry-after" not in self.headers:
+            said += ", unclear when to come again"
+        return said
+
+    @property
+    def last(self) -> bool:
+        """Whether the connection ends with it."""
+        return self.headers.get("connection") == "close"
+
+
+def _problem(document: Mapping[str, str]) -> str:
+    """Of a problem document of the API its type, of the control room's answer its error."""
+    if "type" not in document:
+        assert document["fix"]
+        return document["error"]
+    assert document["detail"]
+    return document["type"].rpartition(":")[2]
+
+
+class Link:
+    """One connection to a port of this machine."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def to(cls, port: int, source: str = HOST) -> Self:
+        """Connect from an address of this machine.
+
+        Raises:
+            OSError: nobody takes the connection, or not in time.
+        """
+        async with asyncio.timeout(CONNECT_S):
+            return cls(
+                *await asyncio.open_connection(HOST, port, local_addr=(source, 0), limit=_LONGEST_HEAD)
+            )
+
+    @property
+    def usable(self) -> bool:
+        """Whether the other side has not closed it, as far as is known."""
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
+    def send(self, content: bytes) -> None:
+        """Send, without waiting until it is taken: an answer may come before."""
+        self._writer.write(content)
+
+    async def answer(self) -> Answer:
+        """The next answer.
+
+        Raises:
+            OSError, EOFError: the connection ended before.
+        """
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        parts = (line.partition(":") for line in lines if line)
+        headers = {name.lower(): value.strip() for name, _, value in parts}
+        body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        return Answer(int(first.split()[1]), headers, body)
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request, and wait for the answer; raises as `answer` does."""
+        self.send(request)
+        return await self.answer()
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+def request(method: str, path: str, key: str | None = None, body: object = b"", **headers: str) -> bytes:
+    """The bytes of a request.
+
+    Args:
+        method: of HTTP.
+        path: with the query.
+        key: that it presents.
+        body: bytes as they are, anything else as JSON.
+        headers: more of them, with `_` for `-`.
+    """
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    given = {"host": HOST, "content-type": "application/json", "content-length": str(len(content))}
+    if key is not None:
+        given["authorization"] = f"Bearer {key}"
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + content
