@@ -53,7 +53,9 @@ class ApiSettings(BaseModel):
     preview_memory: str = "512MB"
     """Memory limit of one preview."""
     preview_parallelism: int = Field(default=2, ge=1)
-    """Previews that run at a time, half of them of one tenant."""
+    """Previews that run at a time, each in a process of its own; half of them of one tenant."""
+    change_parallelism: int = Field(default=2, ge=1)
+    """Schemas that are published, datasets that move and dead letters that are replayed at a time, alike."""
     parallelism: int = Field(default=6, ge=1)
     """Requests other than previews and collecting that run at a time, half of them of one tenant."""
     previews_per_second: float = Field(default=10.0, ge=-1)

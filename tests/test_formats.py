@@ -2,10 +2,6 @@
 
 import csv
 import io
-import itertools
-import threading
-import time
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 
 import orjson
@@ -109,31 +105,3 @@ def test_no_rows_are_an_answer_too(rows: pa.Table) -> None:
     assert orjson.loads(to_json(rows)) == {"rows": []}
     assert to_csv(rows).decode() == ",".join(SCHEMA.names) + "\r\n"
     assert pa.ipc.open_stream(to_arrow(rows)).read_all().num_rows == 0
-
-
-def longest_without_a_turn(work: Callable[[], object]) -> float:
-    """The share of the time that some work takes in which no other thread had a turn."""
-    turns, done = [time.perf_counter()], threading.Event()
-
-    def other() -> None:
-        while not done.is_set():
-            turns.append(time.perf_counter())
-            time.sleep(0)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    began = time.perf_counter()
-    work()
-    took = time.perf_counter() - began
-    done.set()
-    thread.join()
-    since = [max(turn, began) for turn in turns]
-    return max(later - turn for turn, later in itertools.pairwise(since)) / took
-
-
-@pytest.mark.parametrize("formatted", [to_json, to_csv])
-def test_other_threads_run_while_many_rows_are_formatted(formatted: Callable[[pa.Table], bytes]) -> None:
-    """The server's event loop is one of them; where the machine itself takes a turn, it is tried again."""
-    rows = pa.concat_tables([ROWS] * 5_000).combine_chunks()
-    shares = [longest_without_a_turn(lambda: formatted(rows)) for _ in range(4)]
-    assert min(shares) < 0.2

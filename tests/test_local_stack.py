@@ -333,6 +333,17 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {"kafka.log", "kafka.log.1"}
 
 
+def test_what_works_in_the_background_leaves_processors_to_others() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:  # noqa: S607
+        try:
+            processes.stand_back(process.pid)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == processes.BACKGROUND
+            group = Path(f"/proc/{process.pid}/autogroup")  # where sessions share the processors
+            assert not group.exists() or group.read_text().endswith(f"nice {processes.BACKGROUND}\n")
+        finally:
+            process.kill()
+
+
 def test_down_refuses_while_up_prepares(layout: Layout) -> None:
     layout.make()
     lock = stack._lock(layout)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from enum import Enum
@@ -19,10 +19,10 @@ from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.rates import Rates
 from pulse_api.http.readiness import Readiness
-from pulse_api.http.turns import turns
+from pulse_api.http.turns import Whom, turns
 from pulse_api.http.views import Views
-from pulse_pipelines.lake import duck
-from pulse_pipelines.lake.preview import limits
+from pulse_api.http.workers import Result, Workers
+from pulse_pipelines.lake import preview
 from pulse_pipelines.registry import keys
 from pulse_resources.settings import load_settings
 
@@ -64,9 +64,22 @@ class Door:
         }
         """Of one tenant; and the seconds whose worth it may ask for at once."""
         self.burst_seconds = api.burst_seconds
+        self.previews = Workers(api.preview_parallelism, preview.warm)
+        many = api.change_parallelism
+        self._changes = Workers(many, _nothing)
+        self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
         self._opened: dict[str, None] = {}
         """Keys that were in force, in the order of their first use."""
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
+
+    async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
+        """Have a process do what changes something and computes much, in the tenant's turn.
+
+        Raises:
+            ProblemError: 429 or 503, too much of the tenant waits; and what `work` raises.
+        """
+        async with self._changing.take(whom):
+            return await self._changes.run(work, *args)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
         """Note that a key was used; written down every few seconds."""
@@ -86,7 +99,7 @@ class Door:
         """Everything runs while the block does; what was accepted is flushed at its end."""
         self.views.start()
         self.publisher.start()
-        await asyncio.to_thread(duck.warm, limits())
+        await asyncio.to_thread(self.previews.start)
         touching = asyncio.create_task(self._touch_keys())
         try:
             yield
@@ -99,6 +112,8 @@ class Door:
             await asyncio.to_thread(self.views.stop)
             await asyncio.to_thread(self.readiness.stop)
             await asyncio.to_thread(self.running.stop)
+            await asyncio.to_thread(self.previews.stop)
+            await asyncio.to_thread(self._changes.stop)
 
     async def _touch_keys(self) -> None:
         while True:
@@ -113,6 +128,10 @@ class Door:
             _log.warning("the last use of keys is noted later: %s", error)
             for tenant_id, times in used.items():
                 self._used[tenant_id] = times | self._used[tenant_id]
+
+
+def _nothing() -> None:
+    pass
 
 
 def door(request: Request) -> Door:

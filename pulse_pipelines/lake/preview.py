@@ -37,6 +37,11 @@ def moment(text: str) -> datetime:
     return found
 
 
+def warm() -> None:
+    """Make ready what the first preview of this process would wait for."""
+    duck.warm(limits())
+
+
 def limits() -> duck.Limits:
     """What previews may take, by the settings."""
     api = load_settings().api
@@ -44,7 +49,7 @@ def limits() -> duck.Limits:
         "previews",
         memory=api.preview_memory,
         threads=max(1, (os.cpu_count() or 1) // api.preview_parallelism),
-        instances=api.preview_parallelism,
+        instances=1,  # a process reads one at a time
         seconds=api.preview_seconds,
         trust_cache=True,  # files of the lake have names of their own and never change
     )

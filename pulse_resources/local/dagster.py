@@ -45,6 +45,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
             ready=listens(f"unix:{code}"),
+            background=True,  # its children are the runs
         ),
         Service(
             name="dagster-webserver",

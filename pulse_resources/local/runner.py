@@ -113,7 +113,7 @@ class Runner(threading.Thread):
     def _spawn(self) -> "subprocess.Popen[bytes]":
         account = self.service.account
         with self._log() as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.service.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,6 +125,9 @@ class Runner(threading.Thread):
                 extra_groups=[] if account else None,
                 start_new_session=True,
             )
+        if self.service.background:
+            processes.stand_back(process.pid)
+        return process
 
     def _become_ready(self) -> bool:
         """True when ready, False when it has to be started again.

@@ -83,6 +83,7 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MALLOC_ARENA_MAX": "2",
         },
         setup=lambda: _setup(folder, properties, settings),
+        background=True,
         ready=listens(f"{host}:{port}"),
         stop_timeout=20,
     )

@@ -3,9 +3,11 @@
 from datetime import datetime
 from uuid import UUID
 
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.door import door
 from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -126,10 +128,12 @@ def delete(principal: Manager, slug: DatasetSlug) -> Deleted:
     summary="Move a dataset to a newer schema version",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-def move(principal: Manager, slug: DatasetSlug, body: Move) -> DatasetInfo:
+async def move(request: Request, principal: Manager, slug: DatasetSlug, body: Move) -> DatasetInfo:
     """Move a dataset to a newer version of its schema, and its table with it, in one transaction.
 
     Possible when the change is compatible: optional fields added, integer to number, required to optional,
     bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`.
     """
-    return _info(principal.tenant, registry.move_dataset(principal.tenant, slug, body.schema_uri))
+    tenant = principal.tenant
+    moved = await door(request).change(tenant.tenant_id, registry.move_dataset, tenant, slug, body.schema_uri)
+    return _info(tenant, moved)

@@ -2,6 +2,7 @@
 
 import base64
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -9,6 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from pulse_api.http import negotiation
 from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.door import door
 from pulse_api.http.models import Body, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -232,14 +234,15 @@ def get(principal: Reader, letter_id: str, request: Request) -> Response | Opene
     summary="Replay dead letters",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-def replay(principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
+async def replay(request: Request, principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
     """Publish open dead letters again that could land by the datasets as they are now.
 
     They pass the same gate as every event, so nothing lands twice, however often this is repeated. Those that
     still cannot land stay open, each with a verdict that says why.
     """
-    result = dead_letters.replay(principal.tenant, schema_version=body.schema_version, **body.what())
-    return _resolved(result)
+    tenant = principal.tenant
+    work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.what())
+    return _resolved(await door(request).change(tenant.tenant_id, work))
 
 
 @router.post(

@@ -1,5 +1,6 @@
 """/v1/datasets/{slug}/preview and /snapshots: rows of a dataset, now or at an earlier moment."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -7,11 +8,12 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Reader
-from pulse_api.http.door import Kind
+from pulse_api.http.door import Kind, door
 from pulse_api.http.models import DatasetSlug, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import snapshots as history
 from pulse_pipelines.lake.formats import ARROW, CSV, FORMATS, JSON
 from pulse_pipelines.lake.preview import MAX_LIMIT
@@ -62,7 +64,7 @@ class SnapshotList(BaseModel):
     response_class=Response,
     responses=ANSWER | documented(401, 403, 404, 406, 422, 429, 503),
 )
-def preview(
+async def preview(
     request: Request,
     principal: Reader,
     slug: DatasetSlug,
@@ -92,17 +94,22 @@ def preview(
     preview has a limit of time and of memory: 503 and 422 say which was reached.
     """
     media_type = chosen(request, list(FORMATS))
-    rows = read_preview(
-        principal.tenant,
-        slug,
-        limit,
-        columns=None if columns is None else columns.split(","),
-        start=start,
-        end=end,
-        snapshot_id=snapshot_id,
-        as_of=as_of,
+    wanted = {
+        "columns": None if columns is None else columns.split(","),
+        "start": start,
+        "end": end,
+        "snapshot_id": snapshot_id,
+        "as_of": as_of,
+    }
+    content = await door(request).previews.run(
+        read_content, media_type, principal.tenant, slug, limit, wanted
     )
-    return Response(FORMATS[media_type](rows), media_type=media_type, headers={"Vary": "Accept"})
+    return Response(content, media_type=media_type, headers={"Vary": "Accept"})
+
+
+def read_content(media_type: str, tenant: Tenant, slug: str, limit: int, wanted: Mapping[str, Any]) -> bytes:
+    """A preview's rows as bytes of a media type."""
+    return FORMATS[media_type](read_preview(tenant, slug, limit, **wanted))
 
 
 @router.get(

@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
 from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.door import door
 from pulse_api.http.models import Body, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -102,13 +103,18 @@ def _whole(found: PublishedSchema) -> Schema:
         **documented(400, 401, 403, 413, 422, 429, 503),
     },
 )
-def publish(principal: Manager, body: FromSchema | FromFields, response: Response) -> Schema:
+async def publish(
+    request: Request, principal: Manager, body: FromSchema | FromFields, response: Response
+) -> Schema:
     """Publish a JSON Schema, or its shorthand, as the next version of `name`.
 
     Versions are immutable. References outside the document are refused, and so are patterns that need
     backtracking; patterns run in linear time.
     """
-    found = registry.publish_schema(principal.tenant, body.name, body.document())
+    tenant = principal.tenant
+    found = await door(request).change(
+        tenant.tenant_id, registry.publish_schema, tenant, body.name, body.document()
+    )
     response.status_code = 201 if found.created else 200
     return _whole(found)
 
