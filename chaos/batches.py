@@ -156,7 +156,7 @@ def current(batch: str) -> OpenBatch | None:
         # The server may take a moment to see that its client is gone.
         wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process", PATIENCE_S)
         if (found := _found(batch)) and found.state == "running":
-            attempts.next_attempt(found.batch_id, found.attempt, "the run died")
+            attempts.next_attempt(found.batch_id, found.attempt, "the run died", known=False)
             found = _found(batch)
     return found
 

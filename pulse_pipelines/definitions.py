@@ -17,6 +17,7 @@ from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
+from pulse_pipelines.defs.log_retention import remove_old_logs, remove_old_logs_daily
 from pulse_pipelines.defs.spark import pyspark
 from pulse_pipelines.defs.upkeep.job import upkeep
 from pulse_pipelines.defs.upkeep.triggers import upkeep_daily, upkeep_needed
@@ -30,7 +31,7 @@ def defs() -> dg.Definitions:
         metadata={LOADED: loaded},
         assets=[*dataset_assets(families), *curated_assets(families, rollups.team_rollups())],
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate],
+        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, remove_old_logs],
         sensors=[
             ingest_lag,
             dead_letter_sweep,
@@ -40,7 +41,7 @@ def defs() -> dg.Definitions:
             upkeep_needed,
             curated_due,
         ],
-        schedules=[check_lake_hourly, upkeep_daily],
+        schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run
         resources={
             # Ops hand over small values within one process. On a disk, bounds of columns would outlive an

@@ -56,6 +56,12 @@ class ApiSettings(BaseModel):
     """Previews that run at a time, half of them of one tenant."""
     parallelism: int = Field(default=6, ge=1)
     """Requests other than previews and collecting that run at a time, half of them of one tenant."""
+    previews_per_second: float = Field(default=10.0, ge=-1)
+    """Previews of one tenant, per process; -1: no limit ..."""
+    other_requests_per_second: float = Field(default=100.0, ge=-1)
+    """... and its requests other than previews and collecting ..."""
+    burst_seconds: float = Field(default=10.0, ge=1)
+    """... of which it may ask for so many seconds' worth at once, after a rest; then the answer is 429."""
     max_waiting: int = Field(default=32, ge=1)
     """Requests of one tenant that wait for their turn, of each kind: one more is answered with 429 ..."""
     wait_seconds: float = Field(default=10.0, gt=0)
@@ -70,6 +76,8 @@ class DagsterSettings(BaseModel):
     """A later first day of the grid, such as when the installation began."""
     owners: list[str] = Field(default_factory=lambda: ["team:platform"])
     """Owners of the dataset assets: e-mail addresses, or `team:` and a name."""
+    log_days: float = Field(default=30.0, gt=0)
+    """What runs and ticks write (standard output and error) is kept this long after the last line."""
     host: str = "127.0.0.1"
     webserver_port: int = 3000
     allowed_hosts: list[str] = Field(default_factory=list)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Producer,
     TopicCollection,
@@ -205,17 +206,22 @@ def partition_counts() -> Mapping[str, int]:
 
 
 def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-    """The broker's settings of each topic, such as `retention.ms`.
+    """The broker's settings of each topic that exists, such as `retention.ms`.
 
     Raises:
-        KafkaException: the broker does not answer, or there is no such topic.
+        KafkaException: the broker does not answer.
     """
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    described = admin().describe_configs(resources, request_timeout=TIMEOUT_S)
-    return {
-        resource.name: {name: str(entry.value) for name, entry in future.result().items()}
-        for resource, future in described.items()
-    }
+    found: dict[str, Mapping[str, str]] = {}
+    for resource, future in admin().describe_configs(resources, request_timeout=TIMEOUT_S).items():
+        try:
+            entries = future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            continue
+        found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+    return found
 
 
 def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:

@@ -58,6 +58,11 @@ class IngestSettings(BaseModel):
     event: a bound for the worst one that anybody could make, thousands of times what others take."""
     judge_seconds: float = Field(default=1.0, gt=0)
     """CPU time after which judging an event is ended, and the event is `too_expensive`."""
+    judge_memory_bytes: int = Field(default=256 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """Memory that a process which judges events may take; an event that takes it there is `too_expensive`."""
+    judge_batch_seconds: float = Field(default=10.0, gt=0)
+    """CPU time that judging a tenant's events may take in each task of a batch, and in a replay, beyond their
+    share of 100 ns a byte; then those of the rest that may take long are `too_expensive`, too."""
     judge_workers: int = Field(default=2, ge=1)
     """Processes that judge events which may take long; started when there are any."""
     earliest_timestamp: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)

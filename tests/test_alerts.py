@@ -24,7 +24,7 @@ from pulse_api import cli
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.alerts.sensor import alert_watch
-from pulse_pipelines.defs.ingest.sensor import _run_requests
+from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests
 from pulse_pipelines.defs.tags import NAMED, tenant_tags
 from pulse_pipelines.lake import alerts, findings
 from pulse_pipelines.lake.findings import Finding, Found, Kind
@@ -324,8 +324,21 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
     assert (stuck.kind, stuck.severity, stuck.about["tenants"]) == ("batch_stuck", "error", owner.tenant.slug)
     assert stuck.summary == f"batch {batch} is stuck after 5 attempts: no luck"
     assert stuck.fix.endswith(f"pulse batch retry {batch}")
+    for attempt in (6, 7):  # twice, its run dies without a word
+        attempts.unstick(batch)
+        with superuser() as connection:
+            connection.execute("UPDATE ingest_batches SET state = 'running' WHERE batch_id = %s", [batch])
+        (mine,) = [found for found in attempts.open_batches() if found.batch_id == batch]
+        _give_up_dead_attempt(dg.build_sensor_context(), mine)
+        (stuck,) = [f for f in findings.look({}, 0)[0].findings if f.of == batch]
+        died = "the run died: its lease on the batch is gone; before that: no luck"
+        assert stuck.summary == f"batch {batch} is stuck after {attempt} attempts: {died}"
     attempts.unstick(batch)
-    run_batch(batch, 6)
+    attempts.next_attempt(batch, 8, "the disk is full")
+    (told,) = [found.last_error for found in attempts.open_batches() if found.batch_id == batch]
+    assert told == "the disk is full", "what is known now counts"
+    attempts.unstick(batch)
+    run_batch(batch, 9)
     assert batch not in {f.of for f in findings.look({}, 0)[0].findings}
 
 

@@ -39,6 +39,23 @@ def test_what_ops_hand_over_stays_in_memory(owner: Owner) -> None:
     assert {job.resource_defs["io_manager"] for job in jobs} == {dg.mem_io_manager}
 
 
+def test_no_run_s_config_reads_the_environment(owner: Owner) -> None:
+    """`{"env": "NAME"}` would show who launches runs the passwords of the services."""
+    takes = {
+        (job.name, kind.key)
+        for job in defs().get_repository_def().get_all_jobs()
+        for kind in job.run_config_schema.config_type.type_iterator()
+        if "env" in getattr(kind, "fields", {})
+    }
+    assert takes == set()
+
+
+def test_what_is_scheduled_runs_without_a_hand(owner: Owner) -> None:
+    schedules = defs().get_repository_def().schedule_defs
+    assert {schedule.default_status for schedule in schedules} == {dg.DefaultScheduleStatus.RUNNING}
+    assert {schedule.job_name for schedule in schedules} == {"check_lake", "upkeep", "remove_old_logs"}
+
+
 # groups and columns ------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 import httpx
 import pytest
+from fix_browser import Picture
 from playwright.sync_api import Page, expect
 from starlette.datastructures import Headers
 from websockets.exceptions import InvalidStatus
@@ -33,6 +34,9 @@ TOKEN, LOOKING = "operator-token-of-this-test", "read-only-token-of-this-test"
 DEFINITIONS = """
 import dagster
 
+from pulse_pipelines.defs.curated.job import curate
+from pulse_pipelines.defs.spark import pyspark
+
 @dagster.asset
 def harbour():
     return 1
@@ -43,7 +47,13 @@ def tide():
 
 @dagster.definitions
 def defs():
-    return dagster.Definitions(assets=[harbour], sensors=[tide], executor=dagster.in_process_executor)
+    return dagster.Definitions(
+        assets=[harbour],
+        jobs=[curate],
+        sensors=[tide],
+        resources={"pyspark": pyspark},
+        executor=dagster.in_process_executor,
+    )
 """
 INSTANCE = """
 telemetry:
@@ -56,6 +66,20 @@ run_coordinator:
 """
 STOP = 'mutation { stopSensor(id: "x") { __typename } }'
 HARMLESS = "{ version }"
+LAUNCH = """
+mutation {
+  launchRun(executionParams: {
+    selector: {
+      jobName: "curate", repositoryName: "__repository__", repositoryLocationName: "definitions.py"
+    },
+    runConfigData: {ops: {compute_what_is_due: {config: {since: %s}}}}
+  }) {
+    __typename
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on LaunchRunSuccess { run { runId } }
+  }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,7 @@ def test_what_is_a_change() -> None:
 def test_pages_may_do_little(room: Room) -> None:
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
     nonces = set()
-    for path in ("/", "/login", "/favicon.png", "/graphql"):
+    for path in ("/", "/login", "/logout", "/favicon.png", "/graphql"):
         answer = httpx.get(room.url + path, headers=known)
         policy = answer.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
@@ -244,7 +268,7 @@ def test_pages_may_do_little(room: Room) -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "same-origin"
         nonces |= set(re.findall(r"'nonce-([^']+)'", policy))
-    assert len(nonces) == 2, "of the UI and of the login"
+    assert len(nonces) == 3, "of the UI, of signing in and out"
 
 
 # sessions and proxies ----------------------------------------------------------------------------
@@ -346,6 +370,28 @@ def test_a_person_signs_in_and_works(room: Room, page: Page) -> None:
     page.wait_for_url(lambda url: "login" not in url and url.startswith(room.url))
 
 
+def test_a_person_signs_out(room: Room, page: Page, picture: Picture) -> None:
+    """By a link that each page has; a page of another site signs nobody out."""
+    page.goto(str(local_dagster.login_url(room.settings)))
+    page.wait_for_url(lambda url: "login" not in url)
+    (cookie,) = page.context.cookies()
+    for address in ("/logout", "/login"):
+        foreign = {"Origin": "https://evil.example", "Cookie": f"{cookie['name']}={cookie['value']}"}
+        refused = httpx.post(room.url + address, json={}, headers=foreign)
+        assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+    page.goto(f"{room.url}/runs")
+    expect(page.get_by_role("button", name="Older")).to_be_visible()
+    picture("control-room-sign-out-link")
+    page.get_by_role("link", name="Sign out").click()
+    picture("control-room-sign-out")
+    assert page.context.cookies() == [cookie], "the link only asks"
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert page.context.cookies() == []
+    page.goto(f"{room.url}/runs")
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
 # run config --------------------------------------------------------------------------------------
 
 
@@ -361,3 +407,10 @@ def test_run_config_carries_no_spark_settings(config: dict[str, Any]) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected config entry"):
         dg.validate_run_config(bound, {"resources": {"pyspark": {"config": config}}})
     assert "pyspark" in dg.validate_run_config(bound, {"resources": {"attempt": attempt}})["resources"]
+
+
+def test_run_config_reads_no_environment_variable(room: Room) -> None:
+    """The value would stand in the run's error: `Invalid isoformat string: '<a password>'`."""
+    answer = room.post(LAUNCH % '{env: "PULSE_DAGSTER__TOKEN"}').json()["data"]["launchRun"]
+    assert answer["__typename"] == "RunConfigValidationInvalid"
+    assert "since" in answer["errors"][0]["message"]

@@ -17,6 +17,7 @@ from fix_ingest import Owner, ingest, make_owner
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.typedef import Record
 from test_backfill import rebuilt
+from test_losses import delete_topic
 from typer.testing import CliRunner
 
 from chaos.surroundings import pulse, superuser
@@ -804,3 +805,18 @@ def test_a_move_under_way_is_waited_for(owner: Owner, monkeypatch: pytest.Monkey
     assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1
     assert where_is(owner, ADA) == []
     balanced(owner)
+
+
+def test_a_topic_that_is_lost_keeps_nobody_from_being_erased(owner: Owner) -> None:
+    """Nothing remains in it; whether its loss is accepted is another question."""
+    owner.send(of("a", ADA))
+    ingest(owner)
+    delete_topic(owner)
+    receipt = erase(owner, f"country={ADA}")
+    assert receipt["removed"]["rows"] == 1
+    lost, letters = receipt["remains"][:2]
+    assert (lost["where"], lost["why"]) == (
+        f"Kafka topic {owner.tenant.topic}",
+        "the broker has no such topic now",
+    )
+    assert lost["until"] <= receipt["finished_at"] < letters["until"]

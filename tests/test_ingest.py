@@ -1,5 +1,6 @@
 """The path of an event, end to end, one batch at a time."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -8,10 +9,15 @@ from confluent_kafka.admin import OffsetSpec
 from fix_ingest import Owner, event, ingest, plan_batch, run_batch
 from fix_lake import location, row, table, with_file
 
+from chaos.surroundings import with_settings
 from chaos.waiting import wait
+from pulse_pipelines import registry
+from pulse_pipelines.dead_letters import Filter, replay
+from pulse_pipelines.defs.ingest import job
 from pulse_pipelines.lake.reconcile import reconcile_tenant
 from pulse_pipelines.stages import files
 from pulse_resources import iceberg, kafka, postgres
+from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 
@@ -130,6 +136,48 @@ def test_copies_of_landed_events_are_taken_out_of_small_and_large_files(owner: O
     report = reconcile_tenant(owner.tenant)
     assert (report.landed, report.duplicates) == (rows, rows + (rows + 1) // 2)
     assert report.balanced, report.problems
+
+
+DEAR = {"type": "object", "properties": {"a": {"items": {"not": {"enum": [n + 0.5 for n in range(11)]}}}}}
+TINY = [1e-300] * 150
+"""Compared with each of the enum: some 30 ms."""
+
+
+def test_dear_events_beyond_the_budget_of_a_batch_hold_nobody_up_and_land_when_they_are_replayed(
+    new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which they are is decided anew by each attempt: what one that failed had decided is forgotten."""
+
+    def fail(point: str) -> None:
+        if point == "after.land":
+            raise Transient("for the test")
+
+    monkeypatch.setattr(job, "fail_point", fail)
+    dear, neighbour = new_owner(), new_owner()
+    schema = registry.publish_schema(dear.tenant, "dear", json.dumps(DEAR))
+    registry.create_dataset(dear.tenant, "dear", schema.schema_uri)
+    sent = {f"d{number:02}" for number in range(40)}
+    dear.send(*(event(name, dataset="dear", a=TINY) for name in sorted(sent)), event("cheap"))
+    neighbour.send(event("a"), event("b"))
+    with with_settings(INGEST__JUDGE_BATCH_SECONDS=0.2):
+        batch = plan_batch([dear, neighbour])
+        assert not run_batch(batch, raise_on_error=False).success
+        monkeypatch.undo()
+        run_batch(batch, 2)
+    assert [row["id"] for row in neighbour.rows()] == ["a", "b"]
+    assert [row["id"] for row in dear.rows()] == ["cheap"]
+    landed = {row["id"] for row in dear.rows("dear")}
+    letters = {json.loads(letter["payload"])["event_id"]: letter["reason"] for letter in dear.dead_letters()}
+    assert landed
+    assert landed | letters.keys() == sent
+    assert len(landed) + len(letters) == len(sent)
+    assert set(letters.values()) == {"too_expensive"}
+    assert {verdict.outcome.value for verdict in replay(dear.tenant, Filter()).verdicts} == {"published"}
+    ingest(dear)
+    assert {row["id"] for row in dear.rows("dear")} == sent
+    for owner in (dear, neighbour):
+        report = reconcile_tenant(owner.tenant)
+        assert report.balanced, report.problems
 
 
 def test_metadata_that_was_removed_since_the_look_at_the_table_is_no_reason_to_refuse_rows(

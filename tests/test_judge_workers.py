@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from pulse_pipelines.stages.limits import UNLIMITED
 from tests.test_conform import SCHEMA, TENANT, TopicConformer, dataset, messages
 
 SECONDS = 0.3
+MB = 1024 * 1024
+MEMORY = 256 * MB
 LIMITS = replace(UNLIMITED, judge_seconds=SECONDS)
 DEAR = {
     "type": "object",
@@ -100,9 +103,43 @@ def test_aside_the_verdicts_are_the_same() -> None:
     """By judges of which one sends everything aside."""
     inline, aside = judge(), judge()
     for target in aside.targets.values():
-        target.checks = {version: replace(check, largest=0) for version, check in target.checks.items()}
+        target.checks = {
+            version: replace(check, quick=0, largest=0) for version, check in target.checks.items()
+        }
     for payload in (cheap("1"), event("2", "orders", count="é\u2028"), event("3", "dear", a=[1.5]), b"[]"):
         assert aside.payload(payload) == inline.payload(payload)
+
+
+def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
+    """A million lists take some 100 MB while they are judged, whatever becomes of them."""
+    limits = replace(UNLIMITED, judge_seconds=60, judge_memory_bytes=64 * MB)
+    payloads = [cheap("1"), event("2", "dear", a=[[]] * 1_000_000), event("3", "dear", a=TINY[:2_000])]
+    conformed = TopicConformer(Scope(TENANT, (dataset(SCHEMA), dear())), "batch", limits).chunk(
+        messages(payloads)
+    )
+    (letter,) = conformed.dead_letters
+    assert (letter.event_id, letter.rejected.reason) == ("2", Reason.TOO_EXPENSIVE)
+    assert "takes more than 64 MB of memory" in letter.rejected.detail
+    landed = {slug: table.column("id").to_pylist() for slug, table in conformed.tables.items()}
+    assert landed == {"orders": ["1"], "dear": ["3"]}
+
+
+@pytest.mark.parametrize("values", [100, 1_000], ids=["judged at once", "judged aside"])
+def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
+    """Each may be judged, all of them would take minutes; what is not dear lands, before and after."""
+    limits = replace(LIMITS, judge_seconds=60, judge_batch_seconds=0.5)
+    scope = Scope(TENANT, (dataset(SCHEMA), dear()))
+    assert (share(judge(limits), event("d0000", "dear", a=TINY[:values])) > 1) == (values > 100)
+    payloads = [event(f"d{n:04}", "dear", a=TINY[:values]) for n in range(3_000)]
+    payloads[::100] = [cheap(f"o{n:02}") for n in range(30)]
+    conformed = TopicConformer(scope, "batch", limits).chunk(messages(payloads))
+    landed = {slug: table.column("id").to_pylist() for slug, table in conformed.tables.items()}
+    assert landed["orders"] == [f"o{n:02}" for n in range(30)]
+    left = [letter.event_id for letter in conformed.dead_letters]
+    assert landed["dear"] + left == [f"d{n:04}" for n in range(3_000) if n % 100]
+    assert 1 < len(landed["dear"]) < 1_000
+    assert {letter.rejected.reason for letter in conformed.dead_letters} == {Reason.TOO_EXPENSIVE}
+    assert "0.5 s beyond their share" in conformed.dead_letters[0].rejected.detail
 
 
 # the door ----------------------------------------------------------------------------------------
@@ -175,34 +212,70 @@ def pid(found: JudgeWorkers) -> int:
 
 
 def test_a_worker_is_kept_and_one_that_was_ended_is_replaced(workers: JudgeWorkers) -> None:
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY)[0] is None
     first = pid(workers)
-    refused = workers.rejected(OPEN, BROKEN, 1)
+    refused, _ = workers.rejected(OPEN, BROKEN, 1, MEMORY)
     assert refused is not None
     assert (refused.reason, refused.pointer) == (Reason.SCHEMA_VIOLATION, "/data")
     assert pid(workers) == first
     os.kill(first, signal.SIGKILL)
-    assert workers.rejected(OPEN, EVENT, 1) is None, "nobody's verdict"
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY)[0] is None, "nobody's verdict"
     assert pid(workers) != first
 
 
 def test_a_worker_that_stands_still_is_given_up(
     workers: JudgeWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY)[0] is None
     os.kill(pid(workers), signal.SIGSTOP)
     monkeypatch.setattr(judge_workers, "PATIENCE", 0.01)  # its successor has not even started by then
-    refused = workers.rejected(OPEN, EVENT, 1)
+    refused, _ = workers.rejected(OPEN, EVENT, 1, MEMORY)
     monkeypatch.undo()
     assert refused is not None
     assert refused.reason is Reason.TOO_EXPENSIVE
-    assert workers.rejected(OPEN, EVENT, 1) is None
+    assert workers.rejected(OPEN, EVENT, 1, MEMORY)[0] is None
+
+
+PATTERNS = [{"not": {"pattern": f"[ab]*a[ab]{{{number}}}c"}} for number in range(150, 250)]
+"""What the validator keeps of a match, for the next one, grows with the states that it comes by."""
+
+
+def matched(first: int, seed: int) -> tuple[str, bytes]:
+    """A schema of one hundred patterns, and an event of which each meets a string of its own."""
+    draw = random.Random(seed)  # noqa: S311
+    properties = {f"p{first + number}": pattern for number, pattern in enumerate(PATTERNS)}
+    data = {name: "".join(draw.choices("ab", k=2_500)) for name in properties}
+    return json.dumps({"type": "object", "properties": properties}), json.dumps({"data": data}).encode()
+
+
+def most_memory(found: JudgeWorkers) -> int:
+    """Bytes that the worker has had at a time."""
+    status = Path(f"/proc/{pid(found)}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(workers: JudgeWorkers) -> None:
+    check_document(matched(0, 0)[0], Bound())
+    processes: list[int] = []
+    while len(set(processes)) < 2:
+        document, payload = matched(len(processes), len(processes))
+        assert workers.rejected(document, payload, 60, 80 * MB)[0] is None
+        processes.append(pid(workers))
+        assert most_memory(workers) < 128 * MB
+        assert len(processes) < 9, "one process kept what all of them left"
+
+
+def test_what_many_events_leave_of_a_schema_is_bounded(workers: JudgeWorkers) -> None:
+    for seed in range(4):
+        document, payload = matched(0, seed)
+        assert workers.rejected(document, payload, 60, 512 * MB)[0] is None
+    assert most_memory(workers) < 96 * MB
 
 
 def test_workers_end_with_the_process_that_started_them() -> None:
     program = (
         "from pulse_pipelines.stages.judge_workers import *\n"
-        f"found = JudgeWorkers(1); found.rejected({OPEN!r}, {EVENT!r}, 1)\n"
+        f"found = JudgeWorkers(1); found.rejected({OPEN!r}, {EVENT!r}, 1, {MEMORY})\n"
         "print(found._idle.get()._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)

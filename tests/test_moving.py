@@ -10,23 +10,27 @@ import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from fix_ingest import Owner, ingest, plan_batch, run_batch
-from fix_lake import harmed
+from fix_lake import harmed, without_object
+from fix_upkeep import done, live_files, objects
 
 from pulse_pipelines import registry
 from pulse_pipelines.defs.ingest import job
 from pulse_pipelines.domain.compatibility import Incompatibility
 from pulse_pipelines.lake import checks
 from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.lake.upkeep import sweep
+from pulse_pipelines.lake.upkeep.expire import forget_history
+from pulse_pipelines.lake.upkeep.needs import Task
 from pulse_pipelines.registry import evolve
 from pulse_pipelines.stages import recast
 from pulse_resources import iceberg, object_store
-from pulse_resources.errors import Conflict, Incompatible, NotFound, PulseError
+from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, PulseError
 from pulse_resources.settings import Settings
 
 OLD = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
@@ -222,6 +226,62 @@ def test_moves_at_once_end_in_the_newest(owner: Owner) -> None:
         outcomes = list(threads.map(move, uris))
     assert registry.find_dataset(owner.tenant, "orders").schema_uri == uris[1]
     assert outcomes[1] == outcomes[3] == uris[1]
+    check_whole(owner)
+
+
+READS: dict[str, tuple[Any, str]] = {
+    # What a move reads next: what it calls right before.
+    "metadata": (evolve, "_check"),
+    "manifests": (evolve, "evolve"),
+    "data files": (recast, "field_ids"),
+}
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
+    owner: Owner, reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch lands, its day is compacted, and an erasure forgets history, while the move is under way."""
+    module, name = READS[reads]
+    before, call = open_table(owner), getattr(module, name)
+    looks: list[str] = []
+
+    def go_on(*arguments: Any) -> Any:
+        looks.append(open_table(owner).metadata_location)
+        if len(looks) == 1:
+            owner.send(sale("c", n=3))
+            ingest(owner)
+            done(owner, Task.MERGE)
+            dataset = registry.find_dataset(owner.tenant, "orders")
+            with evolve.rewrite.lease(dataset.dataset_id):
+                forget_history(owner.tenant, dataset)
+        return call(*arguments)
+
+    monkeypatch.setattr(module, name, go_on)
+    # The sweep of the erasure listed the table's folder before the move began, and deletes after.
+    monkeypatch.setattr(sweep.rewrite, "nobody_moving", lambda _: nullcontext())
+    seen = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
+    uri = publish(owner, WIDENED)
+    assert registry.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
+    assert len(set(looks)) == len(looks) == 2
+    assert objects(before.location()).isdisjoint(seen)
+    assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+    check_whole(owner)
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owner, reads: str) -> None:
+    table, uri = open_table(owner), publish(owner, WIDENED)
+    paths = {
+        "metadata": table.metadata_location,
+        "manifests": table.current_snapshot().manifest_list,
+        "data files": live_files(owner)[0],
+    }
+    with without_object(paths[reads]), pytest.raises(Gone, match="a file of the table is gone") as caught:
+        registry.move_dataset(owner.tenant, "orders", uri)
+    assert caught.value.where == {"tenant": owner.tenant.slug, "dataset": "orders"}
+    assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
+    assert registry.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
     check_whole(owner)
 
 

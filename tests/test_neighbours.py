@@ -27,6 +27,7 @@ from pulse_pipelines.curated.due import Due, survey
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.alerts.checks import failing_checks
+from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.curated.sensor import curated_due
 from pulse_pipelines.defs.datasets.evaluation import evaluation
 from pulse_pipelines.lake import findings
@@ -229,6 +230,14 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
             (told,) = alerts(harmed)
             assert (told.about["dataset"], told.about["days"]) == ("orders", str(DAY))
             assert "merge" in told.summary
+            assert told.fix.endswith(f"pulse backfill {harmed.tenant.slug} orders --from {DAY}")
+            with dg.DagsterInstance.ephemeral() as instance:
+                only = {"give_tables_what_they_need": {"config": {"tenant": harmed.tenant.slug}}}
+                upkeep = defs().resolve_job_def("upkeep")
+                upkeep.execute_in_process(run_config={"ops": only}, instance=instance, raise_on_error=False)
+                (run_failed,) = failed_runs(instance, [])
+            whose = f"of tenant {harmed.tenant.slug}, dataset orders, day {DAY}: "
+            assert whose in run_failed.summary, "before the cause, which may be a page"
         assert do()[harmed.tenant.slug, "merge"] == "done"
     assert failed(harmed) == []
 

@@ -1,6 +1,7 @@
 """One tenant asks for more than it gets: its neighbours, and who watches, do not notice."""
 
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from fix_http import Api, Caller, sample, served
 
+from chaos.surroundings import with_settings
 from pulse_api.http import app, views
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
@@ -22,6 +24,31 @@ from pulse_resources.settings import Settings, load_settings
 AT_ONCE = 60
 PREVIEW = "/v1/datasets/orders/preview"
 EVERYTHING = (PREVIEW, "/v1/datasets/orders/summary", "/v1/dead-letters", "/v1/datasets", "/v1/usage")
+
+
+def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+    """Rates of previews, and of all but collecting, that nobody has to set."""
+    greedy, neighbour = new_caller(), new_caller()
+    few = {"API__PREVIEWS_PER_SECOND": 0.1, "API__OTHER_REQUESTS_PER_SECOND": 0.2, "API__BURST_SECONDS": 30}
+    with with_settings(**few), served() as api, api.client(greedy.key.text) as http:
+        previews = [http.get(path) for path in (PREVIEW, "/v1/datasets/orders/snapshots") * 2]
+        assert [answer.status_code for answer in previews] == [200, 200, 200, 429]
+        others = [http.get("/v1/usage") for _ in range(6)]
+        body = {"slug": "x" * 2_000_000, "schema_uri": "none"}  # for which there is no time, either
+        others.append(http.post("/v1/datasets", json=body))
+        assert [answer.status_code for answer in others] == [200] * 6 + [429]
+        for answer, seconds, what in (
+            (previews[-1], 10, "0.1 previews"),
+            (others[-1], 5, "0.2 requests other than previews and collecting"),
+        ):
+            problem = answer.json()
+            assert problem["type"] == "urn:pulse:problem:rate-exceeded"
+            assert problem["detail"] == f"the tenant may send {what} per second"
+            assert "Retry-After" in problem["fix"]
+            assert 1 <= int(answer.headers["retry-after"]) <= seconds
+        assert http.post("/v1/collect", json=sample()).status_code == 202
+        with api.client(neighbour.key.text) as other:
+            assert [other.get(path).status_code for path in (PREVIEW, "/v1/usage")] == [200, 200]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +157,35 @@ def test_who_tries_keys_waits_for_himself(
             go_on.set()
         list(attempts)
     assert statuses.keys() <= {401, 429, 503}
+
+
+def test_requests_of_one_key_share_a_look_at_its_tenant(
+    new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends over many connections is not refused because the tenant was changed just now."""
+    caller = new_caller()
+    here, looks = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id == here:
+            begun.release()
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", slow)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            asked = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
+            assert begun.acquire(timeout=30)
+            time.sleep(1)  # all have come, and a refusal would have been there at once
+            assert [each.result().status_code for each in asked if each.done()] == []
+        finally:
+            go_on.set()
+        statuses = Counter(each.result().status_code for each in asked)
+    assert statuses == {202: AT_ONCE}
+    assert looks[here] <= 2, "one look, and one more for who came while it was kept"
 
 
 @pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import erasure, registry
+from pulse_pipelines.lake.checks.reconciled import proven
 from pulse_pipelines.lake.reconcile import reconcile, reconcile_tenant
 from pulse_pipelines.lake.upkeep.retention import expire_claims
 from pulse_pipelines.stages import files
@@ -295,6 +296,15 @@ def test_harm_to_the_claims_is_found(owner: Owner, harm: str) -> None:
     with harmed(owner, IDS, statement):
         assert found(owner) == expected
     assert found(owner, code=0) == set()
+
+
+def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
+    with harmed(owner, IDS, f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6"):
+        printed = " ".join(CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug]).output.split())
+        checked = " ".join(proven("orders", reconcile_tenant(owner.tenant)).problems)
+    for said in (printed, checked):
+        assert "do not send these events again: each would land a second time" in said
+        assert "one that has to land is sent again under another event id" in said
 
 
 def test_what_is_in_flight_has_claims_and_no_rows(owner: Owner) -> None:

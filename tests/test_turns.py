@@ -15,6 +15,7 @@ from pulse_api.http.collect import rounds
 from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.rounds import Rounds
 from pulse_api.http.collect.running import SHORT_BYTES, Running
+from pulse_api.http.collect.window import Window
 from pulse_api.http.middleware import GONE, Envelope
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.turns import Turns
@@ -133,6 +134,51 @@ def test_a_tenant_has_its_part_of_a_round_however_many_requests_it_has() -> None
         assert order.count(A) == 35
         await settle()
         assert (here._parts, here._going_on) == ({}, False), "nothing goes on when nothing is left"
+
+    asyncio.run(ask())
+
+
+def test_a_tenant_has_a_window_of_events_on_their_way() -> None:
+    async def ask() -> None:
+        window, order = Window(10), list[str]()
+        ends: dict[str, asyncio.Event] = {}
+        tasks: dict[str, asyncio.Task[None]] = {}
+
+        async def run(name: str, count: int) -> None:
+            async with window.take(name[0], count):
+                order.append(name)
+                await ends[name].wait()
+
+        async def send(name: str, count: int) -> None:
+            ends[name] = asyncio.Event()
+            tasks[name] = asyncio.create_task(run(name, count))
+            await settle()
+
+        async def end(*names: str) -> None:
+            for name in names:
+                ends[name].set()
+                await settle()
+
+        await send("a1", 6)
+        await send("a2", 4)
+        await send("a3", 50)
+        await send("a4", 1)
+        await send("b1", 1)
+        assert order == ["a1", "a2", "b1"], "who floods waits for its own, and nobody for another"
+        await end("a1")
+        assert order == ["a1", "a2", "b1"], "nobody overtakes: what is large would never go"
+        await end("a2")
+        assert order[3:] == ["a3"], "more than a window goes alone"
+        for name in ("a5", "a6"):
+            await send(name, 5)
+        tasks["a4"].cancel()
+        ends["a3"].set()
+        await asyncio.sleep(0)
+        tasks["a5"].cancel()  # in the moment of its turn
+        await settle()
+        assert order[4:] == ["a6"]
+        await end("a6", "b1")
+        assert (window._events, window._waiting) == ({}, {}), "nothing is counted when nothing is left"
 
     asyncio.run(ask())
 

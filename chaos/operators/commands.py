@@ -91,7 +91,7 @@ def ingest(tenants: Sequence[Tenant]) -> Answer:
     mine = [b for b in attempts.open_batches() if wanted & attempts.waiting_in(b.batch_id).keys()]
     for batch in mine:
         if batch.state == "running" and not attempts.lease_held(batch.batch_id):
-            attempts.next_attempt(batch.batch_id, batch.attempt, "the run died")
+            attempts.next_attempt(batch.batch_id, batch.attempt, "the run died", known=False)
     planned = inside.plan_batch({tenant.tenant_id for tenant in tenants})
     known = {batch.batch_id for batch in mine} | ({planned} if planned else set())
     taken = 0

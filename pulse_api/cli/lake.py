@@ -150,8 +150,9 @@ def _print_reports(console: Console, reports: list[TenantReport]) -> None:
     for report in reports:
         for problem in report.problems:
             shown = f", offsets {', '.join(map(str, problem.offsets))}" if problem.offsets else ""
+            fix = f"; {problem.fix}" if problem.fix else ""
             console.print(
                 f"[red]{problem.kind}[/red] tenant {report.tenant}, {escape(problem.where)}: "
-                f"{problem.count}{shown}",
+                f"{problem.count}{shown}{fix}",
                 highlight=False,
             )

@@ -75,7 +75,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     presented, here = _presented(request), door(request)
     if presented.tenant_id is None:
         raise unauthorized()
-    found = here.views.kept(presented)
+    found = here.views.kept(presented) or await here.views.coming(presented)
     if found is None:
         async with here.lookups.take(here.asking(request, presented.key_id)):
             found = await here.views.tenant(presented)
@@ -89,18 +89,21 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     if scope not in key.scopes:
         detail = f"the key {key.key_id} has not the scope {scope.value}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
-    take(here, cached, "requests", 1, cached.view.limits.requests_per_second)
+    take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id)
 
 
-def take(here: Door, cached: CachedTenant, kind: str, count: int, per_second: float) -> None:
+def take(
+    here: Door, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
+) -> None:
     """Count against a rate of the tenant. Raises ProblemError (429) beyond it."""
-    wait = here.rates.take(cached.view.tenant.tenant_id, kind, count, per_second)
+    wait = here.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
     if wait > 0:
         raise ProblemError(
             429,
             "rate-exceeded",
             f"the tenant may send {per_second:g} {kind} per second",
+            fix="Send fewer of them per second, and this one again after Retry-After",
             headers={"Retry-After": str(math.ceil(wait))},
         )
 

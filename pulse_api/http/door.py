@@ -58,6 +58,12 @@ class Door:
             kind: turns(kind.value, running=running, running_of_one=max(1, running // 2))
             for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
         }
+        self.per_second = {
+            Kind.PREVIEW: api.previews_per_second,
+            Kind.OTHER: api.other_requests_per_second,
+        }
+        """Of one tenant; and the seconds whose worth it may ask for at once."""
+        self.burst_seconds = api.burst_seconds
         self._opened: dict[str, None] = {}
         """Keys that were in force, in the order of their first use."""
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)

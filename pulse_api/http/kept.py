@@ -48,6 +48,13 @@ class Kept(Generic[Key, Value]):
         found = self._entries.get(key)
         return found.value if found is not None and self._fresh(found) else None
 
+    async def coming(self, key: Key) -> bool:
+        """Wait for the value that is being read; False when none is."""
+        if (task := self._reading.get(key)) is None:
+            return False
+        await asyncio.wait([task])
+        return True
+
     def _fresh(self, entry: _Entry[Value]) -> bool:
         return time.monotonic() - entry.read_at < self._seconds
 

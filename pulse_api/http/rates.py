@@ -1,4 +1,4 @@
-"""Rates per tenant, as token buckets that hold one second's worth."""
+"""Rates per tenant, as token buckets that hold some seconds' worth."""
 
 import threading
 import time
@@ -23,18 +23,21 @@ class Rates:
         self._lock = threading.Lock()
         self._buckets: dict[tuple[UUID, str], _Bucket] = {}
 
-    def take(self, tenant_id: UUID, kind: str, count: int, per_second: float) -> float:
+    def take(self, tenant_id: UUID, kind: str, count: int, per_second: float, seconds: float = 1.0) -> float:
         """Take `count` tokens; 0.0 when they were there, else the seconds after which they will be.
 
         A request larger than the bucket passes when the bucket is full, and leaves a debt behind.
+
+        Args:
+            seconds: whose worth the bucket holds.
         """
         if not limited(per_second):
             return 0.0
         with self._lock:
-            return self._take((tenant_id, kind), count, per_second)
+            return self._take((tenant_id, kind), count, per_second, max(1.0, per_second * seconds))
 
-    def _take(self, whose: tuple[UUID, str], count: int, per_second: float) -> float:
-        now, capacity = time.monotonic(), max(1.0, per_second)
+    def _take(self, whose: tuple[UUID, str], count: int, per_second: float, capacity: float) -> float:
+        now = time.monotonic()
         bucket = self._buckets.get(whose)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:

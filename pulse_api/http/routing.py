@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from pulse_api.http.auth import Gate, Principal
+from pulse_api.http.auth import Gate, Principal, take
 from pulse_api.http.collect.body import received
 from pulse_api.http.door import Kind, door
 from pulse_api.http.turns import Whom
@@ -16,6 +16,7 @@ from pulse_api.http.turns import Whom
 SAFE = ("GET", "HEAD", "OPTIONS")
 MAX_BYTES = 1024 * 1024
 """Of a body that is no events: four times the largest schema."""
+_RATED = {Kind.PREVIEW: "previews", Kind.OTHER: "requests other than previews and collecting"}
 
 
 class _ExactRequest(Request):
@@ -38,6 +39,7 @@ class _ExactRoute(APIRoute):
         async def exactly(request: Request) -> Response:
             for gate in gates:
                 await gate.open(request)
+            _count(request, self.kind)
             exact, here, whom = _ExactRequest(request.scope, request.receive), door(request), _whom(request)
             with here.held.of(whom) as holding:
                 if self.body_field is not None:
@@ -57,9 +59,22 @@ class _PreviewRoute(_ExactRoute):
     kind = Kind.PREVIEW
 
 
+def _count(request: Request, kind: Kind) -> None:
+    """Count against the tenant's rate of this kind. Raises ProblemError (429) beyond it."""
+    if (caller := _principal(request)) is not None:
+        here = door(request)
+        take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
+
+
 def _whom(request: Request) -> Whom:
+    caller = _principal(request)
+    return None if caller is None else caller.tenant.tenant_id
+
+
+def _principal(request: Request) -> Principal | None:
+    """Who asks for a tenant; None: an operator, or anybody."""
     caller = getattr(request.state, "caller", None)
-    return caller.tenant.tenant_id if isinstance(caller, Principal) else None
+    return caller if isinstance(caller, Principal) else None
 
 
 def resource(tag: str, prefix: str = "", kind: Kind = Kind.OTHER) -> APIRouter:

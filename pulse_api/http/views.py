@@ -29,6 +29,8 @@ from pulse_resources.settings import load_settings
 MAX_TENANTS = 10_000
 MAX_JUDGES = 1_000
 RECONNECT_S = 1.0
+MAX_SHARED_LOOKS = 5
+"""That a request waits for: what each finds may be forgotten again before it is kept."""
 
 _log = logging.getLogger("pulse.api")
 
@@ -84,6 +86,15 @@ class Views:
         found = self._tenants.kept(presented.tenant_id)
         key = found.view.keys.get(presented.key_id) if found else None
         return (found, key) if opens(key, presented.secret, datetime.now(UTC)) and found and key else None
+
+    async def coming(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+        """As `kept`, after the looks at the tenant that are under way: who waits for one costs nothing."""
+        for _ in range(MAX_SHARED_LOOKS):
+            if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
+                return None
+            if (found := self.kept(presented)) is not None:
+                return found
+        return None
 
     async def tenant(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
         """The tenant that this key opens, and the key; None when it opens none.

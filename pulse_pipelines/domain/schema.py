@@ -35,7 +35,8 @@ MAX_TYPE_DEPTH = 32
 """Structs, lists and references between a column and its innermost value; deeper is JSON text."""
 MAX_COLLECTED = 2_500
 """Errors of alternatives that may be collected to locate a violation: each takes up to 16 microseconds."""
-_LINEAR = jsonschema_rs.RegexOptions(size_limit=131_072)
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=131_072, dfa_size_limit=131_072)
+"""Bytes of a compiled pattern, and of what matching it keeps (by default 2 MiB, for each pattern)."""
 COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 PHYSICAL = (
     "id",

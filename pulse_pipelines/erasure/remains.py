@@ -41,8 +41,13 @@ def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
 
 
 def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
-    now = datetime.now(UTC)
-    for topic, settings in kafka.topic_settings([tenant.topic, tenant.dead_letter_topic]).items():
+    now, topics = datetime.now(UTC), [tenant.topic, tenant.dead_letter_topic]
+    known = kafka.topic_settings(topics)
+    for topic in topics:
+        if (settings := known.get(topic)) is None:
+            until, why = now.isoformat(timespec="seconds"), "the broker has no such topic now"
+            yield {"where": f"Kafka topic {topic}", "until": until, "why": why}
+            continue
         retention, segment = int(settings["retention.ms"]), int(settings["segment.ms"])
         # A segment is deleted when all of it is old enough; it may take events for as long as it is open.
         latest = None if retention < 0 else now + timedelta(milliseconds=retention + segment)

@@ -168,6 +168,7 @@ def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Fi
         named = ", ".join([*days[:SHOWN_DAYS], *([f"{len(days)} in all"] if len(days) > SHOWN_DAYS else [])])
         about = {"job": job, "tenant": tenant, "dataset": slug, "days": named}
         whose = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")
+        mend = f": pulse backfill {tenant} {slug} --from {days[0]}" if slug and days else ""
         times = "once" if worst.count == 1 else f"{worst.count} times in a row"
         yield Finding(
             Kind.WORK_FAILED,
@@ -176,7 +177,7 @@ def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Fi
             brief(f"{job} of {whose} failed {times}: {worst.error}"),
             f"Remove the cause: it is tried again by itself at {worst.retry_at:%Y-%m-%d %H:%M} UTC, and each "
             f"time later. The work of others goes on. Look at the runs of the job `{job}`, and at the checks "
-            "of the dataset; what only fails one day may be mended by a backfill of it",
+            f"of the dataset; what only fails one day may be mended by a backfill of it{mend}",
             {name: value for name, value in about.items() if value},
         )
 

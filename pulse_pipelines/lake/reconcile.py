@@ -28,6 +28,11 @@ LOOKS = 3
 """At tables that go on while they are read."""
 SHOWN = 10
 """Offsets named per problem; its count is always exact."""
+FIXES = {
+    "unclaimed": "the rows are right; do not send these events again: each would land a second time",
+    "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
+}
+"""What to do about a problem that nothing repairs, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,11 @@ class Problem:
     where: str
     count: int
     offsets: tuple[int, ...] = ()
+
+    @property
+    def fix(self) -> str | None:
+        """What to do, where it is not to find what was lost."""
+        return FIXES.get(self.kind)
 
 
 @dataclass

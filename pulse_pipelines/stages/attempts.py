@@ -42,7 +42,9 @@ SET state = CASE WHEN attempt >= %(max_attempts)s THEN 'stuck' ELSE 'planned' EN
     attempt = CASE WHEN attempt >= %(max_attempts)s THEN attempt ELSE attempt + 1 END,
     not_before = now() + make_interval(secs => CASE WHEN attempt >= %(max_attempts)s THEN %(stuck_retry)s
                                                ELSE %(backoff)s * 2 ^ (attempt - 1) END),
-    last_error = %(error)s
+    last_error = %(error)s || CASE WHEN %(known)s OR last_cause IS NULL THEN ''
+                                   ELSE '; before that: ' || last_cause END,
+    last_cause = CASE WHEN %(known)s THEN %(error)s ELSE last_cause END
 WHERE batch_id = %(batch)s AND attempt = %(attempt)s AND state IN ('planned', 'running')
 """
 UNSTICK = """
@@ -164,8 +166,13 @@ def load_plan(batch: str, number: int) -> Plan:
     return Plan(batch, number, ranges, scopes, bulk)
 
 
-def next_attempt(batch: str, number: int, error: str) -> None:
-    """Give an unfinished attempt up: the next comes after a back-off, and later where the batch is stuck."""
+def next_attempt(batch: str, number: int, error: str, *, known: bool = True) -> None:
+    """Give an unfinished attempt up: the next comes after a back-off, and later where the batch is stuck.
+
+    Args:
+        known: the error says what went wrong; else only that the run is gone, and what went wrong before is
+            still told.
+    """
     settings = load_settings().ingest
     with postgres.transaction("pulse_pipeline") as connection:
         connection.execute(
@@ -174,6 +181,7 @@ def next_attempt(batch: str, number: int, error: str) -> None:
                 "batch": batch,
                 "attempt": number,
                 "error": error[:2000].replace("\0", ""),
+                "known": known,
                 "max_attempts": settings.max_attempts,
                 "backoff": settings.retry_backoff_seconds,
                 "stuck_retry": settings.stuck_retry_seconds,

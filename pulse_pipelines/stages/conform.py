@@ -1,7 +1,8 @@
 """Conform: received bytes become typed rows of a dataset, or dead letters. No I/O.
 
 The loop over events does only what needs Python; typing is done a column at a time in Arrow. An event
-is judged alone: its neighbours in a chunk can never change its verdict.
+is judged alone: its neighbours in a chunk can never change its verdict, unless they are the tenant's own and
+use up the time that judging them all may take.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from pulse_pipelines.domain.schema import Column
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, Target, refusal
-from pulse_pipelines.stages.limits import EventLimits
+from pulse_pipelines.stages.limits import Budget, EventLimits
 
 RAW = "_raw"
 """Column that carries the raw-zone line of a row until the files are written."""
@@ -51,12 +52,12 @@ class TopicConformer:
     Args:
         scope: the tenant and its datasets.
         batch_id: stored in the rows' `_batch`.
-        limits: an event that breaks one of them is a dead letter.
+        limits: an event that breaks one of them is a dead letter; all events share `judge_batch_seconds`.
     """
 
     def __init__(self, scope: Scope, batch_id: str, limits: EventLimits) -> None:
         self._tenant = scope.tenant
-        self._judge = Judge(scope, limits)
+        self._judge = Judge(scope, limits, Budget(limits.judge_batch_seconds))
         self._batch_id = batch_id
 
     def chunk(self, messages: Sequence[Message]) -> Conformed:

@@ -5,8 +5,9 @@ The front door, the drain and the replay of dead letters all ask the same judge.
 
 import math
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,10 +28,12 @@ from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.stages import columns
 from pulse_pipelines.stages.handles import Scope
 from pulse_pipelines.stages.judge_workers import judge_workers
-from pulse_pipelines.stages.limits import EventLimits
+from pulse_pipelines.stages.limits import Budget, EventLimits
 
+QUICK_SECONDS = 0.001
+"""What judging an event takes at most, by the model of its schema's cost, where nobody measures it ..."""
 INLINE_SECONDS = 0.04
-"""What judging an event takes at most, by the model of its schema's cost, where it is judged at once."""
+"""... and where it is judged at once."""
 
 Event = dict[str, Any]
 """A decoded event with a valid envelope."""
@@ -50,6 +53,8 @@ class Check:
 
     is_valid: Callable[[Any], bool]
     document: str
+    quick: int
+    """Bytes of the largest event that cannot take long: what a larger one takes is measured."""
     largest: int
     """Bytes of the largest event that is judged in this process: a larger one might hold it up."""
 
@@ -61,8 +66,7 @@ class Target:
         self.dataset = dataset
         self.version = dataset.schema_version
         self.checks: dict[int | None, Check] = {
-            version: Check(compiled(document).is_valid, document, _largest(document, limits))
-            for version, document in dataset.documents.items()
+            version: _check(document, limits) for version, document in dataset.documents.items()
         }
         self.checks[None] = self.checks[self.version]  # of events that name none
 
@@ -75,9 +79,12 @@ class Target:
         return columns.arrow_schema(self.dataset.table_schema)
 
 
-def _largest(document: str, limits: EventLimits) -> int:
-    unlimited = math.isinf(limits.judge_seconds)
-    return sys.maxsize if unlimited else cost_of(document).largest(INLINE_SECONDS)
+def _check(document: str, limits: EventLimits) -> Check:
+    is_valid = compiled(document).is_valid
+    if math.isinf(limits.judge_seconds):
+        return Check(is_valid, document, sys.maxsize, sys.maxsize)
+    cost = cost_of(document)
+    return Check(is_valid, document, cost.largest(QUICK_SECONDS), cost.largest(INLINE_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Judge:
 
     scope: Scope
     limits: EventLimits
+    budget: Budget = field(default_factory=Budget)
+    """For all events that it judges."""
 
     @cached_property
     def targets(self) -> dict[str, Target]:
@@ -148,17 +157,34 @@ class Judge:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
             else:
-                small = len(payload) <= check.largest
-                if small and check.is_valid(event["data"]):
-                    return event  # type: ignore[no-any-return]
-                if not small:
-                    rejected = judge_workers().rejected(check.document, payload, self.limits.judge_seconds)
-                elif (found := violation(check.document, event["data"])) is not None:
-                    pointer, message = found
-                    rejected = Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
+                if len(payload) <= check.quick:
+                    rejected = None if check.is_valid(event["data"]) else _violated(check, event)
+                else:
+                    rejected = self._measured(check, event, payload)
                 if rejected is None:
                     return event  # type: ignore[no-any-return]
         return refusal(event, rejected)
+
+    def _measured(self, check: Check, event: Event, payload: bytes) -> Rejected | None:
+        """How an event that may take long breaks its schema, on the account of the budget."""
+        limits, budget = self.limits, self.budget
+        if budget.exhausted:
+            return Rejected(
+                Reason.TOO_EXPENSIVE,
+                f"judging the events before it took {budget.seconds:g} s beyond their share, and it may take "
+                "long, too: replay it",
+                "/data",
+            )
+        if len(payload) <= check.largest:
+            began = time.thread_time()
+            rejected = _violated(check, event)
+            seconds = time.thread_time() - began
+        else:
+            memory = limits.judge_memory_bytes
+            asked = judge_workers().rejected(check.document, payload, limits.judge_seconds, memory)
+            rejected, seconds = asked
+        budget.charge(seconds, len(payload))
+        return rejected
 
     def _envelope(self, event: Any) -> Rejected | None:
         if type(event) is not dict:
@@ -188,6 +214,13 @@ class Judge:
         if version is not None and type(version) is not int:
             return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
         return None
+
+
+def _violated(check: Check, event: Event) -> Rejected | None:
+    if (found := violation(check.document, event["data"])) is None:
+        return None
+    pointer, message = found
+    return Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
 
 
 def refusal(event: Any, rejected: Rejected) -> Refusal:

@@ -1,15 +1,18 @@
-"""Judging aside: what may take long is judged by a process of its own, which ends when it takes too long.
+"""Judging aside: what may take long is judged by a process of its own, which ends when it takes too much.
 
 The validator cannot be interrupted, so its process is: the kernel ends it once it has used up the CPU time
-of one event. Only one event is in it, so no other one is lost, and its successor is started at once.
+of one event, and gives it no more memory than its limit. Only one event is in it, so no other one is lost,
+and its successor is started at once.
 """
 
 import atexit
 import os
+import resource
 import signal
 import struct
 import subprocess
 import sys
+import time
 from functools import cache
 from multiprocessing.connection import Connection, Pipe
 from queue import LifoQueue
@@ -20,8 +23,8 @@ from pulse_pipelines.domain.event import Reason, Rejected
 from pulse_pipelines.domain.schema import compiled, violation
 from pulse_resources.settings import load_settings
 
-_HEADER = struct.Struct("<dI")
-"""Seconds, and the length of the document; the payload is the rest."""
+_HEADER = struct.Struct("<dQI")
+"""Seconds, bytes of memory, and the length of the document; the payload is the rest."""
 GRACE_SECONDS = 0.2
 """That a worker has to end by itself."""
 PATIENCE = 10.0
@@ -43,34 +46,40 @@ class JudgeWorkers:
             self._idle.put(None)
         atexit.register(self.close)
 
-    def rejected(self, document: str, payload: bytes, seconds: float) -> Rejected | None:
-        """Why an event's data breaks a published document, if it does.
+    def rejected(
+        self, document: str, payload: bytes, seconds: float, memory_bytes: int
+    ) -> tuple[Rejected | None, float]:
+        """Why an event's data breaks a published document, if it does, and the CPU time that it took.
 
         Args:
             payload: the event, which can be decoded and has data.
             seconds: of CPU time, after which it is too expensive.
+            memory_bytes: of the whole process; it is too expensive, too, by which a new one needs more.
         """
-        request = b"".join((_HEADER.pack(seconds, len(encoded := document.encode())), encoded, payload))
+        header = _HEADER.pack(seconds, memory_bytes, len(encoded := document.encode()))
+        request = b"".join((header, encoded, payload))
         worker = self._idle.get()
         try:
             answer = None
-            for _ in range(2):  # a worker that was ended from outside is no verdict
+            for _ in range(2):  # that it was ended from outside, or by what others left in it, is no verdict
                 worker = worker or _Worker()
                 answer = worker.ask(request, PATIENCE * (1 + seconds))
                 if answer is not None:
                     break
-                expired = worker.stop() == -signal.SIGPROF
+                ended = worker.stop()
                 worker = _Worker()
-                if expired:
+                if ended == -signal.SIGPROF:
                     break
         finally:
             self._idle.put(worker)
         if answer is None:
-            detail = f"judging it by the dataset's schema takes more than {seconds:g} s"
-            return Rejected(Reason.TOO_EXPENSIVE, detail, "/data")
-        if (found := orjson.loads(answer)) is None:
-            return None
-        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}")
+            much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
+            detail = f"judging it by the dataset's schema takes more than {much}"
+            return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
+        took, found = orjson.loads(answer)
+        if found is None:
+            return None, took
+        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}"), took
 
     def close(self) -> None:
         """End the processes that judge nothing now."""
@@ -124,16 +133,30 @@ def answer_all(connection: Connection) -> None:
             request = memoryview(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        seconds, size = _HEADER.unpack_from(request)
+        seconds, memory_bytes, size = _HEADER.unpack_from(request)
+        _limit_memory(memory_bytes)
         start = _HEADER.size
         document = bytes(request[start : start + size]).decode()
-        compiled(document)  # is the schema's time, not the event's
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        found = violation(document, orjson.loads(request[start + size :])["data"])
+        try:
+            compiled(document)  # is the schema's time, not the event's
+            began = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            found = violation(document, orjson.loads(request[start + size :])["data"])
+        except (MemoryError, SystemError, orjson.JSONDecodeError):  # orjson has three ways to tell it
+            os.abort()  # as the validator does
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(orjson.dumps(found and (found[0], found[1][:2000])))
+        took = time.process_time() - began
+        connection.send_bytes(orjson.dumps((took, found and (found[0], found[1][:2000]))))
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Of what this process allocates: its address space would count libraries, too."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer_all(Connection(int(sys.argv[1])))

@@ -1,6 +1,7 @@
 """Event limits: what every event must keep to, whatever the schema of its dataset says."""
 
 import math
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -8,6 +9,9 @@ from pulse_pipelines.domain.event import EARLIEST, Reason, Rejected
 from pulse_resources.settings import load_settings
 
 MICROSECOND = timedelta(microseconds=1)
+FAIR_NS = 100.0
+"""CPU time per byte that judging an event may take on nobody's account: all else that is done with it takes
+about as long, and the validator less than a tenth where a schema asks for nothing dear."""
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -26,7 +30,11 @@ class EventLimits:
     earliest: datetime
     ahead: timedelta
     judge_seconds: float
-    """CPU time that judging may take; what could take long is judged where it can be ended."""
+    """CPU time that judging may take; what could take long is judged where it can be ended ..."""
+    judge_memory_bytes: int
+    """... as it is when that process takes more memory than this."""
+    judge_batch_seconds: float
+    """What judging the events of one tenant may take beyond their fair share, in a task of a batch."""
 
     def untimely(self, moment: datetime, received: datetime) -> Rejected | None:
         """Why an event with this timestamp that was received then is refused, if so."""
@@ -42,6 +50,22 @@ class EventLimits:
         )
 
 
+@dataclass
+class Budget:
+    """CPU time that judging the events of one tenant may take together, beyond their fair share."""
+
+    seconds: float = math.inf
+    spent: float = 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        return self.spent >= self.seconds
+
+    def charge(self, seconds: float, size: int) -> None:
+        """Add what judging an event of so many bytes took."""
+        self.spent += max(0.0, seconds - FAIR_NS * size / 1e9)
+
+
 def event_limits() -> EventLimits:
     """The limits by the settings of this process."""
     settings = load_settings().ingest
@@ -51,10 +75,12 @@ def event_limits() -> EventLimits:
         settings.earliest_timestamp,
         timedelta(seconds=settings.timestamp_ahead_seconds),
         settings.judge_seconds,
+        settings.judge_memory_bytes,
+        settings.judge_batch_seconds,
     )
 
 
-UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf)
+UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf, sys.maxsize, math.inf)
 """Of what landed before: it was within the limits of its time."""
 
 

@@ -38,7 +38,7 @@ VALUES (%s, %s, 0, 0) ON CONFLICT DO NOTHING
 PLAN_BATCH = """
 INSERT INTO ingest_batches AS b (batch_id) VALUES (%s)
 ON CONFLICT (batch_id) DO UPDATE SET state = 'planned', attempt = b.attempt + 1, planned_at = now(),
-    not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL
+    not_before = now(), started_at = NULL, settled_at = NULL, last_error = NULL, last_cause = NULL
 WHERE b.state = 'settled' AND NOT EXISTS (SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id)
 """
 PLAN_RANGE = """

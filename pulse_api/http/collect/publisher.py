@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_api.http import measures
+from pulse_api.http.collect.window import Window
 from pulse_resources import kafka
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
@@ -95,6 +96,7 @@ class Publisher:
         """By topic: requests with such events."""
         self._silent: set[str] = set()
         """Topics whose last request was not acknowledged."""
+        self._window = Window()
         self._late: list[tuple[_Delivery, int, KafkaError]] = []
         """Events that the producer did not take, for the polling thread to count."""
         self._stopping = threading.Event()
@@ -120,6 +122,10 @@ class Publisher:
         Raises:
             Unacknowledged: not all of them; sending them again is safe.
         """
+        async with self._window.take(topic, len(events)):
+            await self._publish(topic, events)
+
+    async def _publish(self, topic: str, events: Sequence[Outgoing]) -> None:
         count = len(events)
         if topic in self._silent and topic in self._requests:
             raise Unacknowledged("the broker does not answer: nothing was sent", fix="Send them again later")

@@ -14,7 +14,7 @@ from uuid import UUID
 from pulse_api.http.turns import busy
 
 Result = TypeVar("Result")
-ROUND_S = 0.01
+ROUND_S = 0.002
 """What a tenant may use of one round before the next of its requests waits for another."""
 DEAR_S = 0.03
 """A request that takes longer is dear ..."""

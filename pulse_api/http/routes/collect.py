@@ -168,7 +168,7 @@ def _begun(here: Door, principal: Principal, content: bytes, headers: Headers) -
         max_values=settings.api.max_values,
         max_depth=settings.ingest.max_event_depth,
     )
-    take(here, principal.cached, "events", len(items), principal.cached.view.limits.events_per_second)
+    take(here, principal.tenant, "events", len(items), principal.cached.view.limits.events_per_second)
     judging = Judging(principal.cached.judge, items)
     judging.go_on()
     return judging

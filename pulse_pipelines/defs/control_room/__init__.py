@@ -2,6 +2,6 @@
 
 guard     what every request goes through: Host, Origin, kind of request, who it is
 identity  tokens, sessions and trusted proxies: the role of whoever asks
-pages     the two pages that are ours: signing in, and going on
+pages     the pages that are ours: signing in and out, and going on
 server    Dagster's own application behind the guard, which knows the role
 """

@@ -18,7 +18,7 @@ from pulse_resources.door_settings import DagsterSettings
 ROLE = "pulse.role"
 """Where a request's scope holds who asks."""
 HEALTH = "/healthz"
-LOGIN = "/login"
+LOGIN, LOGOUT = "/login", pages.LOGOUT
 MAX_LOGIN_BYTES = 4_096
 LOCAL = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a server listens on; nobody asks for it by that name
@@ -80,6 +80,8 @@ class Guard:
             return PlainTextResponse("ok")
         if path == LOGIN:
             return await self._login(headers, receive) if method == "POST" else pages.login()
+        if path == LOGOUT:  # a link only asks: a page of another site could hold it
+            return self._signed_out() if method == "POST" else pages.logout()
         if navigates and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return pages.go_on()
         role = self._identity.of(scope, headers)
@@ -127,6 +129,12 @@ class Guard:
             samesite="strict",
             secure=headers.get("origin", "").startswith("https:"),
         )
+        return answer
+
+    def _signed_out(self) -> Response:
+        """Makes the browser forget its session."""
+        answer = JSONResponse({"role": None})
+        answer.delete_cookie(self._identity.cookie, httponly=True, samesite="strict")
         return answer
 
 

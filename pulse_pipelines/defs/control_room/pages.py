@@ -1,9 +1,15 @@
-"""The pages that are the guard's own: signing in, and going on where another site's link led."""
+"""The pages that are the guard's own: signing in and out, and going on where another site's link led."""
 
 import secrets
 
 from starlette.responses import HTMLResponse
 
+LOGOUT = "/logout"
+SIGN_OUT = (
+    f'<a href="{LOGOUT}" style="position:fixed;left:0;bottom:0;padding:2px 8px;font:12px system-ui;'
+    'color:#8a92a1;z-index:10">Sign out</a>'
+)
+"""The link on every page of Dagster's own."""
 _STYLE = "body{font:16px system-ui;margin:15vh auto;max-width:26rem}input,button{font:inherit;padding:.4rem}"
 
 _LOGIN = """\
@@ -27,6 +33,22 @@ if (given) {{ history.replaceState(null, "", location.pathname); signIn(given); 
 </script></body></html>
 """
 
+_LOGOUT = """\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Pulse: sign out</title>
+<style nonce="{nonce}">{style}</style></head><body>
+<h1>Pulse control room</h1>
+<form><p><button autofocus>Sign out</button> <a href="/">Stay</a></p></form>
+<p>This browser forgets who you are. Whom a proxy signs in, it signs out.</p>
+<script nonce="{nonce}">
+document.querySelector("form").addEventListener("submit", async event => {{
+  event.preventDefault();
+  const answer = await fetch(location.pathname, {{method: "POST", body: "{{}}",
+    headers: {{"Content-Type": "application/json"}}}});
+  if (answer.ok) location.replace("/");
+}});
+</script></body></html>
+"""
+
 _GO_ON = """\
 <!doctype html><html lang="en"><head><meta charset="utf-8"><title>Pulse</title>
 <meta http-equiv="refresh" content="0"></head><body><a href="">Go on to the control room</a></body></html>
@@ -35,13 +57,23 @@ _GO_ON = """\
 
 def login() -> HTMLResponse:
     """Asks for the token, or takes it from the address' fragment, which no server and no log gets to see."""
+    return _page(_LOGIN, status=401)
+
+
+def logout() -> HTMLResponse:
+    """Asks whether to sign out."""
+    return _page(_LOGOUT, status=200)
+
+
+def _page(template: str, status: int) -> HTMLResponse:
+    """A page that runs its own script, and nothing else."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    page = _LOGIN.format(nonce=nonce, style=_STYLE)
-    return HTMLResponse(page, status_code=401, headers={"Content-Security-Policy": policy})
+    page = template.format(nonce=nonce, style=_STYLE)
+    return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": policy})
 
 
 def go_on() -> HTMLResponse:

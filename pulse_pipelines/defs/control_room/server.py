@@ -22,9 +22,9 @@ from dagster_webserver.webserver import DagsterWebserver
 from graphql import GraphQLError, OperationDefinitionNode, OperationType, parse
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
-from pulse_pipelines.defs.control_room import guard
+from pulse_pipelines.defs.control_room import guard, pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.settings import load_settings
@@ -63,6 +63,13 @@ class ControlRoom(DagsterWebserver[Workspace, WorkspaceRequestContext]):
 
     def make_csp_header(self, nonce: str) -> str:
         return POLICY.format(nonce=nonce)
+
+    def index_html_endpoint(self, request: Request) -> Response:
+        """Dagster's page, with a link to sign out."""
+        page: Response = super().index_html_endpoint(request)
+        shown = bytes(page.body).replace(b"</body>", pages.SIGN_OUT.encode() + b"</body>")
+        policy = page.headers["content-security-policy"]
+        return HTMLResponse(shown, headers={"Content-Security-Policy": policy})
 
     async def graphql_http_endpoint(self, request: Request) -> Response:
         """Dagster's, for POST."""

@@ -129,4 +129,4 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
 
 def _give_up(context: dg.SensorEvaluationContext, batch: OpenBatch, why: str) -> None:
     context.log.warning("batch %s, attempt %s: %s", batch.batch_id, batch.attempt, why)
-    attempts.next_attempt(batch.batch_id, batch.attempt, why)
+    attempts.next_attempt(batch.batch_id, batch.attempt, why, known=False)

@@ -47,22 +47,17 @@ def give_tables_what_they_need(
     for each in run(lambda: pyspark.spark_session, wanted, run_id=context.run_id, seconds=seconds):
         done.append(each)
         if each.outcome in BAD:
-            context.log.error("%s of %s/%s: %s", each.task, each.tenant, each.dataset, each.detail)
+            context.log.error("%s", each)
         elif each.outcome == "done" and each.dataset:
             context.log_event(observation(each))
     outcomes = Counter(each.outcome for each in done)
     left = len(wanted) - len(done)
     context.add_output_metadata({"wanted": len(wanted), "left": left, **outcomes, "tasks": table(done)})
     if bad := [each for each in done if each.outcome in BAD]:
-        first = bad[0]
         raise Terminal(
-            f"{len(bad)} task(s) of upkeep went wrong, the first: {first.detail}",
+            f"{len(bad)} task(s) of upkeep went wrong, the first: {bad[0]}",
             fix="The other tables had their turn; what failed is tried again by itself, after a while that "
             "doubles each time",
-            task=first.task,
-            tenant=first.tenant,
-            dataset=first.dataset,
-            day=first.day,
         )
 
 

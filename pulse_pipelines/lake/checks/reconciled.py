@@ -45,4 +45,5 @@ def _concerns(slug: str, problem: Problem) -> bool:
 def _sentences(problems: Iterable[Problem]) -> Iterable[str]:
     for problem in problems:
         shown = f", such as offsets {', '.join(map(str, problem.offsets))}" if problem.offsets else ""
-        yield f"{problem.count} {problem.kind} at {problem.where}{shown}"
+        fix = f"; {problem.fix}" if problem.fix else ""
+        yield f"{problem.count} {problem.kind} at {problem.where}{shown}{fix}"

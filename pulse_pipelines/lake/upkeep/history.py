@@ -82,6 +82,12 @@ class Done:
     run_id: str | None = None
     started_at: datetime | None = None
 
+    def __str__(self) -> str:
+        """What came of it, and where."""
+        about = {"tenant": self.tenant, "dataset": self.dataset, "day": self.day}
+        named = ", ".join(f"{name} {value}" for name, value in about.items() if value)
+        return f"{self.task} of {named}: {self.detail or self.outcome}"
+
 
 @contextmanager
 def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Done]:

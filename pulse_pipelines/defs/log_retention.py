@@ -1,0 +1,69 @@
+"""Retention of what runs and ticks wrote: the logs of each step and tick, by `dagster.log_days`.
+
+Dagster's own retention (`dagster_home/dagster.yaml`) removes ticks alone. The record of a run stays: the
+materializations that an asset's page shows are its events.
+"""
+
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
+
+from pulse_resources.settings import load_settings
+
+DAY_S = 86_400
+SUFFIXES = (".out", ".err", ".complete")
+"""Of the files of a log: `<run>/compute_logs/<step>`, or `<repository>/<sensor>/<tick>`, and one of these."""
+
+
+@dg.op(
+    description="Remove the logs (standard output and error) of runs, and those of ticks, that nobody wrote "
+    "to for `dagster.log_days` days. What happened in a run, and what it materialized, stays."
+)
+def remove_logs(context: dg.OpExecutionContext) -> None:
+    manager = context.instance.compute_log_manager
+    if not isinstance(manager, LocalComputeLogManager):
+        context.log.info("Logs are kept in %s, which has a retention of its own", type(manager).__name__)
+        return
+    removed = remove(manager, time.time() - load_settings().dagster.log_days * DAY_S)
+    context.add_output_metadata({"logs_removed": removed})
+
+
+def remove(manager: LocalComputeLogManager, before: float) -> int:
+    """Remove the logs that nobody wrote to since `before` (seconds of Unix time); how many there were."""
+    root = Path(manager.get_captured_local_path(("run", "compute_logs", "step"), "out")).parents[2]
+    written: dict[tuple[str, str, str], float] = defaultdict(float)
+    for path in root.glob("*/*/*"):
+        if path.suffix in SUFFIXES:
+            key = (path.parts[-3], path.parts[-2], path.stem)
+            written[key] = max(written[key], path.stat().st_mtime)
+    old = [key for key, last in written.items() if last < before]
+    for key in old:
+        manager.delete_logs(log_key=key)
+        folder = root / key[0] / key[1]
+        with suppress(OSError):  # others are in it
+            folder.rmdir()
+            folder.parent.rmdir()
+    return len(old)
+
+
+@dg.job(
+    description="Removes logs of runs and ticks that are older than the setting `dagster.log_days`. Launched "
+    "by the schedule `remove_old_logs_daily`.",
+    executor_def=dg.in_process_executor,
+    tags={"pulse/job": "remove_old_logs"},
+)
+def remove_old_logs() -> None:
+    remove_logs()
+
+
+remove_old_logs_daily = dg.ScheduleDefinition(
+    name="remove_old_logs_daily",
+    job=remove_old_logs,
+    cron_schedule="41 3 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every night (03:41 UTC): logs of runs and ticks that are beyond retention.",
+)
