@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from pathlib import Path
 
 import pytest
 
+from chaos.harm import page as pages
 from chaos.harm import people
 from chaos.harm.attack import Target
 from chaos.harm.attacks import ATTACKS
@@ -114,3 +116,16 @@ def test_a_bound_that_is_broken_is_found(changed: dict[str, object], found: str)
 def test_an_attacker_gets_what_is_clear(seen: dict[str, int], wrong: bool) -> None:
     (bomb,) = (each for each in ATTACKS if each.name == "8 MB of `[[],[],…]`")
     assert bool(bomb.wrong(seen)) == wrong
+
+
+def test_the_page_keeps_the_last_result_of_each_attack(tmp_path: Path) -> None:
+    file = tmp_path / "isolation.md"
+    other = RESULT.model_copy(update={"name": "another"})
+    pages.keep(file, [RESULT, other], ["another", "an attack"])
+    broken = RESULT.model_copy(update={"beside": span(61, collect=2)})
+    pages.keep(file, [broken], ["another", "an attack", "one that was never run"])
+    lines = [line for line in file.read_text().splitlines() if line.startswith("| an")]
+    assert [line.split(" | ")[0] for line in lines[:2]] == ["| another", "| an attack"]
+    assert "| 3 × 413 too-large | 10, 10, 1.0 × |" in lines[0]
+    assert "10, 61, 6.1 ×" in lines[1]
+    assert "the neighbour got 2 × collect, beside it; p99 of collect" in lines[1]

@@ -14,14 +14,14 @@ import pytest
 from fix_http import Api, Caller, sample, served
 
 from chaos.surroundings import with_settings
-from pulse_api.http import views
+from pulse_api.http import app, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.registry import keys, quotas
 from pulse_pipelines.registry.view import TenantView, load_view
-from pulse_resources.settings import load_settings
+from pulse_resources.settings import Settings, load_settings
 
 AT_ONCE = 60
 PREVIEW = "/v1/datasets/orders/preview"
@@ -204,3 +204,11 @@ def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) ->
         answer = caller.http.post(path, content=content, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
     assert len(read) < 1_000, "the server has closed long before"
+
+
+def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second of the event loop, and needs no key: it is there before the first request."""
+    with served() as fresh:
+        monkeypatch.setattr(app, "get_openapi", None)
+        assert httpx.get(f"{fresh.url}/openapi.json").status_code == 200
+        assert httpx.patch(f"{fresh.url}/v1/datasets").status_code == 405

@@ -19,7 +19,7 @@ What a tenant, or who has no key at all, can do to his neighbour: on {cores} cor
 `GET /readyz`. They are due at this rate whether or not those before them are answered, and each takes from
 the moment that it was due. He is measured for some time *quiet*, then as long *beside* the attack: p99 in
 milliseconds. Meanwhile his events are ingested: *settled* is the longest from received to settled, of batches
-that began in that time.
+whose first event came in that time, if any.
 
 **The attackers** ask from another address, in processes that use what the others leave of the processors: in
 reality they are on other machines. Each attack has a tenant and keys of its own.
@@ -81,7 +81,7 @@ def _page(kept: Sequence[Kept]) -> str:
         "# Isolation: the last attacks",
         "",
         introduction,
-        "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled "
+        "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled, s "
         "| memory | findings |",
         "|---|---|---|---|---|---|---|---|---|",
         *(_line(each.result) for each in kept),
@@ -101,7 +101,9 @@ def _page(kept: Sequence[Kept]) -> str:
 
 def _line(result: Result) -> str:
     kinds = (_figures(result, kind) for kind in ("collect", "preview", "readyz"))
-    settled = f"{result.quiet.settled_s:.0f}, {result.beside.settled_s:.0f} s"
+    settled = ", ".join(
+        f"{s.settled_s:.0f}" if s.settled_s else "none" for s in (result.quiet, result.beside)
+    )
     peak = f"api {result.peaks_mib.get('api', 0):,.0f}"
     found = "; ".join(result.findings()) or "none"
     cells = (result.name, result.key, answers(result.seen), *kinds, settled, f"{peak} MiB", found)
