@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.harm import memory, people
 from chaos.harm import page as pages
-from chaos.harm import people
 from chaos.harm.attack import Target
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, Span, attacker, measure
@@ -116,6 +116,22 @@ def test_a_bound_that_is_broken_is_found(changed: dict[str, object], found: str)
 def test_an_attacker_gets_what_is_clear(seen: dict[str, int], wrong: bool) -> None:
     (bomb,) = (each for each in ATTACKS if each.name == "8 MB of `[[],[],…]`")
     assert bool(bomb.wrong(seen)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("service", "command", "part"),
+    [
+        ("api", "python -m pulse_api.http.server", "api"),
+        ("api", "python -B -c from multiprocessing.forkserver import main", "api: workers"),
+        ("dagster-code", "python -B -c from multiprocessing.forkserver import main", "Dagster: runs"),
+        ("api", "python -m pulse_pipelines.stages.judge_workers 7", "judging workers"),
+        ("spark", "python -m pulse_pipelines.stages.judge_workers 7", "judging workers"),
+        ("spark", "python -m pulse_pipelines.spark_daemon pyspark.worker", "Spark: Python workers"),
+    ],
+)
+def test_memory_is_that_of_the_right_part(service: str, command: str, part: str) -> None:
+    assert memory.part(service, command) == part
+    assert part in memory.BOUNDS_MIB
 
 
 def test_the_page_keeps_the_last_result_of_each_attack(tmp_path: Path) -> None:

@@ -13,12 +13,19 @@ from pulse_resources.settings import load_settings
 PERIOD_S = 0.5
 MIB = 1024 * 1024
 WORKERS, JUDGES, RUNS = "Spark: Python workers", "judging workers", "Dagster: runs"
-PARTS = {"pyspark": WORKERS, "spark_daemon": WORKERS, "judge_workers": JUDGES, "multiprocessing": RUNS}
-"""By what stands in the command line of a service's child."""
-FORKED = (WORKERS, RUNS)
+DOOR = "api: workers"
+PARTS = {
+    ("", "judge_workers"): JUDGES,
+    ("spark", "pyspark"): WORKERS,
+    ("dagster-code", "multiprocessing"): RUNS,
+    ("api", "multiprocessing"): DOOR,
+}
+"""Of a service, or of any, by what stands in the command line of its child."""
+FORKED = (WORKERS, RUNS, DOOR)
 """Parts whose processes share most of what they have: it counts once, and is looked at now and then."""
 BOUNDS_MIB = {
     "api": 1_024,
+    DOOR: 2_048,
     JUDGES: 512,
     "kafka": 2_048,
     "spark": 4_096,
@@ -79,9 +86,13 @@ def _members() -> Iterator[tuple[int, str]]:
 
 def _part(pid: int, service: str) -> str:
     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    if Path(command.partition("\0")[0]).name == "java":
-        return service
-    return next((part for mark, part in PARTS.items() if mark in command), service)
+    return service if Path(command.partition("\0")[0]).name == "java" else part(service, command)
+
+
+def part(service: str, command: str) -> str:
+    """What a Python process of a service is a part of, by its command line."""
+    found = (p for (owner, mark), p in PARTS.items() if owner in ("", service) and mark in command)
+    return next(found, service)
 
 
 def _highest(pid: int) -> int:
