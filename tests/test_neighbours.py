@@ -231,6 +231,7 @@ def test_a_damaged_table_costs_no_neighbour_its_upkeep(stack: object) -> None:
             assert (told.about["dataset"], told.about["days"]) == ("orders", str(DAY))
             assert "merge" in told.summary
             assert told.fix.endswith(f"pulse backfill {harmed.tenant.slug} orders --from {DAY}")
+            failures.forget(standing.work)  # else it comes last, after a task that is of no day
             with dg.DagsterInstance.ephemeral() as instance:
                 only = {"give_tables_what_they_need": {"config": {"tenant": harmed.tenant.slug}}}
                 upkeep = defs().resolve_job_def("upkeep")
