@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from pulse_api.http import connections
+from pulse_api.http.middleware import Envelope
 from pulse_resources.local import ports
 
 PATIENCE_S = 20
@@ -37,7 +38,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 @contextmanager
 def serving(**given: object) -> Iterator[tuple[str, int]]:
     """The app with these settings; where it is."""
-    with served(app, **given) as api:
+    with served(Envelope(app, 2 * LARGE, log=False), **given) as api:
         address = httpx.URL(api.url)
         yield address.host, address.port or 0
 
@@ -109,6 +110,12 @@ def test_headers_without_an_end_are_refused(endless: bytes) -> None:
         assert problem(rest(connection)) == (431, "headers-too-large")
 
 
+def test_a_large_head_that_comes_at_once_is_refused() -> None:
+    with serving() as address, connect(address) as connection:
+        connection.sendall(HEAD + b"X-A: " + b"a" * 70_000 + b"\r\nContent-Length: 1\r\n\r\n1")
+        assert problem(rest(connection)) == (431, "headers-too-large")
+
+
 def sent_until_it_breaks(connection: socket.socket, piece: bytes) -> int:
     sent, deadline = 0, time.monotonic() + PATIENCE_S
     try:
@@ -171,6 +178,26 @@ def test_requests_that_wait_on_one_connection_are_few() -> None:
             received += connection.recv(65_536)
         connection.sendall(request * 5_000)
         assert rest(connection).count(b"HTTP/1.1 200") < 1_000
+
+
+def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REST_S", 0.5)
+    refused, taken = (
+        f"GET /{path} HTTP/1.1\r\nHost: pulse\r\n\r\n".encode() for path in ("refused", "taken")
+    )
+
+    def seconds(connection: socket.socket, request: bytes) -> float:
+        began = time.monotonic()
+        connection.sendall(request)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 401" if request is refused else b"HTTP/1.1 200")
+        return time.monotonic() - began
+
+    with serving() as address, connect(address) as connection:
+        took = [seconds(connection, refused) for _ in range(connections.MAX_REFUSED + 3)]
+        assert max(took[: connections.MAX_REFUSED + 1]) < 0.4 < min(took[connections.MAX_REFUSED + 1 :])
+        time.sleep(0.6)
+        assert seconds(connection, taken) < 0.4, "what is not refused ends it"
+        assert max(seconds(connection, refused) for _ in range(connections.MAX_REFUSED)) < 0.4
 
 
 def test_what_is_no_http_is_a_problem_document() -> None:

@@ -24,6 +24,11 @@ CLOSING_S = 5.0
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
 """Requests that wait on one connection for the answers before theirs."""
+REFUSED = frozenset({401, 403, 413, 429})
+MAX_REFUSED = 3
+"""Answers of those in a row: before its next request is read, a connection with more of them rests ..."""
+REST_S = 1.0
+"""... for as long as `Retry-After` says at least. A refusal costs as much as a small request."""
 _IPV6_PREFIX = 64
 """Bits of an IPv6 address that one customer has for himself."""
 
@@ -90,7 +95,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._most = 2 * self._limits.max_body_bytes + MAX_HEAD_BYTES
         """Bytes of one request with all of its framing, whether or not anybody reads them."""
         self._in_head, self._in_body = True, False
-        self._received = 0
+        self._received = self._refused = 0
+        self._answering: dict[str, Any] = {}
+        """State of the request that is being answered; `status` is what `middleware.Envelope` has seen."""
         self._deadline = self._stalled = math.inf
 
     @override
@@ -111,8 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         self._received += len(data)
         if self._in_head and self._received > MAX_HEAD_BYTES:
-            detail = f"the headers of a request may have {MAX_HEAD_BYTES:,} bytes"
-            self._refuse(ProblemError(431, "headers-too-large", detail))
+            self._refuse(_head_too_large())
         elif self._received > self._most:
             self._refuse(
                 ProblemError(413, "too-large", f"a body may have {self._limits.max_body_bytes:,} bytes")
@@ -120,7 +126,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        self._refuse(ProblemError(400, "malformed", "this is no HTTP request that can be read"))
+        if self._head_bytes() > MAX_HEAD_BYTES:
+            self._refuse(_head_too_large())
+        else:
+            self._refuse(ProblemError(400, "malformed", "this is no HTTP request that can be read"))
 
     @override
     def on_message_begin(self) -> None:
@@ -133,6 +142,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
+        if self._head_bytes() > MAX_HEAD_BYTES:  # it came at once
+            raise ValueError("too large a head")
         super().on_headers_complete()
         self._in_head, self._in_body = False, True
         self._deadline = self.loop.time() + self._limits.body_seconds
@@ -146,12 +157,29 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.pipeline and self.cycle.response_complete:
             self._deadline = self.loop.time() + self.timeout_keep_alive
 
+    def _head_bytes(self) -> int:
+        lines = self.headers or ()  # None before the first request
+        return len(self.url or b"") + sum(len(name) + len(value) for name, value in lines)
+
+    @override
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle.scope["state"]
+        super()._start_asgi_task(cycle, app)
+
     @override
     def on_response_complete(self) -> None:
-        last = not self.pipeline
+        last, status = not self.pipeline, self._answering.get("status")
         super().on_response_complete()
         if last and not self._in_head and not self._in_body:
             self._deadline = self.loop.time() + self.timeout_keep_alive
+        self._refused = self._refused + 1 if status in REFUSED else 0
+        if self._refused > MAX_REFUSED and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self.loop.call_later(REST_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     @override
     def pause_writing(self) -> None:
@@ -202,6 +230,12 @@ def _raw(problem: ProblemError) -> bytes:
     } | problem.headers
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + content
+
+
+def _head_too_large() -> ProblemError:
+    return ProblemError(
+        431, "headers-too-large", f"the headers of a request may have {MAX_HEAD_BYTES:,} bytes"
+    )
 
 
 def _busy(kind: str, detail: str) -> ProblemError:

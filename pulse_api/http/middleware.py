@@ -52,7 +52,7 @@ class Envelope:
         async def answered(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = state["status"] = message["status"]
                 message["headers"].append((b"x-request-id", request_id.encode()))
             await send(message)
 

@@ -21,7 +21,7 @@ from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
 from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
 from pulse_resources.settings import load_settings
 
-BREATH_SECONDS = 0.01
+BREATH_SECONDS = 0.002
 
 
 @dataclass
