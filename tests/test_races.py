@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fix_curated import Zone, visit
 from fix_ingest import Owner, event, ingest
 from pyiceberg.table import Table
 from test_backfill import balanced, move, rebuilt
@@ -16,6 +17,7 @@ from test_backfill import balanced, move, rebuilt
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, erasure, registry
 from pulse_pipelines.backfill import run as backfill_run
+from pulse_pipelines.curated import compute
 from pulse_pipelines.curated.pinned import Pinned, pin
 from pulse_pipelines.dead_letters import Filter, Outcome
 from pulse_pipelines.erasure import accounting
@@ -198,3 +200,34 @@ def test_a_table_that_is_erased_from_while_it_is_read(
         monkeypatch.setattr(iceberg, "load_table", load_table)
         assert read(owner) == expected, reader
         assert not due, reader
+
+
+def test_a_day_whose_snapshot_goes_while_it_is_computed_is_pinned_anew(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an erasure, here; a team's rollup must not say for ever that Spark found no snapshot."""
+    zone.write("by_kind", "SELECT kind, count(*) AS n FROM events GROUP BY kind")
+    zone.owner.send(
+        *(visit("2026-11-18T09:00:00", who=who, kind="view") for who in ("ann", "bob")),
+        visit("2026-11-19T09:00:00", who="bob", kind="buy"),
+    )
+    ingest(zone.owner)
+    pinned: list[Pinned] = []
+
+    def pin_and_erase(*arguments: Any) -> Pinned | None:
+        found = pin(*arguments)
+        if found and not pinned:
+            erasure.erase(zone.owner.tenant, "visits", "who=ann")
+        pinned.extend([found] if found else [])
+        return found
+
+    monkeypatch.setattr(compute, "pin", pin_and_erase)
+    assert not zone.curate().failures
+    assert len({each.snapshot_id for each in pinned}) == 2
+    assert zone.served("by_kind") == {
+        date(2026, 11, 18): [{"kind": "view", "n": 1}],
+        date(2026, 11, 19): [{"kind": "buy", "n": 1}],
+    }
+    assert zone.served("daily").keys() == {date(2026, 11, 18), date(2026, 11, 19)}
+    assert set(zone.state("by_kind", "error").values()) == {None}
+    assert not zone.due()

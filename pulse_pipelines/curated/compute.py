@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated.due import JOB, Due
-from pulse_pipelines.curated.pinned import Pinned, pin
+from pulse_pipelines.curated.pinned import Pinned, gone_on, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
 from pulse_pipelines.stages.aside import Aside
 from pulse_pipelines.stages.failures import Failed, Work
@@ -24,6 +24,9 @@ from pulse_resources.errors import Terminal, Transient, UserError
 
 DAYS_PER_STATEMENT = 64
 """More would spend longer on the plan than on the rows."""
+
+LOOKS = 5
+"""At tables that go on while they are read."""
 
 TASK = "rollups"
 """Failures of all rollups of a day are one."""
@@ -41,6 +44,16 @@ class Result:
     """Days that it cannot be computed for, however often."""
 
 
+@dataclass(frozen=True)
+class _Outdated:
+    """A day that could not be computed from what was pinned, since the table went on meanwhile."""
+
+    dataset_id: UUID
+    day: date
+    failure: Failed
+
+
+_Outcome = Result | Failed | _Outdated
 _Asked = tuple[Pinned, tuple[date, ...]]
 _Input = tuple[Pinned, tuple[date, ...], int]
 """Days of a dataset, and how often in a row they have failed."""
@@ -55,7 +68,25 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
     Raises:
         Transient: the object store does not answer.
     """
+    results: list[list[Result]] = []
     failures: list[Failed] = []
+    for look in range(1, LOOKS + 1):
+        found, failed, outdated = _look(spark, due)
+        results.extend(found)
+        failures.extend(failed if look < LOOKS else (*failed, *(each.failure for each in outdated)))
+        again = {(each.dataset_id, each.day) for each in outdated}
+        due = [d for d in due if (d.dataset.dataset_id, d.day) in again]
+        if not due:
+            break
+    return results, failures
+
+
+def _look(
+    spark: SparkSession, due: Sequence[Due]
+) -> tuple[list[list[Result]], list[Failed], list[_Outdated]]:
+    """As `compute`; last, what is to be pinned anew."""
+    failures: list[Failed] = []
+    outdated: list[_Outdated] = []
     wanted: dict[Rollup, list[_Input]] = defaultdict(list)
     for mine in _by_dataset(due):
         tenant, dataset = mine[0].tenant, mine[0].dataset
@@ -77,13 +108,16 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
             if isinstance(outcome, Failed):
                 failures.append(outcome)
                 continue
+            if isinstance(outcome, _Outdated):
+                outdated.append(outcome)
+                continue
             mine_so_far = results[outcome.pinned.dataset.dataset_id]
             before = mine_so_far.get(outcome.rollup, Result(outcome.pinned, outcome.rollup))
             rows, errors = {**before.rows, **outcome.rows}, {**before.errors, **outcome.errors}
             mine_so_far[outcome.rollup] = replace(before, rows=rows, errors=errors)
     except _SparkEndedError as ended:
         failures.extend(ended.suspects)
-    return [list(found.values()) for found in results.values()], failures
+    return [list(found.values()) for found in results.values()], failures, outdated
 
 
 class _SparkEndedError(Exception):
@@ -99,7 +133,7 @@ def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
     yield from ((pinned, (d.day,), d.failures) for d in due if d.failures)
 
 
-def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[Result | Failed]:
+def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[_Outcome]:
     """Those of all rollups; last, one by one, of what has failed before, which may end Spark again."""
     pause = Aside()
     for rollup, inputs in wanted.items():
@@ -118,7 +152,7 @@ def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
 
 def _of_rollup(
     spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input], pause: Aside
-) -> Iterator[Result | Failed]:
+) -> Iterator[_Outcome]:
     if rollup.problem:
         for pinned, days, _ in inputs:
             problem = UserError(f"{rollup.source}: {rollup.problem}")
@@ -149,7 +183,7 @@ def _chunks(inputs: Sequence[_Asked]) -> Iterator[list[_Asked]]:
     yield chunk
 
 
-def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> Iterator[Result | Failed]:
+def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> Iterator[_Outcome]:
     parts = [_part(number, pinned, days) for number, (pinned, days) in enumerate(chunk)]
     try:
         rows = _ask(spark, rollup, parts)
@@ -164,6 +198,9 @@ def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> I
             apart = [(pinned, (day,)) for pinned, day in single]
             for alone in [chunk[:1], chunk[1:]] if len(chunk) > 1 else [[one] for one in apart]:
                 yield from _of_chunk(spark, rollup, alone)
+        elif gone_on(pinned := single[0][0]):
+            day = single[0][1]
+            yield _Outdated(pinned.dataset.dataset_id, day, _failed(rollup, pinned, day, error))
         else:
             yield _at_fault(rollup, *single[0], error)
         return

@@ -10,7 +10,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.stages import datasets
 from pulse_resources import iceberg, postgres, readable
-from pulse_resources.errors import NotFound
+from pulse_resources.errors import NotFound, PulseError
 
 NEVER = datetime.fromtimestamp(0, UTC)
 """The last change of a day in which nothing ever landed."""
@@ -39,6 +39,22 @@ def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None
         return readable.as_it_is(partial(_pin, tenant), look(), look, lambda seen: seen.location)
     except NotFound:
         return None
+
+
+def gone_on(pinned: Pinned) -> bool:
+    """Whether what was pinned is no part of the table any more: an erasure, or expiry, came in between."""
+    look = partial(_look, pinned.tenant, pinned.dataset.dataset_id, ())
+
+    def keeps(seen: _Seen) -> bool:
+        table = iceberg.load_table((pinned.tenant.namespace, seen.dataset.slug), seen.location)
+        return pinned.snapshot_id is None or table.snapshot_by_id(pinned.snapshot_id) is not None
+
+    try:
+        return not readable.as_it_is(keeps, look(), look, lambda seen: seen.location)
+    except NotFound:
+        return True
+    except (PulseError, OSError):  # then that is what was wrong before, too
+        return False
 
 
 @dataclass(frozen=True)
