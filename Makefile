@@ -33,7 +33,7 @@ status: setup ## Show what runs, where, and how much memory it takes
 
 # Much of a test is waiting: two files at a time, each beside a stack of its own; the one that starts Dagster is last.
 test: lint chromium ## Check style and types, then run the tests against real services
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
@@ -42,7 +42,7 @@ chromium: ## Install the browser that one test uses the Dagster UI with, where t
 		|| echo "There is no Chromium: the test of the UI will be skipped"
 
 test-fast: setup ## Only the tests that start no services
-	$(BIN)/pytest -m "not stack" $(ARGS)
+	$(BIN)/pytest --numprocesses 2 -m "not stack and not slow" $(ARGS)
 
 test-slow: setup ## The tests that `make test` leaves out for their time: more kills of the same kind
 	$(BIN)/pytest -m slow $(ARGS)
@@ -76,7 +76,8 @@ lock: ## Resolve requirements.lock anew from pyproject.toml
 
 clean: ## Stop the stack and DELETE its data, the caches and .venv (downloads stay in ~/.cache/pulse)
 	@if [ -x $(BIN)/pulse ]; then $(BIN)/pulse down; fi
-	@if [ -L "$(PULSE_HOME)/postgres" ]; then rm -rf "$$(readlink -f "$(PULSE_HOME)/postgres")"; fi
+	@for each in postgres kafka minio; do \
+		if [ -L "$(PULSE_HOME)/$$each" ]; then rm -rf "$$(readlink -f "$(PULSE_HOME)/$$each")"; fi; done
 	@rm -rf "$(PULSE_HOME)" .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -26,7 +26,7 @@ from benchmarks.sampling import repeated
 from chaos.surroundings import PULSE, forget_connections, pulse
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import spark
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.status import status

@@ -15,12 +15,13 @@ from benchmarks import load
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import duck
-from pulse_pipelines.lake.preview import limits, preview
-from pulse_pipelines.lake.snapshots import snapshots
-from pulse_pipelines.stages import columns, conform, files, land
-from pulse_pipelines.stages.handles import StagedTable
-from pulse_resources import iceberg, postgres
+from pulse_pipelines.ingest import land
+from pulse_pipelines.ingest.results import StagedTable
+from pulse_pipelines.query import duckdb_pool
+from pulse_pipelines.query.preview import limits, preview
+from pulse_pipelines.query.snapshots import snapshots
+from pulse_pipelines.tables import arrow_columns, batch_files, parquet_files
+from pulse_resources import iceberg, object_store, postgres
 
 DAYS = 30
 COMMITS_A_DAY = 4
@@ -51,7 +52,7 @@ def build(rows: int) -> Tenant:
 
 def typed_rows(dataset: Dataset, offsets: npt.NDArray[Any], times: npt.NDArray[Any]) -> pa.Table:
     count = len(offsets)
-    at = pa.array(times + int(FIRST_DAY.timestamp() * 1_000_000)).cast(columns.TIMESTAMP)
+    at = pa.array(times + int(FIRST_DAY.timestamp() * 1_000_000)).cast(arrow_columns.TIMESTAMP)
     values: dict[str, Any] = {
         "id": [str(uuid.uuid4()) for _ in range(count)],
         "tenant_id": [str(dataset.tenant_id)] * count,
@@ -72,18 +73,20 @@ def typed_rows(dataset: Dataset, offsets: npt.NDArray[Any], times: npt.NDArray[A
         "seats": offsets % 500,
         "_extra": [None] * count,
     }
-    schema = columns.arrow_schema(dataset.table_schema)
+    schema = arrow_columns.arrow_schema(dataset.table_schema)
     return pa.table([pa.array(values[field.name], field.type) for field in schema], schema=schema)
 
 
 def _staged(tenant: Tenant, dataset: Dataset, rows: pa.Table, location: str) -> StagedTable:
     name = (tenant.namespace, dataset.slug)
     where = iceberg.load_table(name, location).location()
-    of_row, written = conform.days(rows), []
+    of_row, written = batch_files.days(rows), []
     for day in pc.unique(of_row).to_pylist():
-        path = f"{where}/data/timestamp_day={day}/{files.token()}.parquet"
-        file, content = files.encode(dataset, day, path, rows.filter(pc.equal(of_row, pa.scalar(day))))
-        files.put(path, content)
+        path = f"{where}/data/timestamp_day={day}/{parquet_files.token()}.parquet"
+        file, content = parquet_files.encode(
+            dataset, day, path, rows.filter(pc.equal(of_row, pa.scalar(day)))
+        )
+        object_store.put(path, content)
         written.append(file)
     table = StagedTable(
         tenant_id=tenant.tenant_id,
@@ -110,7 +113,7 @@ def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, flo
         "newest 100 rows of an earlier snapshot": (100, {"snapshot_id": earlier.snapshot_id}),
         "newest 10,000 rows": (10_000, {}),
     }
-    duck.warm(limits())
+    duckdb_pool.warm(limits())
     for what, (limit, how) in asked.items():
         spent = []
         for _ in range(times + _WARM_UP):

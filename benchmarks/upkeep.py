@@ -14,14 +14,16 @@ from benchmarks import load
 from benchmarks.preview import typed_rows
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.upkeep import state
-from pulse_pipelines.lake.upkeep.history import Done
-from pulse_pipelines.lake.upkeep.needs import Need, Task, needs
-from pulse_pipelines.lake.upkeep.run import run
+from pulse_pipelines.ingest import land, settle
+from pulse_pipelines.ingest.results import DayLanding, StagedTable
+from pulse_pipelines.maintenance import state
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.maintenance.policy import Need, Task, needs
+from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.registry import CurrentTable
-from pulse_pipelines.stages import files, land, settle
-from pulse_pipelines.stages.handles import CandidateFile, DayLanding, StagedTable
-from pulse_resources import iceberg, postgres
+from pulse_pipelines.tables import ledger, parquet_files
+from pulse_pipelines.tables.written_files import CandidateFile
+from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.settings import load_settings
 
 DAY = date(2026, 11, 1)
@@ -67,7 +69,7 @@ class Committer:
         offsets = np.arange(rows)
         times = (offsets * 7_919 % rows * (86_400_000_000 // rows)).astype(np.int64)
         table = typed_rows(current.dataset, offsets, times)
-        return cls(tenant, current, *files.encode(current.dataset, DAY, "", table))
+        return cls(tenant, current, *parquet_files.encode(current.dataset, DAY, "", table))
 
     def commit(self) -> float:
         """One commit; returns the seconds from staging it to the end of its transaction."""
@@ -75,8 +77,10 @@ class Committer:
         dataset, name = self.current.dataset, (self.tenant.namespace, load.DATASET)
         batch = f"bench{self.tenant.tenant_id.hex[:12]}{self.count}"
         folder = self.current.metadata_location.rpartition("/metadata/")[0]
-        file = replace(self.file, path=f"{folder}/data/timestamp_day={DAY}/{batch}-1-{files.token()}.parquet")
-        files.put(file.path, self.content)
+        file = replace(
+            self.file, path=f"{folder}/data/timestamp_day={DAY}/{batch}-1-{parquet_files.token()}.parquet"
+        )
+        object_store.put(file.path, self.content)
         began = time.perf_counter()
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             before = iceberg.current_location(connection, name)
@@ -94,7 +98,7 @@ class Committer:
         staged = land.stage(table, batch)
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             assert iceberg.swap(connection, name, staged.old_location, staged.new_location)
-            connection.cursor().executemany(settle.LANDING, list(settle.landings(batch, [staged])))
+            ledger.land(connection, settle.landings(batch, [staged]))
         return time.perf_counter() - began
 
 
@@ -148,7 +152,7 @@ def compaction(spark: SparkSession, count: int, rows: int) -> Iterator[tuple[str
 
 def decisions(tenants: int, landings: int) -> Iterator[tuple[str, float]]:
     """What it costs to ask what the tables of many tenants need, by the sensor and by the schedule."""
-    mark = files.token()
+    mark = parquet_files.token()
     values = {"mark": mark, "like": f"many{mark}%", "count": tenants, "landings": landings}
     settings = load_settings().postgres
     with psycopg.connect(settings.superuser_url(settings.database), autocommit=True) as connection:

@@ -19,8 +19,8 @@ from chaos.load import SCHEMAS
 from chaos.waiting import wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import attempts, dead_letter
-from pulse_pipelines.stages.attempts import OpenBatch
+from pulse_pipelines.ingest import attempts, dead_letter
+from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_resources import kafka
 from pulse_resources.faults import VARIABLE
 from pulse_resources.settings import load_settings

@@ -10,9 +10,9 @@ import dagster as dg
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import run_config
-from pulse_pipelines.defs.spark import pyspark
+from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.batch import plan
-from pulse_pipelines.stages import plan as planning
+from pulse_pipelines.ingest import plan as planning
 
 EVERYTHING = 1_000_000
 
@@ -29,10 +29,7 @@ def attempt(
     batch: str, number: int, *, raise_on_error: bool, log_level: str = "DEBUG"
 ) -> dg.ExecuteInProcessResult:
     """One attempt, here."""
-    resources = {
-        "attempt": BatchAttempt.configure_at_launch(),
-        "pyspark": pyspark,
-    }
+    resources = services() | {"attempt": BatchAttempt.configure_at_launch()}
     job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
     with dg.DagsterInstance.ephemeral() as instance:
         return job.execute_in_process(

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "orders": {

@@ -18,7 +18,7 @@ from chaos.load import SCHEMAS
 from chaos.sent import Position, Sent, messages
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import duck
+from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import PulseError
 
@@ -146,8 +146,8 @@ def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterat
     """DuckDB and Spark see the rows that PyIceberg sees."""
     for slug, table in lake.tables.items():
         expected = _seen(lake.rows[slug])
-        with duck.connect() as connection:
-            query = f"SELECT _kafka_partition, _offset, id FROM {duck.SCAN}"
+        with duckdb_pool.connect() as connection:
+            query = f"SELECT _kafka_partition, _offset, id FROM {duckdb_pool.SCAN}"
             found = connection.execute(query, [table.metadata_location]).to_arrow_table()
         yield f"{slug}: DuckDB differs from PyIceberg", _difference(_seen(found), expected)
         if spark:

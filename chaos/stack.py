@@ -17,7 +17,7 @@ from chaos import proxy
 from chaos.clock import Clock
 from chaos.proxy import Proxy
 from chaos.surroundings import forget_connections, pulse
-from pulse_resources.local import processes, state
+from pulse_resources.local import accounts, processes, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 
@@ -184,5 +184,5 @@ def _remove(home: Path) -> None:
     for path in reversed(paths.values()):
         if path.is_mount():
             subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S607
-    shutil.rmtree(paths["postgres"], ignore_errors=True)
-    shutil.rmtree(home, ignore_errors=True)
+    for folder in (*accounts.elsewhere(home / "main"), *accounts.elsewhere(home / "storage"), home):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -12,8 +12,8 @@ from chaos.load import BAD, Load
 from chaos.sent import Collected, Sent
 from chaos.waiting import wait
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.ingest import attempts
 from pulse_pipelines.registry import keys
-from pulse_pipelines.stages import attempts
 from pulse_resources import kafka, postgres
 from pulse_resources.local import api as local_api
 from pulse_resources.settings import load_settings

@@ -1,1 +1,1 @@
-"""The front doors: the `pulse` command line (and, later, HTTP)."""
+"""The front doors: the HTTP API, the `pulse` command line, a Python client, and the demo."""

@@ -9,18 +9,18 @@ from pulse_pipelines.defs.curated.assets import curated_assets
 from pulse_pipelines.defs.curated.job import curate
 from pulse_pipelines.defs.curated.sensor import curated_due
 from pulse_pipelines.defs.datasets.assets import dataset_assets
-from pulse_pipelines.defs.datasets.by_hand import backfills_by_hand
 from pulse_pipelines.defs.datasets.checks import dataset_checks
+from pulse_pipelines.defs.datasets.cli_backfills import cli_backfill_events
 from pulse_pipelines.defs.datasets.lake_check import check_lake, check_lake_hourly
 from pulse_pipelines.defs.datasets.sensor import LOADED, registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
-from pulse_pipelines.defs.log_retention import remove_old_logs, remove_old_logs_daily
-from pulse_pipelines.defs.spark import pyspark
-from pulse_pipelines.defs.upkeep.job import upkeep
-from pulse_pipelines.defs.upkeep.triggers import upkeep_daily, upkeep_needed
+from pulse_pipelines.defs.maintenance.job import upkeep
+from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
+from pulse_pipelines.defs.resources import services
+from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
 
 @dg.definitions
@@ -36,18 +36,18 @@ def defs() -> dg.Definitions:
             ingest_lag,
             dead_letter_sweep,
             registry_changes,
-            backfills_by_hand,
+            cli_backfill_events,
             alert_watch,
             upkeep_needed,
             curated_due,
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run
-        resources={
+        resources=services()
+        | {
             # Ops hand over small values within one process. On a disk, bounds of columns would outlive an
             # erasure.
             "io_manager": dg.mem_io_manager,
             "attempt": BatchAttempt.configure_at_launch(),
-            "pyspark": pyspark,
         },
     )

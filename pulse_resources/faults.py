@@ -4,23 +4,27 @@
     PULSE_FAIL_POINT=settle.before_swap@3     dies there when it comes by for the third time
     PULSE_FAIL_POINT=stop:after.land          stops there by SIGSTOP, as a long pause would
 
-What a run is told goes with its Spark tasks: at a point that is reached in one, both processes die.
+What a run is told goes with its Spark tasks: at a point that is reached in one, both processes die. A test
+may also have its own process do something there (`at`): what another one might do just then.
 """
 
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 VARIABLE = "PULSE_FAIL_POINT"
 RUN = "PULSE_FAIL_RUN"
 _passed: Counter[str] = Counter()
+_acts: dict[str, Callable[[], object]] = {}
 
 
 def fail_point(name: str) -> None:
-    """Die or stop here when a test asks for it; otherwise nothing."""
+    """Die, stop or act here when a test asks for it; otherwise nothing."""
+    if act := _acts.get(name):
+        act()
     told = os.environ.get(VARIABLE)
     if told is None:
         return
@@ -54,3 +58,13 @@ def as_told(order: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in order:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def at(point: str, act: Callable[[], object]) -> Iterator[None]:
+    """Have this process call `act` whenever it reaches a point while the block runs."""
+    _acts[point] = act
+    try:
+        yield
+    finally:
+        del _acts[point]

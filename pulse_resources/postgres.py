@@ -17,12 +17,13 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
+from pulse_resources import locks
+from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
 
 Connection = psycopg.Connection[TupleRow]
 MIGRATIONS = Path(__file__).parent / "migrations"
-MIGRATING = "SELECT pg_advisory_lock(hashtextextended('migrations', 0))"
 
 
 @cache
@@ -112,9 +113,9 @@ def migrate(settings: Settings) -> None:
     url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
     backend = get_backend(url)
     try:
-        # This lock ends with its session; yoyo's own stays behind when its process is killed.
-        with psycopg.connect(settings.postgres.url("pulse_owner"), autocommit=True) as session:
-            session.execute(MIGRATING)
+        # This lock ends with the process; yoyo's own stays behind when its process is killed.
+        with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
+            locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
             backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
     finally:
         backend.connection.close()

@@ -3,6 +3,7 @@
 import os
 import re
 from typing import Any, Literal
+from urllib.parse import quote
 
 from pydantic import BaseModel, Field, SecretStr
 
@@ -17,10 +18,14 @@ class PostgresSettings(BaseModel):
     superuser: str = "postgres"
     superuser_password: SecretStr = SecretStr("")
     role_passwords: dict[Role, SecretStr] = Field(default_factory=dict)
+    require_auth: str = "!password"
+    """Ways in which clients let a server ask who they are, as libpq's `require_auth`: whoever answers at the
+    port while Postgres is away must not be told a password."""
 
     def _url(self, user: str, password: SecretStr | None, database: str) -> str:
         secret = f":{password.get_secret_value()}" if password else ""
-        return f"postgresql://{user}{secret}@{self.host}:{self.port}/{database}"
+        asked = f"?require_auth={quote(self.require_auth)}" if self.require_auth else ""
+        return f"postgresql://{user}{secret}@{self.host}:{self.port}/{database}{asked}"
 
     def url(self, role: Role) -> str:
         """Connection URL of `role` on Pulse's database; holds a secret, never log it."""

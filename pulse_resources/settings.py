@@ -4,9 +4,11 @@ Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TO
 PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
+import difflib
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from pulse_resources.door_settings import ApiSettings, DagsterSettings
+from pulse_resources.api_settings import ApiSettings, DagsterSettings
 from pulse_resources.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
@@ -248,3 +250,18 @@ class Settings(BaseSettings):
 def load_settings() -> Settings:
     """The settings of this process, read once (`load_settings.cache_clear()` reads them again)."""
     return Settings()
+
+
+def misspelt() -> Iterator[tuple[str, str | None]]:
+    """Environment variables that look like settings and are none, each with the one that may be meant."""
+    known = {
+        f"PULSE_{name}__{field}".upper()
+        for name, section in Settings.model_fields.items()
+        if section.annotation is not None
+        for field in section.annotation.model_fields
+    }
+    for variable in sorted(os.environ):
+        name = variable.upper()
+        of_a_setting = "__".join(name.split("__")[:2]) in known  # what follows is a part of its value
+        if name.startswith("PULSE_") and "__" in name and not of_a_setting:
+            yield variable, next(iter(difflib.get_close_matches(name, known, 1)), None)

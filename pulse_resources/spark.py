@@ -2,7 +2,7 @@
 
 import atexit
 import os
-import pickle
+import pkgutil
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulse_resources import faults
+from pulse_resources import faults, frames
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 CONNECT_S = 10.0
-HANDLES = "handle binary"
 Task = TypeVar("Task")
+Given = TypeVar("Given")
 
 
 @contextmanager
@@ -38,29 +40,45 @@ def session() -> Iterator[SparkSession]:
         raise Transient(f"Spark does not answer: {error}", remote=spark.place) from error
     own = re.sub(r";?session_id=[^;]*", "", spark.remote)
     opened = SparkSession.builder.remote(own).create()
-    atexit.unregister(opened.client._cleanup_ml_cache)
+    leave_at_once(opened)
     try:
         yield opened
     finally:
         opened.stop()
 
 
+def leave_at_once(spark: SparkSession) -> None:
+    """Leave out the client's clean-up, for which a process would wait minutes while the server is away."""
+    atexit.unregister(spark.client._cleanup_ml_cache)
+
+
+def plan(frame: DataFrame) -> str:
+    """What Spark is going to do for a frame, as text: every plan from the parsed to the physical one."""
+    text: str = frame._explain_string(extended=True)
+    return text
+
+
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Iterator[bytes]]
-) -> list[bytes]:
-    """Run `work` once per task on Spark's executors and collect the small handles it yields.
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    work: Callable[[Task], Iterable[Given]],
+    gives: Sequence[type[Given]],
+) -> list[Given]:
+    """Run `work` once per task on Spark's executors and collect the small values that it yields.
 
     Args:
         spark: a Spark Connect session.
-        tasks: one picklable description per task; each becomes one Spark partition.
-        work: an importable function (executors import it by name).
+        tasks: of one dataclass, which a frame can hold; each becomes one Spark partition.
+        work: a function at the top of its module, which executors import by name.
+        gives: the dataclasses that it yields values of.
     """
     if not tasks:
         return []
-    # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
-    atexit.unregister(spark.client._cleanup_ml_cache)
-    told = faults.told()
-    packed = pickle.dumps((work, tasks))  # unpacked below: what it imports needs a folder to stand in
+    leave_at_once(spark)
+    told, kind = faults.told(), type(tasks[0])
+    given = frames.frame(tasks, [kind])
+    schema, packed = given.schema, given.serialize().to_pybytes()
+    names = [_name(each) for each in (work, kind, *gives)]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -69,12 +87,18 @@ def run_tasks(
             # An executor deletes a session's folder after half an hour without a task, and goes on to
             # fork workers in it.
             os.chdir("/")
-        work, tasks = pickle.loads(packed)  # noqa: S301 - written above
+        work, kind, *gives = (pkgutil.resolve_name(name) for name in names)
+        tasks = pa.ipc.read_record_batch(packed, schema)
         for batch in batches:
             for index in batch.column(0).to_pylist():
+                (task,) = frames.values(tasks.slice(index, 1), [kind])
                 with faults.as_told(told):
-                    handles = pa.array(list(work(tasks[index])), pa.binary())
-                yield pa.record_batch([handles], names=["handle"])
+                    yield frames.frame(work(task), gives)
 
-    frame: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, HANDLES)
-    return [bytes(value) for value in frame.toArrow().column("handle").to_pylist()]
+    of_spark = from_arrow_schema(frames.schema(gives))
+    found: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, of_spark)
+    return frames.values(found.toArrow(), gives)
+
+
+def _name(importable: Any) -> str:
+    return f"{importable.__module__}:{importable.__qualname__}"

@@ -3,9 +3,22 @@
 from importlib.metadata import version
 
 import pytest
+from hypothesis import settings
 
-pytest_plugins = ["fix_stack", "fix_ingest", "fix_http", "fix_curated", "fix_browser"]
+settings.register_profile("pulse", deadline=None)  # no test asserts how long something takes
+settings.load_profile("pulse")
 
+pytest_plugins = [
+    "support.stack",
+    "support.faults",
+    "support.ingest",
+    "support.http",
+    "support.curated",
+    "support.browser",
+]
+
+STARTING = frozenset({"stack", "home", "layout", "room"})
+"""Fixtures that start services."""
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
 
 
@@ -16,6 +29,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs services (`make test-fast` leaves it out), and run the whole stack last."""
     for item in items:
-        if {"stack", "home"} & set(getattr(item, "fixturenames", ())):
+        if STARTING & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.stack)
     items.sort(key=lambda item: item.path.name == "test_live.py")

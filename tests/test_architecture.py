@@ -22,52 +22,41 @@ ENTRY_POINTS = {"defs", "main", "run", "service", "services"}
 """What a module is there for: its own docstring says it."""
 
 P = "pulse_pipelines."
+ROOMS = (
+    "domain",
+    "tables",
+    "validation",
+    "registry",
+    "ingest",
+    "dead_letters",
+    "backfill",
+    "curated",
+    "query",
+    "maintenance",
+    "erasure",
+    "monitoring",
+    "runtime",
+    "defs",
+)
+"""Of `pulse_pipelines`: each imports only from those before it."""
 MAY_IMPORT = {
     # Part of the code: the parts of Pulse that it may import, itself included. The longest name wins.
     "pulse_resources": {"pulse_resources"},
+    **{
+        P + room: {*(P + before for before in ROOMS[: number + 1]), "pulse_resources"}
+        for number, room in enumerate(ROOMS)
+    },
     P + "domain": {P + "domain", "pulse_resources.errors"},
-    P + "stages": {P + "stages", P + "domain", "pulse_resources"},
-    P + "registry": {P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "dead_letters": {P + "dead_letters", P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "backfill": {P + "backfill", P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "curated": {P + "curated", P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "erasure": {
-        *(P + part for part in ("erasure", "curated", "lake", "registry", "domain", "stages")),
-        "pulse_resources",
-    },
-    P + "lake": {P + "lake", P + "registry", P + "domain", P + "stages", "pulse_resources"},
-    P + "defs": {
-        P + "defs",
-        P + "backfill",
-        P + "curated",
-        P + "lake",
-        P + "registry",
-        P + "domain",
-        P + "stages",
-        "pulse_resources",
-    },
-    P + "spark_daemon": {P + "backfill", P + "stages"},
-    P + "definitions": {P + "defs", P + "curated", P + "registry", "pulse_resources"},
+    P + "runtime": {P + "runtime", P + "ingest", P + "backfill", P + "tables", "pulse_resources"},
+    P + "definitions": {P + "defs", P + "curated", P + "registry", P + "runtime", "pulse_resources"},
     "pulse_pipelines": set(),
-    "pulse_api": {
-        *("pulse_api", "pulse_resources"),
-        *(
-            P + part
-            for part in (
-                "registry",
-                "stages",
-                "domain",
-                "lake",
-                "dead_letters",
-                "backfill",
-                "curated",
-                "erasure",
-            )
-        ),
-    },
+    "pulse_api": {"pulse_api", "pulse_resources", *(P + room for room in ROOMS[:-2])},
 }
+LOCAL = "pulse_resources.local"
+STARTS_SERVICES = ("pulse_resources.local", "pulse_api.cli", "pulse_api.demo")
+"""Who may import the embedded stack, besides `chaos` and `benchmarks`."""
 VALIDATORS = {"jsonschema_rs", "orjson"}
-KNOWS_DAGSTER = (P + "defs", P + "definitions")
+KNOWS_DAGSTER = (P + "defs", P + "runtime", P + "definitions")
 
 
 def within(name: str, part: str) -> bool:
@@ -94,7 +83,7 @@ def imports(module: str) -> set[str]:
 
 def test_every_module_is_found() -> None:
     assert {part_of(module) for module in MODULES} == set(MAY_IMPORT)
-    assert "pulse_pipelines.stages.land" in imports("pulse_pipelines.stages.settle"), "from package import"
+    assert "pulse_pipelines.ingest.land" in imports("pulse_pipelines.ingest.settle"), "from package import"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -103,6 +92,11 @@ def test_a_module_imports_only_what_its_place_allows(module: str) -> None:
     ours = {name for name in imports(module) if name.split(".")[0] in PACKAGES}
     wrong = {name for name in ours if not any(within(name, part) for part in allowed)}
     assert not wrong, f"{module} may import {sorted(allowed) or 'nothing of Pulse'}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if not any(within(m, p) for p in STARTS_SERVICES)])
+def test_the_embedded_stack_is_only_for_the_command_line(module: str) -> None:
+    assert not [name for name in imports(module) if within(name, LOCAL)]
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if within(m, P + "domain")])

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from fix_far import ANY_TIME
-from fix_ingest import Owner, ingest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY
 from pyiceberg.table import FileScanTask, Table
 from pyspark.sql.connect.session import SparkSession
+from support.far import ANY_TIME
+from support.ingest import Owner, ingest
+from support.lake import outside_catalog
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.domain.schema import PHYSICAL
-from pulse_pipelines.lake import duck
+from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, object_store
 from pulse_resources.settings import Settings, load_settings
 
@@ -116,22 +116,6 @@ def landed(stack: Settings) -> Iterator[Landed]:
         catalog.engine.dispose()
 
 
-def outside_catalog(settings: Settings) -> SqlCatalog:
-    """The catalog as any PyIceberg program opens it, with the operators' role and nothing of Pulse."""
-    url = settings.postgres.url("pulse_catalog").replace("postgresql:", "postgresql+psycopg:")
-    return SqlCatalog(
-        iceberg.CATALOG,
-        **{
-            "uri": f"{url}?options=-csearch_path%3Diceberg_catalog",
-            "init_catalog_tables": "false",
-            "s3.endpoint": settings.object_store.endpoint,
-            "s3.region": settings.object_store.region,
-            "s3.access-key-id": settings.object_store.access_key,
-            "s3.secret-access-key": settings.object_store.secret_key.get_secret_value(),
-        },
-    )
-
-
 def by_spark(landed: Landed) -> pa.Table:
     spark = SparkSession.builder.remote(load_settings().spark.remote).getOrCreate()
     return spark.sql(f"SELECT * FROM {_name(landed)}").toArrow()
@@ -143,8 +127,8 @@ def _name(landed: Landed) -> str:
 
 def by_duckdb(landed: Landed) -> pa.Table:
     location = registry.current_table(landed.owner.tenant, "orders").metadata_location
-    with duck.connect() as connection:
-        return connection.execute(f"SELECT * FROM {duck.SCAN}", [location]).to_arrow_table()
+    with duckdb_pool.connect() as connection:
+        return connection.execute(f"SELECT * FROM {duckdb_pool.SCAN}", [location]).to_arrow_table()
 
 
 def by_pyiceberg(landed: Landed) -> pa.Table:
@@ -225,8 +209,8 @@ def test_engines_find_a_days_rows_by_its_timestamps(landed: Landed, day: date) -
     query = f"SELECT id FROM {_name(landed)} WHERE to_date(timestamp) = DATE '{day}'"
     assert sorted(spark.sql(query).toArrow().column("id").to_pylist()) == expected
     location = registry.current_table(landed.owner.tenant, "orders").metadata_location
-    with duck.connect() as connection:
-        query = f"SELECT id FROM {duck.SCAN} WHERE timestamp::date = ? ORDER BY id"
+    with duckdb_pool.connect() as connection:
+        query = f"SELECT id FROM {duckdb_pool.SCAN} WHERE timestamp::date = ? ORDER BY id"
         assert [row[0] for row in connection.execute(query, [location, day]).fetchall()] == expected
     scan = landed.table.scan(row_filter=_within(day))
     assert sorted(scan.to_arrow().column("id").to_pylist()) == expected

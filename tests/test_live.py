@@ -13,19 +13,19 @@ from urllib.parse import urlencode
 
 import psycopg
 import pytest
-from fix_browser import Picture
-from fix_ingest import Owner, event, make_owner
-from fix_lake import DAY
-from fix_stack import stop
 from playwright.sync_api import Page, expect
+from support.browser import Picture
+from support.ingest import Owner, event, make_owner
+from support.lake import DAY
+from support.stack import stop
 
 from chaos.surroundings import forget_connections, pulse
 from pulse_api.demo import source
 from pulse_pipelines import registry
 from pulse_pipelines.curated.summary import summary
-from pulse_pipelines.lake import duck
-from pulse_pipelines.lake.reconcile import reconcile_tenant
-from pulse_pipelines.stages import attempts
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.query import duckdb_pool
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
 from pulse_resources.local import dagster
@@ -215,8 +215,10 @@ def largest_day(slug: str) -> tuple[str, str]:
 
 def rows_of(tenant: str, slug: str, day: str) -> list[dict[str, object]]:
     location = registry.current_table(registry.find_tenant(tenant), slug).metadata_location
-    query = f"SELECT * FROM {duck.SCAN} WHERE timestamp::date::text = ? ORDER BY _kafka_partition, _offset"
-    with duck.connect() as connection:
+    query = (
+        f"SELECT * FROM {duckdb_pool.SCAN} WHERE timestamp::date::text = ? ORDER BY _kafka_partition, _offset"
+    )
+    with duckdb_pool.connect() as connection:
         return connection.execute(query, [location, day]).to_arrow_table().to_pylist()
 
 
@@ -245,7 +247,7 @@ def run_pid(batch: str) -> int:
     with psycopg.connect(url) as connection:
         (port,) = connection.execute(
             "SELECT client_port FROM pg_stat_activity WHERE application_name = %s",
-            [f"pulse-lease-{batch}"],
+            [f"pulse-batch/{batch}"],
         ).fetchone()
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     (inode,) = (s[9] for s in sockets if int(s[1].split(":")[1], 16) == port and s[3] == "01")

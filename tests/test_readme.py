@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fix_ingest import Owner, ingest
 from pydantic import BaseModel
+from support.ingest import Owner, ingest
 from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
-from pulse_pipelines.lake.preview import preview
+from pulse_pipelines.query.preview import preview
 from pulse_resources.settings import Settings
 
 ROOT = Path(__file__).parent.parent

@@ -56,7 +56,7 @@ def catalog() -> SqlCatalog:
         CATALOG,
         **{
             "uri": f"{url.replace('postgresql://', 'postgresql+psycopg://')}"
-            f"?options=-csearch_path%3D{POSTGRES_SCHEMA}",
+            f"&options=-csearch_path%3D{POSTGRES_SCHEMA}",
             "warehouse": warehouse(),
             "s3.endpoint": store.endpoint,
             "s3.access-key-id": store.access_key,

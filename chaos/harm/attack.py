@@ -1,19 +1,17 @@
 """What an attack is, what an attacker knows, and the ways to send much."""
 
 import asyncio
-import contextlib
-import os
 import resource
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from pathlib import Path
 
 from chaos.harm import wire
 from chaos.harm.wire import CLOSED, Answer, Link
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.niceness import begin_session
 
 SOURCE = "127.0.0.2"
 """Attackers come from an address that is not the neighbour's."""
@@ -153,14 +151,8 @@ def may(*what: str | int) -> frozenset[str]:
 
 
 def aside() -> None:
-    """Have this process use what the others leave of the processors: attackers are on other machines.
-
-    Where each session is a group for the scheduler, a process's own priority counts only within its group.
-    """
-    os.setsid()
-    os.nice(19)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+    """Have this process use what the others leave of the processors: attackers are on other machines."""
+    begin_session(19)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES))
 
 

@@ -6,6 +6,7 @@ Each run makes a stack of its own in .pulse-harm and removes it afterwards.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -17,7 +18,7 @@ from chaos.harm import people
 from chaos.harm.attack import Attack, Target
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, attacker, measure
-from chaos.harm.neighbour import living
+from chaos.harm.neighbour import RATES, living
 from chaos.stack import Kind, stack
 from pulse_pipelines.domain.tenant import Tenant
 
@@ -25,7 +26,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 console = Console(highlight=False)
 HOME = Path(".pulse-harm").absolute()
 PAGE = Path("docs/isolation.md")
-WARM_UP_S = 45.0
+WARM_UP_S = 90.0
 """Until the neighbour's first batches are settled, and Dagster has seen what there is."""
 _Turn = tuple[Attack, tuple[Tenant, Target]]
 
@@ -43,7 +44,7 @@ def run(
     only: Annotated[list[str], typer.Option(help="Part of a name; may be given again.")] = [],  # noqa: B006
     seconds: Annotated[
         float, typer.Option(help="Of each attack, and of the quiet before it.", min=2.0)
-    ] = 20.0,
+    ] = 30.0,
     page: Annotated[
         bool, typer.Option("--page", help=f"Keep the results in {PAGE}, beside those of others.")
     ] = False,
@@ -84,8 +85,9 @@ def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
         records = neighbour.rest()
     people.settled([tenant])
     landing = people.not_once(tenant, records)
+    usual = {kind: median(result.quiet.p99_ms[kind] for result in results) for kind in RATES}
     for result in results:
-        result.landing = landing
+        result.landing, result.usual_ms = landing, usual
         for span in (result.quiet, result.beside):
             span.settled_s = people.waited_s(tenant, span.began, span.ended)
     return results

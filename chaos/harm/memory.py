@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 WORKERS, JUDGES, RUNS = "Spark: Python workers", "judging workers", "Dagster: runs"
 DOOR = "api: workers"
 PARTS = {
-    ("", "judge_workers"): JUDGES,
+    ("", "worker_pool"): JUDGES,
     ("spark", "pyspark"): WORKERS,
     ("dagster-code", "multiprocessing"): RUNS,
     ("api", "multiprocessing"): DOOR,

@@ -20,7 +20,7 @@ from chaos.harm import wire
 from chaos.harm.wire import CLOSED, Link
 
 COLLECT, PREVIEW, READY = "collect", "preview", "readyz"
-RATES = {COLLECT: 60, PREVIEW: 8, READY: 5}
+RATES = {COLLECT: 60, PREVIEW: 8, READY: 20}
 """Requests per second."""
 LARGE, EVERY = 100, 25
 """Events of a large request, and how many requests there are for each of them; the others have one."""

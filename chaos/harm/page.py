@@ -26,10 +26,12 @@ reality they are on other machines. Each attack has a tenant and keys of its own
 
 **The bounds**: p99 beside the attack is at most {limit:g} × quiet, or {floor:.0f} ms (preview:
 {floor_preview:.0f} ms) where that is more, since below it a ratio is noise; *settled* the same, or
-{settled:.0f} s. The neighbour is always answered well, and each event that he was promised is one row. The
-attacker gets what is his share, or an answer that says what is wrong and when to come again: a problem
-document, `Retry-After`. No part of Pulse takes more memory than it may (the second table); where its
-processes are copies of one, as Spark's workers and Dagster's runs are, what they share counts once.
+{settled:.0f} s. Quiet is the p99 right before the attack, or the median of those before all attacks where
+that is longer: one window of {seconds:.0f} s may happen to be without a batch. The neighbour is always
+answered well, and each event that he was promised is one row. The attacker gets what is his share, or an
+answer that says what is wrong and when to come again: a problem document, `Retry-After`. No part of Pulse
+takes more memory than it may (the second table); where its processes are copies of one, as Spark's workers
+and Dagster's runs are, what they share counts once.
 
 One of them again: `python -m chaos harm --only "half-sent"`; all of them: `python -m chaos harm list`.
 """
@@ -76,6 +78,7 @@ def _page(kept: Sequence[Kept]) -> str:
         floor=FLOORS_MS["collect"],
         floor_preview=FLOORS_MS["preview"],
         settled=SETTLED_FLOOR_S,
+        seconds=kept[-1].result.quiet.ended - kept[-1].result.quiet.began,
     )
     lines = [
         "# Isolation: the last attacks",
@@ -118,7 +121,7 @@ def answers(seen: Mapping[str, int]) -> str:
 
 
 def _figures(result: Result, kind: str) -> str:
-    return f"{result.quiet.p99_ms[kind]:.0f}, {result.beside.p99_ms[kind]:.0f}, {result.ratio(kind):.1f} ×"
+    return f"{result.quiet_ms(kind):.0f}, {result.beside.p99_ms[kind]:.0f}, {result.ratio(kind):.1f} ×"
 
 
 def _peaks(kept: Sequence[Kept]) -> list[str]:

@@ -13,7 +13,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import duck
+from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.registry import keys
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import Settings, load_settings
@@ -95,8 +95,8 @@ def not_once(tenant: Tenant, records: Iterable[Record]) -> list[str]:
         records: all that were ever sent; one that was not answered well may have landed or not.
     """
     location = registry.current_table(tenant, DATASET).metadata_location
-    with duck.connect() as connection:
-        rows = connection.execute(f"SELECT id FROM {duck.SCAN}", [location]).fetchall()
+    with duckdb_pool.connect() as connection:
+        rows = connection.execute(f"SELECT id FROM {duckdb_pool.SCAN}", [location]).fetchall()
     times = Counter(event_id for (event_id,) in rows)
     sent = [record for record in records if record.kind == COLLECT]
     accepted = {event_id for record in sent if record.well for event_id in record.ids}

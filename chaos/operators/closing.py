@@ -15,9 +15,9 @@ from chaos.operators.processes import Ended
 from chaos.operators.schedule import EVERYONE, Step
 from chaos.operators.world import World
 from chaos.oracle import Finding
-from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
-from pulse_pipelines.stages import attempts
-from pulse_pipelines.stages import plan as planning
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
 from pulse_resources.errors import PulseError
 
 TRIES = 8

@@ -27,10 +27,10 @@ from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.domain.schema import SchemaUri
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
-from pulse_pipelines.lake.upkeep.needs import Need, Task, needs
-from pulse_pipelines.lake.upkeep.run import run as run_upkeep
+from pulse_pipelines.ingest import attempts, data_loss
+from pulse_pipelines.maintenance.policy import Need, Task, needs
+from pulse_pipelines.maintenance.run import run as run_upkeep
 from pulse_pipelines.registry import quotas
-from pulse_pipelines.stages import attempts, losses
 from pulse_resources import spark
 from pulse_resources.errors import Fenced, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
@@ -142,7 +142,7 @@ def erase(tenants: Sequence[Tenant], slug: str, person: str) -> Answer:
 
 
 def accept(tenants: Sequence[Tenant]) -> Answer:
-    return {"losses": len(losses.accept(tenants[0], losses.look(tenants[0])))}
+    return {"losses": len(data_loss.accept(tenants[0], data_loss.look(tenants[0])))}
 
 
 def limit(tenants: Sequence[Tenant], records: int) -> Answer:

@@ -17,7 +17,7 @@ from chaos.operators.evidence import EVER, Copy, Evidence, Letter, Life
 from chaos.operators.world import Progress, World
 from chaos.oracle import Finding, some
 from chaos.sent import Position
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 
 Wrong = Iterator[tuple[str, list[Any]]]
 

@@ -13,7 +13,7 @@ from chaos.stack import Stack
 from chaos.surroundings import pulse, with_settings
 from chaos.waiting import wait
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import plan as planning
+from pulse_pipelines.ingest import plan as planning
 from pulse_resources import kafka, postgres
 
 EVENTS = 100

@@ -15,8 +15,8 @@ from chaos.stack import Stack
 from chaos.surroundings import with_settings
 from chaos.traffic import Traffic, settled_until
 from pulse_pipelines import registry
-from pulse_pipelines.lake.upkeep.needs import Need, Task
-from pulse_pipelines.lake.upkeep.run import run as upkeep
+from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 
 BEFORE_S, AFTER_S = 8.0, 5.0

@@ -12,7 +12,7 @@ from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import superuser, with_settings
 from chaos.waiting import stands_still, wait
-from pulse_pipelines.stages import attempts
+from pulse_pipelines.ingest import attempts
 from pulse_resources.faults import VARIABLE
 
 EVENTS = 100
@@ -55,4 +55,4 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
 
 def _end_sessions(batch: str) -> None:
     with superuser() as connection:
-        connection.execute(END_SESSIONS, [f"pulse-lease-{batch}"])
+        connection.execute(END_SESSIONS, [f"pulse-batch/{batch}"])

@@ -9,7 +9,7 @@ from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 from pulse_resources.kafka import MAX_MESSAGE_BYTES
 
 EVENTS = 100

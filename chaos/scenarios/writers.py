@@ -16,8 +16,8 @@ from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import backfill
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.upkeep.needs import Need, Task
-from pulse_pipelines.lake.upkeep.run import run as upkeep
+from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 from pulse_resources.errors import Transient
 

@@ -5,9 +5,12 @@ Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.
 
 import logging
 import os
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
+from pulse_api.cli.output import say
 from pulse_api.cli.parts import group_of
 from pulse_resources.postgres import close_pools
 
@@ -62,9 +65,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        say(version("pulse"))
+        raise typer.Exit
+
+
 @app.callback()
-def _nothing() -> None:
-    """Typer wants a command or a callback of its own; the commands are those of the parts."""
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version of Pulse."),
+    ] = False,
+) -> None:
+    """The commands are those of the parts."""
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import typer
 
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, cell, emit, show_table
-from pulse_pipelines.lake import alerts
-from pulse_pipelines.lake.alerts import Remembered
+from pulse_pipelines.monitoring import alerts
+from pulse_pipelines.monitoring.alerts import Remembered
 from pulse_resources.notify import Alert, document
 from pulse_resources.settings import load_settings
 

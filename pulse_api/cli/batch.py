@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.output import AsJson, emit, say, show_table
-from pulse_pipelines.stages import attempts
+from pulse_pipelines.ingest import attempts
 from pulse_resources.errors import NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Batches in flight, and another try for stuck ones.")

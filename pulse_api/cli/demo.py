@@ -12,8 +12,8 @@ from pulse_api.cli import stack
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.output import AsJson, emit
 from pulse_api.demo import report, run, source
-from pulse_pipelines.lake.preview import preview
-from pulse_pipelines.lake.reconcile import reconcile_tenant
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.query.preview import preview
 from pulse_resources.local import api, dagster
 from pulse_resources.settings import load_settings
 

@@ -19,7 +19,7 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_ta
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
 from pulse_pipelines.dead_letters.letters import MAX_LIMIT
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
@@ -107,8 +107,12 @@ def summarize(
     if as_json:
         emit([asdict(entry) for entry in found])
         return
-    rows = ((entry.reason, entry.count, entry.oldest, entry.newest) for entry in found)
-    show_table(("reason", "dead letters", "first", "last"), rows, empty="No such dead letters.")
+    rows = (
+        (entry.reason, entry.count, entry.oldest, entry.newest, Reason(entry.reason).advice)
+        for entry in found
+    )
+    names = ("reason", "dead letters", "first", "last", "what to do")
+    show_table(names, rows, empty="No such dead letters.")
 
 
 @app.command("show")
@@ -131,8 +135,8 @@ def show_letter(
     if as_json:
         emit(_document(letter) | {"payload_base64": base64.b64encode(payload).decode()} | _text(payload))
         return
-    fields = _document(letter).items()
-    show_fields((name.replace("_", " "), value) for name, value in fields)
+    fields = _document(letter) | {"what to do": Reason(letter.reason).advice}
+    show_fields((name.replace("_", " "), value) for name, value in fields.items())
     say(payload.decode(errors="replace"))
 
 

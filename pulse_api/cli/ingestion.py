@@ -7,7 +7,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from rich.markup import escape
 
-from pulse_pipelines.stages import attempts, plan
+from pulse_pipelines.ingest import attempts, plan
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Ingestion:
         """For a person, with rich's markup."""
         batches = ", ".join(f"{count} {state}" for state, count in self.batches.items()) or "none"
         return [
-            f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topics; "
+            f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topic(s); "
             f"batches in flight: {batches}",
             *(f"[red]problem[/red]: {escape(problem)}" for problem in self.problems),
         ]

@@ -11,11 +11,11 @@ from rich.table import Table
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, harmless, show_table, write
 from pulse_pipelines import registry
-from pulse_pipelines.lake import snapshots as history
-from pulse_pipelines.lake.formats import to_csv, to_json
-from pulse_pipelines.lake.preview import MAX_LIMIT, moment
-from pulse_pipelines.lake.preview import preview as read_preview
-from pulse_pipelines.lake.reconcile import TenantReport, reconcile_tenant
+from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
+from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.query.formats import to_csv, to_json
+from pulse_pipelines.query.preview import MAX_LIMIT, moment
+from pulse_pipelines.query.preview import preview as read_preview
 from pulse_resources.errors import UserError
 
 app = typer.Typer()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.status import Status as Spinner
 from rich.table import Table
 
@@ -118,7 +119,7 @@ def announce(console: Console) -> None:
         name = _ADDRESSES_FIRST.get(row.service, row.service)
         table.add_row(name, row.address, "external" if row.external else row.note)
     console.print("[bold]Pulse is up[/bold]")
-    console.print(table)
+    _print_whole(table, console)
     console.print(f"State and logs: {layout.home}", soft_wrap=True)
     if address := _sign_in(rows):
         console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
@@ -168,7 +169,7 @@ def show_status(as_json: AsJson = False) -> None:
     elif not found.rows:
         _console.print("Pulse is not running. Start it with `pulse up`.")
     else:
-        _console.print(_table(found.rows))
+        _print_whole(_table(found.rows))
         _console.print(f"{found.memory_bytes / 2**30:.2f} GiB in all")
         if address := _sign_in(found.rows):
             _console.print(f"Sign in to the Dagster UI: {address}", soft_wrap=True, highlight=False)
@@ -212,8 +213,16 @@ def _first_key(rows: list[Row]) -> str | None:
 
 def _sign_in(rows: Iterable[Row]) -> str | None:
     """Where a browser signs in to the UI by itself, if the UI runs."""
-    shown = any(row.service == "dagster-webserver" for row in rows)
+    shown = any(row.service == "dagster-webserver" and row.up for row in rows)
     return dagster.login_url(load_settings()) if shown else None
+
+
+def _print_whole(table: Table, console: Console = _console) -> None:
+    """As wide as it is: a terminal wraps what is wider, and what is cut off nobody can read or copy."""
+    wide = Measurement.get(console, console.options.update(max_width=1_000), table).maximum
+    before, console.width = console.width, max(console.width, wide)
+    console.print(table, crop=False)
+    console.width = before
 
 
 def _plain_table(*columns: str) -> Table:

@@ -12,8 +12,8 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_ta
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import data_loss
 from pulse_pipelines.registry import quotas
-from pulse_pipelines.stages import losses
 from pulse_resources.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
@@ -134,14 +134,14 @@ def accept_loss(
     Example: pulse tenant accept-loss acme --dry-run
     """
     owner = registry.find_tenant(tenant)
-    found = losses.look(owner)
+    found = data_loss.look(owner)
     if found and not dry_run:
         if not yes:
             if not sys.stdin.isatty():
                 raise UserError("this needs a confirmation", fix="Look with --dry-run, then add --yes")
             _show_losses(found)
             typer.confirm(f"Go on without these events of {tenant}, for good?", abort=True, err=True)
-        found = losses.accept(owner, found)
+        found = data_loss.accept(owner, found)
     if as_json:
         emit({"tenant": owner.slug, "accepted": not dry_run, "losses": found})
         return
@@ -150,7 +150,7 @@ def accept_loss(
         remark("Recorded. What the topic holds now is ingested from here on.")
 
 
-def _show_losses(found: list[losses.Loss]) -> None:
+def _show_losses(found: list[data_loss.Loss]) -> None:
     rows = ((loss.partition, loss.position, loss.lost, loss.problem) for loss in found)
     columns = ("partition", "position", "lost offsets", "problem")
     show_table(columns, rows, empty="Nothing is lost: all that waits can be ingested")

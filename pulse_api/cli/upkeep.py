@@ -9,10 +9,10 @@ import typer
 from pulse_api.cli import complete
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.lake.upkeep import history
-from pulse_pipelines.lake.upkeep.history import Done
-from pulse_pipelines.lake.upkeep.needs import Task, needs
-from pulse_pipelines.lake.upkeep.run import run
+from pulse_pipelines.maintenance import history
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.maintenance.policy import Task, needs
+from pulse_pipelines.maintenance.run import run
 from pulse_resources import spark
 from pulse_resources.settings import load_settings
 

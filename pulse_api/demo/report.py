@@ -13,8 +13,8 @@ from pulse_api.demo.run import Counts
 from pulse_api.demo.source import Event
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import duck
-from pulse_pipelines.lake.reconcile import TenantReport
+from pulse_pipelines.monitoring.reconcile import TenantReport
+from pulse_pipelines.query import duckdb_pool
 from pulse_resources import postgres
 
 BATCHES = """
@@ -24,7 +24,7 @@ WHERE state = 'settled' AND planned_at >= %s ORDER BY started_at
 SETTLED_AT = "SELECT batch_id, max(landed_at) FROM landings WHERE landed_at >= %s GROUP BY batch_id"
 INGESTED_AT = f"""
 SELECT _batch, (epoch_us(ingested_at) / 1e6)::DOUBLE AS ingested
-FROM {duck.SCAN} WHERE ingested_at >= ?
+FROM {duckdb_pool.SCAN} WHERE ingested_at >= ?
 """  # noqa: S608
 
 
@@ -79,7 +79,7 @@ def freshness(tenants: Sequence[Tenant], since: datetime) -> tuple[float, float]
             settled = {b: at.timestamp() for b, at in connection.execute(SETTLED_AT, [since])}
         for dataset in registry.list_datasets(tenant):
             location = registry.current_table(tenant, dataset.slug).metadata_location
-            with duck.connect() as connection_:
+            with duckdb_pool.connect() as connection_:
                 rows = connection_.execute(INGESTED_AT, [location, since]).fetchnumpy()
             landed = np.array([settled.get(b, np.nan) for b in rows["_batch"]], float)
             waits.append(landed - np.asarray(rows["ingested"], float))
@@ -136,7 +136,13 @@ def show(console: Console, lines: Sequence[TenantLine], document: dict[str, Any]
         f"collected   {document['collect_events_per_second']:,.0f} events/s through POST /v1/collect\n"
         f"throughput  {document['events_per_second']:,.0f} events/s while batches ran "
         f"({document['busy_s']:.1f} s of {document['elapsed_s']:.1f} s)\n"
-        f"freshness   p50 {document['freshness_p50_s']:.1f} s, "
-        f"p95 {document['freshness_p95_s']:.1f} s from accepted to queryable",
+        + (
+            f"freshness   p50 {document['freshness_p50_s']:.1f} s, "
+            f"p95 {document['freshness_p95_s']:.1f} s from accepted to queryable"
+            if document["freshness_p95_s"]
+            else "freshness   no row is new: all of this landed in an earlier run"
+        ),
         highlight=False,
     )
+    if any(line.counts.dead_letters for line in lines):
+        console.print("Dead letters lack a field that their schema requires: pulse dlq summary <tenant>")

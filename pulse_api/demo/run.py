@@ -19,8 +19,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import attempts
 from pulse_pipelines.registry import keys
-from pulse_pipelines.stages import attempts
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, PulseError, Terminal
 

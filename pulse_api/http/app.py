@@ -10,8 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 
 from pulse_api.http import problems
-from pulse_api.http.door import Door
-from pulse_api.http.lane import Lane
+from pulse_api.http.app_state import AppState
+from pulse_api.http.fast_path import FastPath
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
@@ -66,7 +66,7 @@ def create_app() -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Lane, path=collect.PATH, endpoint=collect.collect)
+    app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -81,9 +81,9 @@ def create_app() -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.door = Door()
+    app.state.pulse = AppState()
     app.openapi()  # to make it takes a second, in which nobody would be answered
-    async with app.state.door.open():
+    async with app.state.pulse.open():
         yield
 
 

@@ -13,7 +13,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from typing_extensions import override
 
-from pulse_api.http.door import Door, door
+from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
 from pulse_pipelines.domain.key import KeyScope, Presented
@@ -52,7 +52,8 @@ def unauthorized() -> ProblemError:
         401,
         "unauthorized",
         "no key, or one that is not in force",
-        fix="Send the header Authorization: Bearer <key>",
+        fix="Send the header Authorization: Bearer <key>, with an operator's key for /v1/tenants and "
+        "/metrics, with a tenant's key for everything else",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
@@ -72,7 +73,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
         ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate or when
             too many requests from this address present a key that has to be looked up, then 503, too.
     """
-    presented, here = _presented(request), door(request)
+    presented, here = _presented(request), app_state(request)
     if presented.tenant_id is None:
         raise unauthorized()
     found = here.views.kept(presented) or await here.views.coming(presented)
@@ -87,14 +88,14 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     request.state.key_id = key.key_id
     here.used(tenant.tenant_id, key.key_id)
     if scope not in key.scopes:
-        detail = f"the key {key.key_id} has not the scope {scope.value}"
+        detail = f"the key {key.key_id} lacks the scope {scope.value}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
     take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id)
 
 
 def take(
-    here: Door, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
+    here: AppState, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
 ) -> None:
     """Count against a rate of the tenant. Raises ProblemError (429) beyond it."""
     wait = here.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
@@ -151,7 +152,7 @@ class _OperatorGate(Gate):
 
 async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
-    presented, here = _presented(request), door(request)
+    presented, here = _presented(request), app_state(request)
     if presented.tenant_id is not None:
         raise unauthorized()
     async with here.lookups.take(here.asking(request, presented.key_id)):

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pulse_api.http import measures, problems
 from pulse_api.http.problems import ProblemError
-from pulse_resources.door_settings import ApiSettings
+from pulse_resources.api_settings import ApiSettings
 
 LOOK_S = 1.0
 """Between two looks at all connections: nobody is late for less than this."""

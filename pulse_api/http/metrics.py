@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from pulse_pipelines.lake.measures import Measures, TenantMeasures, gather
+from pulse_pipelines.monitoring.status import Status, TenantStatus, gather
 
 KEEP_S = 5.0
 PATIENCE_S = 3.0
@@ -25,10 +25,10 @@ class Gatherer:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._gathering = False
-        self._measures: Measures | None = None
+        self._measures: Status | None = None
         self._gathered_at = float("-inf")
 
-    def latest(self) -> tuple[Measures | None, float]:
+    def latest(self) -> tuple[Status | None, float]:
         """The latest measures, if there are any yet, and their age in seconds."""
         with self._changed:
             if not self._fresh() and not self._gathering:
@@ -68,7 +68,7 @@ class PipelineCollector(Collector):
             yield from _families(measures)
 
 
-def _families(measures: Measures) -> Iterator[Metric]:
+def _families(measures: Status) -> Iterator[Metric]:
     yield _gauge(
         "pulse_up",
         "Whether a service behind Pulse answers.",
@@ -99,7 +99,7 @@ def _families(measures: Measures) -> Iterator[Metric]:
     )
 
 
-Measure = Callable[[TenantMeasures], float | None]
+Measure = Callable[[TenantStatus], float | None]
 _PER_TENANT: tuple[tuple[str, str, Measure], ...] = (
     ("pulse_lag_events", "Events in the topic that are not settled.", lambda t: t.lag_events),
     (
@@ -115,7 +115,7 @@ _PER_TENANT: tuple[tuple[str, str, Measure], ...] = (
 )
 
 
-def _of_tenants(tenants: Iterable[TenantMeasures]) -> Iterator[Metric]:
+def _of_tenants(tenants: Iterable[TenantStatus]) -> Iterator[Metric]:
     for name, help_text, measure in _PER_TENANT:
         found = [((t.tenant.slug,), value) for t in tenants if (value := measure(t)) is not None]
         yield _gauge(name, help_text, ["tenant"], found)

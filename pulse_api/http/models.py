@@ -15,7 +15,7 @@ from pydantic import (
 
 from pulse_pipelines.domain.event import parse_date
 from pulse_pipelines.domain.naming import MAX_NAME, NAME_PATTERN
-from pulse_pipelines.lake.preview import moment
+from pulse_pipelines.query.preview import moment
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]

@@ -115,7 +115,7 @@ def of(error: Exception) -> ProblemError:
             kinds = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
             kind = kinds.get(error.status_code, "invalid-request")
             return ProblemError(error.status_code, kind, str(error.detail), headers=error.headers)
-    detail = "Pulse failed in a way that nobody foresaw"
+    detail = "internal error of Pulse"
     return ProblemError(500, "failed", detail, fix="Report the request_id: the server's log has the cause")
 
 
@@ -183,7 +183,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _DESCRIPTIONS = {
     400: "The request cannot be read.",
     401: "No key, or one that is not in force.",
-    403: "The key has not the scope that this needs.",
+    403: "The key lacks the scope that this needs.",
     404: "There is no such thing for this tenant, whoever else has one.",
     406: "None of the accepted media types can be given.",
     409: "The state of things does not allow it.",

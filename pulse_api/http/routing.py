@@ -8,12 +8,14 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
 from pulse_api.http.collect.body import received
-from pulse_api.http.door import Kind, door
 from pulse_api.http.turns import Whom
 
 SAFE = ("GET", "HEAD", "OPTIONS")
+CHANGE_BURST_S = 2.0
+"""Whose worth of changes a tenant may ask for at once."""
 MAX_BYTES = 1024 * 1024
 """Of a body that is no events: four times the largest schema."""
 _RATED = {Kind.PREVIEW: "previews", Kind.OTHER: "requests other than previews and collecting"}
@@ -40,7 +42,11 @@ class _ExactRoute(APIRoute):
             for gate in gates:
                 await gate.open(request)
             _count(request, self.kind)
-            exact, here, whom = _ExactRequest(request.scope, request.receive), door(request), _whom(request)
+            exact, here, whom = (
+                _ExactRequest(request.scope, request.receive),
+                app_state(request),
+                _whom(request),
+            )
             with here.held.of(whom) as holding:
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
@@ -60,10 +66,12 @@ class _PreviewRoute(_ExactRoute):
 
 
 def _count(request: Request, kind: Kind) -> None:
-    """Count against the tenant's rate of this kind. Raises ProblemError (429) beyond it."""
+    """Count against the tenant's rates. Raises ProblemError (429) beyond it."""
     if (caller := _principal(request)) is not None:
-        here = door(request)
+        here = app_state(request)
         take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
+        if request.method not in SAFE:
+            take(here, caller.tenant, "changes", 1, here.changes_per_second, CHANGE_BURST_S)
 
 
 def _whom(request: Request) -> Whom:

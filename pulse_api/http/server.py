@@ -17,7 +17,7 @@ from typing_extensions import override
 from pulse_api.http import logs
 from pulse_api.http.app import create_app
 from pulse_api.http.connections import BoundedProtocol, Connections
-from pulse_resources.door_settings import ApiSettings
+from pulse_resources.api_settings import ApiSettings
 from pulse_resources.settings import load_settings
 
 GRACE_S = 15

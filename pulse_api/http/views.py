@@ -15,15 +15,15 @@ from uuid import UUID
 
 import psycopg
 
-from pulse_api.http.kept import Kept
+from pulse_api.http.ttl_cache import TtlCache
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.key import ApiKey, Presented, opens
+from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
-from pulse_pipelines.stages.handles import Scope
-from pulse_pipelines.stages.judge import Judge
-from pulse_pipelines.stages.limits import event_limits
+from pulse_pipelines.validation.limits import event_limits
+from pulse_pipelines.validation.validator import Validator
 from pulse_resources.settings import load_settings
 
 MAX_TENANTS = 10_000
@@ -42,14 +42,14 @@ class CachedTenant:
     view: TenantView
 
     @cached_property
-    def judge(self) -> Judge:
+    def judge(self) -> Validator:
         return _judge(self.view.tenant, self.view.datasets)
 
 
 @lru_cache(MAX_JUDGES)
-def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Judge:
+def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Validator:
     """The same for the same datasets: a look at a tenant's keys compiles no schema again."""
-    return Judge(Scope(tenant, datasets), event_limits())
+    return Validator(Scope(tenant, datasets), event_limits())
 
 
 def _tenant(tenant_id: UUID) -> CachedTenant | None:
@@ -66,8 +66,8 @@ class Views:
 
     def __init__(self) -> None:
         seconds = load_settings().api.cache_seconds
-        self._tenants = Kept(_tenant, seconds, MAX_TENANTS)
-        self._operators = Kept(_operators, seconds)
+        self._tenants = TtlCache(_tenant, seconds, MAX_TENANTS)
+        self._operators = TtlCache(_operators, seconds)
         self._listening = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="changes", daemon=True)

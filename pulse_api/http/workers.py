@@ -16,9 +16,12 @@ from multiprocessing.connection import wait
 from typing import TypeVar
 
 from pulse_resources.errors import Transient
+from pulse_resources.niceness import begin_session
 
 Result = TypeVar("Result")
 NICENESS = 5
+CHANGES = 15
+"""Niceness of what no one waits for from one moment to the next."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["pulse_api.http.app"])
 
@@ -29,16 +32,21 @@ class Workers:
     Args:
         processes: at most so many; each has one piece of work at a time.
         warm: what each begins with; it can be pickled.
+        niceness: of the processes.
     """
 
-    def __init__(self, processes: int, warm: Callable[[], object]) -> None:
+    def __init__(self, processes: int, warm: Callable[[], object], niceness: int = NICENESS) -> None:
+        self._niceness = niceness
         self._processes = processes
         self._warm = warm
         self._pool: Executor = self._new_pool()
 
     def _new_pool(self) -> Executor:
         return ProcessPoolExecutor(
-            self._processes, _CONTEXT, initializer=_begin, initargs=(dict(os.environ), self._warm)
+            self._processes,
+            _CONTEXT,
+            initializer=_begin,
+            initargs=(dict(os.environ), self._warm, self._niceness),
         )
 
     def start(self) -> None:
@@ -65,12 +73,12 @@ class Workers:
             raise Transient("the process that did this has ended", fix="Try again") from error
 
 
-def _begin(environment: Mapping[str, str], warm: Callable[[], object]) -> None:
+def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness: int) -> None:
     os.environ.clear()
     os.environ.update(environment)  # the fork server may have begun in another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the server ends its workers
     threading.Thread(target=_end_with_server, daemon=True).start()
-    os.nice(NICENESS)
+    begin_session(niceness)
     warm()
 
 

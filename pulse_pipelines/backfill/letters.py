@@ -1,16 +1,17 @@
 """Dead letters in a backfill: those that it lands, and those that an earlier one landed, which land again."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.stages.conform import Message
-from pulse_pipelines.stages.limits import EventLimits
+from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
 
 PAGE = 1_000
@@ -33,7 +34,8 @@ WHERE dataset_id = %s AND event_id = ANY(%s)
 """
 
 
-class Landing(NamedTuple):
+@dataclass(frozen=True)
+class Landing:
     """A dead letter that becomes a row, at the position that it has."""
 
     partition: int

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import datasets, files
+from pulse_pipelines.tables import dataset_rows, parquet_files
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, Terminal
 
@@ -75,8 +75,8 @@ class DayPlan:
     """Those that the ledger says landed: as many must come out."""
     sources: tuple[Source, ...]
     unlanded: Mapping[str, frozenset[int]]
-    """By batch: positions (see `files.position`) of its events that are no rows: copies, dead letters, and
-    what was erased."""
+    """By batch: positions (see `parquet_files.position`) of its events that are no rows: copies, dead
+    letters, and what was erased."""
     letters: bool
     """Whether the dataset has dead letters, of whatever day, that may be rows of it."""
     files: Mapping[str, DataFile]
@@ -91,7 +91,9 @@ def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
         Terminal: its table is gone, or another dataset's.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        found = list(datasets.read(connection, "d.tenant_id = %s AND d.slug = %s", [tenant.tenant_id, slug]))
+        found = list(
+            dataset_rows.read(connection, "d.tenant_id = %s AND d.slug = %s", [tenant.tenant_id, slug])
+        )
         if not found:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
         (dataset,) = found
@@ -122,9 +124,9 @@ def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict
         for batch, partition, spans in connection.execute(query, where):
             for span in spans:
                 offsets = range(span.lower or 0, span.upper or 0)
-                found[batch].update(files.position(partition, offset) for offset in offsets)
+                found[batch].update(parquet_files.position(partition, offset) for offset in offsets)
     for batch, partition, offsets in connection.execute(DEAD_LETTERS, where):
-        found[batch].update(files.position(partition, offset) for offset in offsets)
+        found[batch].update(parquet_files.position(partition, offset) for offset in offsets)
     return {batch: frozenset(positions) for batch, positions in found.items()}
 
 

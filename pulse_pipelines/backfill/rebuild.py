@@ -5,7 +5,6 @@ land again, and open ones that pass by now land for the first time. Nothing beco
 """
 
 import gc
-import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,14 +19,17 @@ from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, Source
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import raw
-from pulse_pipelines.stages.aside import Aside
-from pulse_pipelines.stages.conform import DeadLetter, Message
-from pulse_pipelines.stages.drain import CHUNK_BYTES
-from pulse_pipelines.stages.files import LakeWriter, position, token
-from pulse_pipelines.stages.handles import CandidateFile
-from pulse_pipelines.stages.limits import EventLimits, event_limits
+from pulse_pipelines.ingest.conform import DeadLetter
+from pulse_pipelines.ingest.drain import CHUNK_BYTES
+from pulse_pipelines.ingest.priority import GiveWay
+from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.batch_files import BatchFiles
+from pulse_pipelines.tables.parquet_files import position, token
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_pipelines.tables.written_files import CandidateFile
+from pulse_pipelines.validation.limits import event_limits
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
@@ -78,10 +80,7 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
         batches = {source.batch_id for source in share} & plan.unlanded.keys()
         unlanded = {batch: plan.unlanded[batch] for batch in batches}
         tasks.append(RebuildTask(*common, tuple(share), unlanded))
-    parts: list[Rebuilt] = [
-        pickle.loads(handle)  # noqa: S301 - written by our own task
-        for handle in run_tasks(spark, tasks, rebuild_task)
-    ]
+    parts = run_tasks(spark, tasks, rebuild_task, [Rebuilt])
     return Rebuilt(
         tuple(file for part in parts for file in part.files),
         sum(part.rows for part in parts),
@@ -99,12 +98,12 @@ def _shares(sources: Iterable[Source], count: int) -> list[list[Source]]:
     return [share for share in shares if share]
 
 
-def rebuild_task(task: RebuildTask) -> Iterator[bytes]:
-    """One Spark task: one handle."""
+def rebuild_task(task: RebuildTask) -> Iterator[Rebuilt]:
+    """One Spark task: one outcome."""
     collecting = gc.isenabled()
     gc.disable()  # as in the drain: nothing here makes cycles
     try:
-        yield pickle.dumps(_rebuild(task))
+        yield _rebuild(task)
     finally:
         if collecting:
             gc.enable()
@@ -114,7 +113,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
     settings = load_settings()
     conformer = DayRows(task.tenant, task.dataset, task.day, task.version, task.limits)
     stem = f"{task.backfill_id}-{token()}"
-    lake = LakeWriter(task.tenant, settings.object_store.bucket, stem, drop_copies=False, pause=Aside())
+    lake = BatchFiles(task.tenant, settings.object_store.bucket, stem, drop_copies=False, pause=GiveWay())
     rows = others = 0
     refused: list[DeadLetter] = []
     landing: list[Landing] = []
@@ -149,7 +148,7 @@ def _landed(task: RebuildTask, chunk_rows: int) -> Iterator[tuple[str, list[Mess
         return
     for source, packed in _fetched(task.sources):
         unlanded = task.unlanded.get(source.batch_id, frozenset())
-        messages = raw.messages(packed)
+        messages = raw_zone.messages(packed)
         if unlanded:
             messages = (m for m in messages if position(m.partition, m.offset) not in unlanded)
         for chunk in _chunks(messages, chunk_rows):
@@ -161,7 +160,7 @@ def _fetched(sources: Sequence[Source]) -> Iterator[tuple[Source, bytes]]:
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="fetch") as pool:
         fetching: deque[tuple[Source, Future[bytes]]] = deque()
         for source in sources:
-            fetching.append((source, pool.submit(raw.content, source.path)))
+            fetching.append((source, pool.submit(raw_zone.content, source.path)))
             if len(fetching) > AHEAD:
                 first, content = fetching.popleft()
                 yield first, content.result()

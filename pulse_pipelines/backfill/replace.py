@@ -8,8 +8,9 @@ from pyiceberg.table import Table
 from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
-from pulse_pipelines.stages import land, rewrite
-from pulse_pipelines.stages.handles import CandidateFile
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables import commit, ledger, parquet_files, rewrite_file
+from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
 from pulse_resources.iceberg import Staged
 
@@ -20,12 +21,6 @@ INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_ver
     files_before, files_after, bytes, snapshot_id, run_id)
 VALUES (%(tenant)s, %(backfill)s, %(dataset)s, %(slug)s, %(day)s, %(version)s, %(rows)s, %(letters)s,
     %(before)s, %(after)s, %(bytes)s, %(snapshot)s, %(run)s)
-"""
-LANDING = """
-INSERT INTO landings (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
-    snapshot_id, metadata_location)
-VALUES (%(backfill)s, %(tenant)s, %(dataset)s, %(slug)s, %(day)s, %(letters)s, 0, %(bytes)s, %(after)s,
-    %(snapshot)s, %(location)s)
 """
 CLAIM = """
 INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
@@ -44,29 +39,6 @@ FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS found (partition, e
 WHERE l.tenant_id = %(tenant)s AND l.partition = found.partition AND l.event_offset = found.event_offset
   AND l.resolution IS NULL
 """
-# Each letter is in the last range that begins at it or before it.
-RANGES = """
-UPDATE ingest_ranges r SET landed = r.landed + n, dead_letters = r.dead_letters - n
-FROM (
-    SELECT l.partition, o.start_offset, count(*) AS n
-    FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS l (partition, event_offset)
-    CROSS JOIN LATERAL (
-        SELECT start_offset FROM ingest_ranges i
-        WHERE i.tenant_id = %(tenant)s AND i.partition = l.partition AND i.start_offset <= l.event_offset
-        ORDER BY start_offset DESC LIMIT 1) o
-    GROUP BY 1, 2
-) letters
-WHERE r.tenant_id = %(tenant)s AND r.partition = letters.partition AND r.start_offset = letters.start_offset
-"""
-POSITION = """
-UPDATE ingest_positions SET landed = landed + %(count)s, dead_letters = dead_letters - %(count)s
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s
-"""
-USAGE = """
-INSERT INTO usage AS u (tenant_id, month, records, bytes)
-VALUES (%(tenant)s, date_trunc('month', now() AT TIME ZONE 'UTC')::date, %(letters)s, 0)
-ON CONFLICT (tenant_id, kind, month) DO UPDATE SET records = u.records + EXCLUDED.records
-"""
 
 
 class Overtaken(Exception):  # noqa: N818 - what was planned is not so any more: begin again
@@ -83,7 +55,7 @@ def replace(
 
     Raises:
         Overtaken: nothing was changed.
-        Transient, Terminal, OSError, psycopg.Error: as `rewrite.commit`; nothing was changed.
+        Transient, Terminal, OSError, psycopg.Error: as `commit.commit_dataset`; nothing was changed.
     """
     added: tuple[CandidateFile, ...] = rebuilt.files
 
@@ -91,40 +63,45 @@ def replace(
         nonlocal added
         if not plan.files.keys() <= day_files(table, plan.day).keys():
             raise Overtaken
-        added = land.fitted(added, table.schema())
+        added = rewrite_file.fit_candidates(added, table.schema())
         return iceberg.stage_replace(
-            table, plan.files.values(), land.data_files(added), {BACKFILL_PROPERTY: backfill_id}
+            table, plan.files.values(), parquet_files.data_files(added), {BACKFILL_PROPERTY: backfill_id}
         )
 
     def write(connection: postgres.Connection, staged: Staged) -> None:
+        landing, dataset = rebuilt.landing, plan.dataset
+        size = sum(file.bytes for file in added)
         values = {
             "tenant": plan.tenant.tenant_id,
             "backfill": backfill_id,
-            "dataset": plan.dataset.dataset_id,
-            "slug": plan.dataset.slug,
+            "dataset": dataset.dataset_id,
+            "slug": dataset.slug,
             "day": plan.day,
             "version": version,
-            "rows": rebuilt.rows + len(rebuilt.landing),
-            "letters": len(rebuilt.landing),
+            "rows": rebuilt.rows + len(landing),
+            "letters": len(landing),
             "before": len(plan.files),
             "after": len(added),
-            "bytes": sum(file.bytes for file in added),
+            "bytes": size,
             "snapshot": staged.snapshot_id,
-            "location": staged.new,
             "run": run_id,
         }
         connection.execute(RECORD, values)
-        if rebuilt.landing:
-            _land_letters(connection, rebuilt.landing, values)
-        connection.execute(LANDING, values)
+        if landing:
+            _land_letters(connection, plan.tenant, landing, values)
+        landed = ledger.Landing(
+            *(backfill_id, plan.tenant.tenant_id, dataset.dataset_id, dataset.slug, plan.day, len(landing)),
+            *(0, size, len(added), staged.snapshot_id, staged.new),
+        )
+        ledger.land(connection, [landed])
 
-    committed = rewrite.commit(plan.tenant, plan.dataset, stage, write)
+    committed = commit.commit_dataset(plan.tenant, plan.dataset, stage, write=write)
     assert committed is not None  # noqa: S101 - `stage` always stages
     return committed, added
 
 
 def _land_letters(
-    connection: postgres.Connection, landing: Sequence[Landing], values: Mapping[str, Any]
+    connection: postgres.Connection, tenant: Tenant, landing: Sequence[Landing], values: Mapping[str, Any]
 ) -> None:
     """Dead letters become rows: their claims, their ranges and their positions say so."""
     values = {
@@ -137,8 +114,6 @@ def _land_letters(
     owned = connection.execute(OWNED, values).fetchone()
     if owned != (len(landing),) or connection.execute(RESOLVE, values).rowcount != len(landing):
         raise Overtaken
-    connection.execute(RANGES, values)
-    for partition in sorted(set(values["partitions"])):  # in the order of settle, so no two deadlock
-        count = values["partitions"].count(partition)
-        connection.execute(POSITION, {**values, "partition": partition, "count": count})
-    connection.execute(USAGE, values)
+    places = [(letter.partition, letter.offset) for letter in landing]
+    ledger.dead_letters_landed(connection, tenant.tenant_id, places)
+    ledger.use(connection, tenant.tenant_id, len(landing), 0)

@@ -8,14 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import columns
-from pulse_pipelines.stages.conform import RAW, DeadLetter, Message, TopicConformer, days
-from pulse_pipelines.stages.handles import Scope
-from pulse_pipelines.stages.limits import UNLIMITED, EventLimits
-from pulse_pipelines.stages.recast import fitted
-from pulse_pipelines.stages.table import table_schema
+from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
+from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.tables.batch_files import days
+from pulse_pipelines.tables.iceberg_schema import table_schema
+from pulse_pipelines.tables.raw_zone import LINE, Message
+from pulse_pipelines.tables.rewrite_file import fitted
 
 
 class DayRows:
@@ -34,7 +36,7 @@ class DayRows:
         self._day = day
         self._limits = limits
         self._version = version
-        self._schema = columns.arrow_schema(dataset.table_schema)
+        self._schema = arrow_columns.arrow_schema(dataset.table_schema)
         self._as_of = {number: as_of_version(dataset, number) for number in dataset.documents}
 
     def judged(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, list[DeadLetter]]:
@@ -69,7 +71,7 @@ class DayRows:
         table = conformed.tables.get(dataset.slug)
         if table is None:
             return self._schema.empty_table(), conformed.dead_letters
-        table = table.drop_columns([RAW])
+        table = table.drop_columns([LINE])
         if version != self._dataset.schema_version:
             table = pa.concat_tables(fitted(batch, self._schema) for batch in table.to_batches())
         of_day = pc.equal(days(table), pa.scalar(self._day))

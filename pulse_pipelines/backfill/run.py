@@ -12,7 +12,7 @@ from pulse_pipelines.backfill.rebuild import Rebuilt, rebuild
 from pulse_pipelines.backfill.replace import Overtaken, replace
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import files, rewrite
+from pulse_pipelines.tables import leases, parquet_files
 from pulse_resources.errors import NotFound, Terminal, Transient
 from pulse_resources.faults import fail_point
 
@@ -90,11 +90,11 @@ def backfill(
     began = time.monotonic()
     dataset = registry.find_dataset(tenant, slug)
     choose_version(dataset, version)
-    with rewrite.lease(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
+    with leases.rewriting(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
         for _ in range(MAX_TRIES):
             plan = plan_day(tenant, slug, day)
             chosen = choose_version(plan.dataset, version)
-            backfill_id = f"backfill-{files.token()}"
+            backfill_id = f"backfill-{parquet_files.token()}"
             rebuilt = rebuild(spark, plan, backfill_id, chosen, parallelism)
             _compare(plan, rebuilt)
             fail_point("backfill.rebuilt")

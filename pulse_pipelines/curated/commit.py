@@ -12,15 +12,12 @@ import psycopg
 from pulse_pipelines.curated import table
 from pulse_pipelines.curated.compute import Result
 from pulse_pipelines.curated.due import JOB
-from pulse_pipelines.curated.pinned import Pinned
-from pulse_pipelines.curated.table import Next
-from pulse_pipelines.registry.datasets import lock_summaries
-from pulse_pipelines.stages import failures
-from pulse_resources import postgres
-from pulse_resources.errors import Transient
-from pulse_resources.faults import fail_point
-
-MAX_TRIES = 20
+from pulse_pipelines.curated.table import Following
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.tables import commit as tables
+from pulse_pipelines.tables.commit import SwapLost, Work
+from pulse_resources import locks, postgres
+from pulse_resources.locks import Lock
 
 # Later input was computed already, or events were erased since these were read: then they must not be served.
 OUTDATED = """
@@ -68,6 +65,13 @@ class Curated:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class _Staged(Work):
+    results: Sequence[Result]
+    following: Sequence[Following]
+    """For each of the results."""
+
+
 def commit(results: Sequence[Result]) -> list[Curated]:
     """Make the results of one dataset real; those that are outdated are left out.
 
@@ -78,52 +82,63 @@ def commit(results: Sequence[Result]) -> list[Curated]:
         Transient: other writers kept committing first; nothing was changed.
         OSError: the object store failed; nothing was changed.
     """
-    for _ in range(MAX_TRIES):
+    if not results:
+        return []
+    following: list[Following] = []
+
+    def stage(lost: SwapLost | None) -> _Staged | None:
+        nonlocal results, following
+        if isinstance(lost, _Outdated):
+            for each in following:  # it may be of rows that were erased
+                each.discard()
+            results = [left for result in results if (left := _without(result, lost.days))]
         if not results:
-            return []
+            return None
         pinned = results[0].pinned
-        staged = [
+        following = [
             table.stage(pinned.tenant, pinned.dataset, result.rollup, result.rows) for result in results
         ]
-        fail_point("curate.staged")
-        try:
-            with postgres.tenant_transaction("pulse_pipeline", pinned.tenant.tenant_id) as connection:
-                _write(connection, pinned, results, staged)
-            fail_point("curate.after_commit")
-            return list(_committed(results, staged))
-        except _OutdatedError as found:
-            for following in staged:  # it may be of rows that were erased
-                following.discard()
-            results = [left for result in results if (left := _without(result, found.days))]
-        except _SwapLostError:
-            continue
-        except psycopg.errors.ForeignKeyViolation:  # the dataset was deleted
-            return []
-    raise Transient(
-        "other writers keep committing first", tenant=pinned.tenant.slug, dataset=pinned.dataset.slug
-    )
+        return _Staged([each.next for each in following if each.next], results, following)
+
+    try:
+        done = tables.commit(
+            results[0].pinned.tenant,
+            stage,
+            lambda work: False,  # then they are due still
+            before=lambda connection, work: _compare(connection, work.results),
+            write=lambda connection, work: _serve(connection, work.results),
+            point="curate",
+        )
+    except psycopg.errors.ForeignKeyViolation:  # the dataset was deleted
+        return []
+    return list(_committed(done)) if done else []
 
 
-class _SwapLostError(Exception):
-    """Another writer committed to a curated table first."""
-
-
-class _OutdatedError(Exception):
+class _Outdated(SwapLost):
     def __init__(self, days: set[tuple[str, date]]) -> None:
+        super().__init__()
         self.days = days
 
 
-def _write(
-    connection: postgres.Connection, pinned: Pinned, results: Sequence[Result], staged: Sequence[Next]
-) -> None:
+def _compare(connection: postgres.Connection, results: Sequence[Result]) -> None:
+    pinned = results[0].pinned
     dataset = pinned.dataset
-    lock_summaries(connection, dataset.dataset_id)
-    days = [(result.rollup.name, day) for result in results for day in (*result.rows, *result.errors)]
+    locks.wait(connection, Lock.SUMMARIES, dataset.dataset_id)
+    days = _days(results)
     values = {"tenant": dataset.tenant_id, "dataset": dataset.dataset_id}
     landed = [pinned.landed[day] for _, day in days]
     named = {"rollups": [name for name, _ in days], "days": [day for _, day in days], "landed": landed}
     if found := set(connection.execute(OUTDATED, values | named).fetchall()):
-        raise _OutdatedError(found)
+        raise _Outdated(found)
+
+
+def _days(results: Sequence[Result]) -> list[tuple[str, date]]:
+    return [(result.rollup.name, day) for result in results for day in (*result.rows, *result.errors)]
+
+
+def _serve(connection: postgres.Connection, results: Sequence[Result]) -> None:
+    pinned = results[0].pinned
+    dataset = pinned.dataset
     with connection.cursor() as cursor:
         for result in results:
             about = (result.rollup.definition(dataset),)
@@ -143,12 +158,7 @@ def _write(
                     for day, error in result.errors.items()
                 ],
             )
-    failures.forget_days(connection, JOB, dataset.dataset_id, {day for _, day in days})
-    fail_point("curate.before_swap")
-    for following in sorted(staged, key=lambda item: item.name):
-        if not following.enter(connection):
-            raise _SwapLostError
-    fail_point("curate.before_commit")
+    failed_work.forget_days(connection, JOB, dataset.dataset_id, {day for _, day in _days(results)})
 
 
 def _json(rows: Any) -> str:
@@ -163,11 +173,11 @@ def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:
     return kept if kept.rows or kept.errors else None
 
 
-def _committed(results: Sequence[Result], staged: Sequence[Next]) -> Iterable[Curated]:
-    for result, following in zip(results, staged, strict=True):
+def _committed(done: _Staged) -> Iterable[Curated]:
+    for result, following in zip(done.results, done.following, strict=True):
         pinned = result.pinned
         common = (pinned.tenant.slug, pinned.dataset.slug, result.rollup.name)
-        location = following.staged.new if following.staged else None
+        location = following.next.new if following.next else None
         for day, rows in result.rows.items():
             yield Curated(*common, day, len(rows), pinned.snapshot_id, location)
         for day, error in result.errors.items():
@@ -183,5 +193,5 @@ def forget(connection: postgres.Connection, dataset_id: UUID, days: Sequence[dat
     Returns:
         How many summaries were deleted.
     """
-    lock_summaries(connection, dataset_id)
+    locks.wait(connection, Lock.SUMMARIES, dataset_id)
     return connection.execute(FORGET, [dataset_id, list(days)]).rowcount

@@ -1,6 +1,5 @@
 """Compute: pin each dataset's table to a snapshot, and ask Spark, one statement for many tenants and days."""
 
-import atexit
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,11 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.pinned import Pinned, gone_on, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
-from pulse_pipelines.stages.aside import Aside
-from pulse_pipelines.stages.failures import Failed, Work
+from pulse_pipelines.ingest.priority import GiveWay
+from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources import outages
 from pulse_resources.errors import Terminal, Transient, UserError
+from pulse_resources.spark import leave_at_once, plan
 
 DAYS_PER_STATEMENT = 64
 """More would spend longer on the plan than on the rows."""
@@ -99,8 +99,7 @@ def _look(
         if pinned is not None:
             for rollup in {rollup: None for d in mine for rollup in d.rollups}:
                 wanted[rollup].extend(_inputs(pinned, [d for d in mine if rollup in d.rollups]))
-    # Left to itself, a process that exits while the server is away waits minutes for this clean-up.
-    atexit.unregister(spark.client._cleanup_ml_cache)
+    leave_at_once(spark)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     results: dict[UUID, dict[Rollup, Result]] = defaultdict(dict)
     try:
@@ -135,7 +134,7 @@ def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
 
 def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[_Outcome]:
     """Those of all rollups; last, one by one, of what has failed before, which may end Spark again."""
-    pause = Aside()
+    pause = GiveWay()
     for rollup, inputs in wanted.items():
         yield from _of_rollup(spark, rollup, [each for each in inputs if not each[2]], pause)
     again = [(rollup, each) for rollup, inputs in wanted.items() for each in inputs if each[2]]
@@ -151,7 +150,7 @@ def _by_dataset(due: Sequence[Due]) -> Iterable[list[Due]]:
 
 
 def _of_rollup(
-    spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input], pause: Aside
+    spark: SparkSession, rollup: Rollup, inputs: Sequence[_Input], pause: GiveWay
 ) -> Iterator[_Outcome]:
     if rollup.problem:
         for pinned, days, _ in inputs:
@@ -239,7 +238,7 @@ def _part(number: int, pinned: Pinned, days: tuple[date, ...]) -> Part:
 def _ask(spark: SparkSession, rollup: Rollup, parts: Sequence[Part]) -> pa.Table:
     frame: Any = spark.sql(rollup.statement(parts))
     if rollup.source:  # it is a team's
-        _check_reads(frame._explain_string(extended=True), [part.pinned for part in parts])
+        _check_reads(plan(frame), [part.pinned for part in parts])
     return frame.toArrow()
 
 

@@ -11,7 +11,7 @@ from pulse_pipelines.curated.rollups import BUILT_IN, of_dataset
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import datasets
+from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
@@ -93,7 +93,7 @@ def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
         (now,) = connection.execute("SELECT now()").fetchall()[0]
         rows = connection.execute(CHANGED, {"since": since, "rollups": names, "job": JOB}).fetchall()
         ids = list({row[2] for row in rows})
-        known = {d.dataset_id: d for d in datasets.read(connection, "d.dataset_id = ANY(%s)", [ids])}
+        known = {d.dataset_id: d for d in dataset_rows.read(connection, "d.dataset_id = ANY(%s)", [ids])}
     found = []
     for tenant_id, slug, dataset_id, day, changed_at, states, waiting, failures, held in rows:
         if dataset_id not in known:  # deleted just now

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import datasets
+from pulse_pipelines.tables import dataset_rows
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, PulseError
 
@@ -68,7 +68,7 @@ class _Seen:
 
 def _look(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _Seen:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        for dataset in datasets.read(connection, "d.dataset_id = %s", [dataset_id]):
+        for dataset in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
             location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
             landed = dict(connection.execute(LANDED, [tenant.tenant_id, dataset_id, list(days)]).fetchall())
             return _Seen(dataset, location, {day: landed.get(day, NEVER) for day in days})

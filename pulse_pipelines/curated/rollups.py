@@ -9,7 +9,7 @@ from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.sqlfile import BUILT_IN, TeamRollup, read
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
-from pulse_pipelines.stages import datasets
+from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
@@ -27,7 +27,7 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
 def slugs_with_actor() -> set[str]:
     """Slugs of datasets, whoever's they are, whose schema names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
-        found = datasets.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
+        found = dataset_rows.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
         return {dataset.slug for dataset in found if _has_actor(dataset)}
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated import tidy
+from pulse_pipelines.curated import orphans
 from pulse_pipelines.curated.commit import Curated, commit
 from pulse_pipelines.curated.compute import TASK, Result, compute
 from pulse_pipelines.curated.due import JOB, Due
-from pulse_pipelines.stages import failures
-from pulse_pipelines.stages.failures import Failed, Work
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources import outages
 from pulse_resources.settings import load_settings
 
@@ -39,7 +39,7 @@ def curate(spark: SparkSession, due: Sequence[Due]) -> Outcome:
         for done, problem in pool.map(_commit_safely, results):
             days.extend(done)
             failed.extend([problem] if problem else [])
-    failures.note(failed, first_s=settings.retry_seconds, most_s=settings.retry_max_seconds)
+    failed_work.note(failed, first_s=settings.retry_seconds, most_s=settings.retry_max_seconds)
     return Outcome(tuple(days), tuple(failed))
 
 
@@ -48,12 +48,14 @@ def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | N
     done: list[Curated] = []
     try:
         done = commit(results)
-        for location in {day.metadata_location for day in done if day.metadata_location}:
-            if (table := tidy.due(location)) is not None:
-                tidy.tidy(table)
+        pinned = results[0].pinned
+        for rollup, location in {(day.rollup, day.metadata_location) for day in done}:
+            name = pinned.tenant.curated_table(pinned.dataset.slug, rollup)
+            if location and orphans.due(name, location):
+                orphans.remove_orphan_files(pinned.tenant, name)
     except Exception as error:  # whatever is wrong with its tables is not the others'
         outages.check()
         tenant, dataset = results[0].pinned.tenant, results[0].pinned.dataset
-        task = "tidy" if done else TASK
+        task = "orphans" if done else TASK
         return done, Failed.by(Work(JOB, tenant, task, dataset.dataset_id, dataset.slug), error)
     return done, None

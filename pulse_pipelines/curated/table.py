@@ -15,24 +15,20 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
-    BooleanType,
     DateType,
-    DoubleType,
-    IcebergType,
-    LongType,
     NestedField,
-    StringType,
-    TimestamptzType,
 )
 
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.stages import columns, files, metrics, rewrite
-from pulse_pipelines.stages.table import PROPERTIES
+from pulse_pipelines.tables import arrow_columns, file_metrics, live_table, parquet_files
+from pulse_pipelines.tables.column_types import ICEBERG
+from pulse_pipelines.tables.commit import Next
+from pulse_pipelines.tables.iceberg_schema import PROPERTIES
 from pulse_resources import iceberg, object_store, postgres
 from pulse_resources.errors import Terminal
-from pulse_resources.iceberg import Staged, TableName
+from pulse_resources.iceberg import TableName
 from pulse_resources.settings import load_settings
 
 SOURCE_PROPERTY = "pulse.curated-from"
@@ -45,34 +41,16 @@ DAY = NestedField(1, "day", DateType())
 PARTITIONED_BY_DAY = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name="day_day")
 )
-_TYPES: dict[pa.DataType, IcebergType] = {
-    pa.int64(): LongType(),
-    pa.float64(): DoubleType(),
-    pa.bool_(): BooleanType(),
-    pa.string(): StringType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us", "UTC"): TimestamptzType(),
-}
 
 
 @dataclass(frozen=True)
-class Next:
+class Following:
     """A curated table as it is to become."""
 
-    name: TableName
-    staged: Staged | None
+    next: Next | None
     """None: nothing of it changes."""
-    begins: bool
     written: tuple[str, ...] = ()
     """Data files that are in no table yet."""
-
-    def enter(self, connection: postgres.Connection) -> bool:
-        """Point the catalog at it; False when somebody else came first."""
-        if self.staged is None:
-            return True
-        if self.begins:
-            return iceberg.begin(connection, self.name, self.staged.new)
-        return iceberg.swap(connection, self.name, self.staged.old, self.staged.new)
 
     def discard(self) -> None:
         """Delete what was written, which must not be entered any more.
@@ -80,11 +58,11 @@ class Next:
         Raises:
             OSError: the object store failed.
         """
-        if self.staged is None:
+        if self.next is None:
             return
-        written = [*self.written, self.staged.new]
+        written = [*self.written, self.next.new]
         with suppress(FileNotFoundError):  # an erasure was faster
-            snapshot = iceberg.load_table(self.name, self.staged.new, history=False).current_snapshot()
+            snapshot = iceberg.load_table(self.next.table, self.next.new, history=False).current_snapshot()
             if snapshot is not None:
                 written.append(snapshot.manifest_list)
                 written += [
@@ -92,12 +70,10 @@ class Next:
                     for manifest in snapshot.manifests(iceberg.file_io())
                     if manifest.added_snapshot_id == snapshot.snapshot_id
                 ]
-        for path in written:
-            with suppress(FileNotFoundError):
-                object_store.file_system().delete_file(object_store.key(path))
+        object_store.delete(written)
 
 
-def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, pa.Table]) -> Next:
+def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, pa.Table]) -> Following:
     """Write data files and metadata in which these days have these rows; nothing points at them yet.
 
     Args:
@@ -113,7 +89,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     filled = {day: found for day, found in rows.items() if len(found)}
     if location is None:
         if not filled:
-            return Next(name, None, begins=True)
+            return Following(None)
         table = _new(tenant, dataset.dataset_id, name, _wanted(rollup, filled))
     else:
         table = iceberg.load_table(name, location)
@@ -121,10 +97,10 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
             raise Terminal(
                 "another table has the name of the curated one", tenant=tenant.slug, table=".".join(name)
             )
-    live = rewrite.live_files(table)
+    live = live_table.live_files(table)
     removed = [file for file in live.values() if _day(file) in rows]
     if not removed and not filled:
-        return Next(name, None, begins=location is None)
+        return Following(None)
     schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
     written = tuple(file.file_path for file in added)
@@ -134,7 +110,8 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     changed = schema if schema.schema_id != table.schema().schema_id else None
     summary = {"pulse.rollup": rollup.name}
     staged = iceberg.stage_replace(table, removed, added, summary, changed, keep=SNAPSHOTS)
-    return Next(name, staged, location is None, written)
+    old = None if location is None else staged.old
+    return Following(Next(name, old, staged.new), written)
 
 
 def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[NestedField]) -> Table:
@@ -151,7 +128,7 @@ def _new(tenant: Tenant, dataset_id: UUID, name: TableName, wanted: Sequence[Nes
 def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedField]:
     if rollup.schema is not None:
         return rollup.schema.fields
-    found = {field.name: _TYPES[field.type] for table in rows.values() for field in table.schema}
+    found = {field.name: ICEBERG[field.type] for table in rows.values() for field in table.schema}
     return [DAY, *(NestedField(n, name, kind) for n, (name, kind) in enumerate(found.items(), 2))]
 
 
@@ -180,15 +157,17 @@ def _shape(field: NestedField) -> str:
 def _write(table: Table, schema: Schema, day: date, rows: pa.Table) -> DataFile:
     text = schema.model_dump_json()
     dated = rows.append_column("day", pa.array([day] * len(rows), pa.date32()))
-    wanted = columns.arrow_schema(text)
+    wanted = arrow_columns.arrow_schema(text)
     content = dated.select(wanted.names).cast(wanted)
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
-    with files.parquet_writer(sink, wanted, len(rows), collected) as writer:
+    with parquet_files.parquet_writer(sink, wanted, len(rows), collected) as writer:
         writer.write_table(content)
-    path, encoded = f"{table.location()}/data/day={day}/{files.token()}.parquet", sink.getvalue()
-    files.put(path, encoded)
-    return metrics.data_file(path, day, len(rows), encoded.size, metrics.of_footer(text, collected[0]))
+    path, encoded = f"{table.location()}/data/day={day}/{parquet_files.token()}.parquet", sink.getvalue()
+    object_store.put(path, encoded)
+    return file_metrics.data_file(
+        path, day, len(rows), encoded.size, file_metrics.of_footer(text, collected[0])
+    )
 
 
 def _manifests(table: Table) -> int:
@@ -197,4 +176,4 @@ def _manifests(table: Table) -> int:
 
 
 def _day(file: DataFile) -> date:
-    return date.fromordinal(metrics.EPOCH.toordinal() + file.partition[0])
+    return date.fromordinal(file_metrics.EPOCH.toordinal() + file.partition[0])

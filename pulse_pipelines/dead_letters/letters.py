@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, UserError

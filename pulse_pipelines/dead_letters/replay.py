@@ -10,7 +10,7 @@ from dataclasses import replace
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.dead_letters.letters import Filter
-from pulse_pipelines.dead_letters.retrial import Judged, Retrial
+from pulse_pipelines.dead_letters.revalidation import Judged, Revalidation
 from pulse_pipelines.dead_letters.selection import resolve, select
 from pulse_pipelines.dead_letters.verdicts import Outcome, Progress, Result, Tally, Verdict
 from pulse_pipelines.domain.tenant import Tenant
@@ -50,7 +50,7 @@ def replay(
         Transient: the broker did not acknowledge, or the object store does not answer; repeat it.
     """
     selection = select(chosen, limit, after)
-    retrial = Retrial(tenant, schema_version)
+    retrial = Revalidation(tenant, schema_version)
     tally = Tally(progress)
     producer = None if dry_run else kafka.producer()
     while True:

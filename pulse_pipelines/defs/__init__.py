@@ -1,5 +1,5 @@
 """Thin Dagster adapters around the stages; nobody but definitions.py imports them."""
 
-from pulse_pipelines.defs import run_config
+from pulse_pipelines.runtime import run_config
 
 run_config.take_values_alone()  # before any module of this package defines a config

@@ -10,35 +10,15 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from enum import StrEnum
 from typing import Any
+
+from pulse_pipelines.domain.reasons import Reason
 
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 """First instant that Iceberg, Spark, Python and Postgres all hold; years end at 9999 for all four."""
 
 MAX_ID_BYTES = 512
 INT64 = range(-(2**63), 2**63)
-
-
-class Reason(StrEnum):
-    """Why an event became a dead letter."""
-
-    UNDECODABLE = "undecodable"
-    OVERSIZE = "oversize"
-    TOO_DEEP = "too_deep"
-    NUL_CHARACTER = "nul_character"
-    INTEGER_OUT_OF_RANGE = "integer_out_of_range"
-    INVALID_ENVELOPE = "invalid_envelope"
-    WRONG_TENANT = "wrong_tenant"
-    MISSING_DATASET = "missing_dataset"
-    UNKNOWN_DATASET = "unknown_dataset"
-    UNKNOWN_SCHEMA_VERSION = "unknown_schema_version"
-    INVALID_TIMESTAMP = "invalid_timestamp"
-    TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
-    SCHEMA_VIOLATION = "schema_violation"
-    TOO_EXPENSIVE = "too_expensive"
-    UNREPRESENTABLE = "unrepresentable"
-    LANDING_FAILED = "landing_failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.letters import SAYS_NOTHING
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.stages import metrics
-from pulse_pipelines.stages.ledger import runs
+from pulse_pipelines.tables import file_metrics, ledger
+from pulse_pipelines.tables.ledger import Landing, runs
 from pulse_resources import postgres
 from pulse_resources.iceberg import Staged
 
@@ -26,32 +26,12 @@ ERASED = """
 INSERT INTO erased_offsets AS e (tenant_id, erasure_id, partition, offsets) VALUES (%s, %s, %s, %s)
 ON CONFLICT (tenant_id, erasure_id, partition) DO UPDATE SET offsets = e.offsets + EXCLUDED.offsets
 """
-LANDING = """
-INSERT INTO landings AS l (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
-    snapshot_id, metadata_location)
-VALUES (%s, %s, %s, %s, %s, %s, 0, %s, %s, %s, %s)
-ON CONFLICT (batch_id, dataset_id, day) DO UPDATE SET rows = l.rows + EXCLUDED.rows,
-    bytes = l.bytes + EXCLUDED.bytes, files = l.files + EXCLUDED.files, snapshot_id = EXCLUDED.snapshot_id,
-    metadata_location = EXCLUDED.metadata_location, landed_at = EXCLUDED.landed_at
-"""
 LANDED_LETTERS = f"""
 UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), landed_by = NULL, {SAYS_NOTHING}
 FROM unnest(%s::int[], %s::bigint[]) AS found (partition, event_offset)
 WHERE l.tenant_id = %s AND l.partition = found.partition AND l.event_offset = found.event_offset
   AND l.resolution = 'landed' RETURNING l.partition, l.event_offset
 """  # noqa: S608 - from constants
-# The backfill that landed it had moved it from one count to the other; each is in the last range that begins
-# at it or before it.
-NOT_LANDED_RANGE = """
-UPDATE ingest_ranges SET landed = landed - 1, dead_letters = dead_letters + 1
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset = (
-    SELECT max(start_offset) FROM ingest_ranges
-    WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset <= %(offset)s)
-"""
-NOT_LANDED_POSITION = """
-UPDATE ingest_positions SET landed = landed - 1, dead_letters = dead_letters + 1
-WHERE tenant_id = %(tenant)s AND partition = %(partition)s
-"""
 
 Places = Sequence[tuple[int, int]]
 """Partition and offset of events."""
@@ -67,7 +47,7 @@ class Cleaned:
 
     @property
     def day(self) -> date:
-        return date.fromordinal(metrics.EPOCH.toordinal() + self.before.partition[0])
+        return date.fromordinal(file_metrics.EPOCH.toordinal() + self.before.partition[0])
 
     @property
     def bytes(self) -> int:
@@ -97,16 +77,21 @@ def account(
     for cleaned in hit:
         of_day[cleaned.day].append(cleaned)
     dataset = subject.dataset
-    for day, part in sorted(of_day.items()):
-        rows = -sum(len(cleaned.places) for cleaned in part)
-        files_more = -sum(cleaned.after is None for cleaned in part)
-        connection.execute(
-            LANDING,
-            [
-                *(erasure.erasure_id, tenant.tenant_id, dataset.dataset_id, dataset.slug, day, rows),
-                *(sum(cleaned.bytes for cleaned in part), files_more, staged.snapshot_id, staged.new),
-            ],
-        )
+    ledger.land(
+        connection,
+        [
+            Landing(
+                *(erasure.erasure_id, tenant.tenant_id, dataset.dataset_id, dataset.slug, day),
+                rows=-sum(len(cleaned.places) for cleaned in part),
+                duplicates=0,
+                bytes=sum(cleaned.bytes for cleaned in part),
+                files=-sum(cleaned.after is None for cleaned in part),
+                snapshot_id=staged.snapshot_id,
+                metadata_location=staged.new,
+            )
+            for day, part in sorted(of_day.items())
+        ],
+    )
     return forget(connection, dataset.dataset_id, sorted(of_day))
 
 
@@ -115,10 +100,8 @@ def _letters_again(connection: postgres.Connection, tenant: Tenant, places: Plac
     partitions, offsets = [p for p, _ in places], [o for _, o in places]
     found = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
     letters = {(partition, offset) for partition, offset in found}
-    for partition, offset in sorted(letters):
-        values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
-        connection.execute(NOT_LANDED_RANGE, values)
-        connection.execute(NOT_LANDED_POSITION, values)
+    # The backfill that landed them had moved them from one count to the other.
+    ledger.landed_are_dead_letters(connection, tenant.tenant_id, sorted(letters))
     return letters
 
 

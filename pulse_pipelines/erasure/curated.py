@@ -5,6 +5,7 @@ all rows of these days go; the erasure's own landing made the days due, and they
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date
 
 from pyiceberg.manifest import DataFile
@@ -15,13 +16,12 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record, rows
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake.upkeep import objects
-from pulse_pipelines.lake.upkeep.reach import Reach
-from pulse_pipelines.registry.datasets import lock_summaries
-from pulse_pipelines.stages import metrics, rewrite
-from pulse_resources import iceberg, postgres, table_metadata
-from pulse_resources.errors import Transient
+from pulse_pipelines.tables import file_metrics, live_table
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.reachable_files import ReachableFiles
+from pulse_resources import iceberg, locks, object_store, postgres, table_metadata
 from pulse_resources.iceberg import TableName
+from pulse_resources.locks import Lock
 
 STEP = "curated"
 SUMMARIES = "summaries"
@@ -62,7 +62,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
             "objects_deleted": before["objects_deleted"] + deleted,
         }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        lock_summaries(connection, subject.dataset.dataset_id)
+        locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id)
         stale = connection.execute(DELETE_STALE, [erasure.erasure_id, tenant.tenant_id]).rowcount
         again = erasure.steps.get(SUMMARIES, 0) + stale
         record.done(connection, tenant, erasure.erasure_id, SUMMARIES, again)
@@ -103,11 +103,11 @@ def leftovers(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableNam
 
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         location = current(connection).location()
-    listed = [o for day in days_of(erasure) for o in objects.listed(f"{location}/data/day={day}/")]
+    listed = [o for day in days_of(erasure) for o in object_store.listed(f"{location}/data/day={day}/")]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         table = current(connection)
         left = [file.file_path for file in stale_files(connection, subject, erasure, table)]
-    live = rewrite.live_files(table)
+    live = live_table.live_files(table)
     for each in listed:
         old = erasure.finished_at is None or each.modified <= erasure.finished_at
         if old and each.path not in live:
@@ -124,22 +124,28 @@ def stale_files(
     values = [dataset.dataset_id, rollup, erasure.erasure_id]
     fresh = {day for (day,) in connection.execute(COMPUTED, values)}
     stale = days_of(erasure) - fresh
-    return [file for file in rewrite.live_files(table).values() if _day(file) in stale]
+    return [file for file in live_table.live_files(table).values() if _day(file) in stale]
+
+
+@dataclass(frozen=True)
+class _Cleaned(Work):
+    stale: list[DataFile]
+    listed: list[object_store.Object]
 
 
 def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> tuple[int, int]:
     """Files that were taken out of the table, and objects that were deleted.
 
-    The folder is listed first. Whoever commits rollups waits for the lock, and has to stage them anew once
-    the pointer is moved: what was listed and is not reached then can never come back.
+    The folder is listed first. Whoever commits rollups has to stage them anew once the pointer is moved: what
+    was listed and is not reached then can never come back.
     """
-    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        lock_summaries(connection, subject.dataset.dataset_id)
-        location = iceberg.current_location(connection, name)
+
+    def stage(lost: SwapLost | None) -> _Cleaned:
+        following = location = live_table.current_location(tenant.tenant_id, name)
         table = iceberg.load_table(name, location)
-        listed = [o for o in objects.listed(table.location()) if not o.name.endswith(".metadata.json")]
-        stale = stale_files(connection, subject, erasure, table)
-        following = location
+        listed = [o for o in object_store.listed(table.location()) if not o.name.endswith(".metadata.json")]
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            stale = stale_files(connection, subject, erasure, table)
         if stale:
             summary = {rows.ERASURE_PROPERTY: erasure.erasure_id}
             following = iceberg.stage_replace(table, stale, [], summary).new
@@ -151,11 +157,20 @@ def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) 
         }
         kept = table_metadata.without_snapshots(document, gone)
         new = table_metadata.write_next(kept, following, with_log=False)
-        if not iceberg.swap(connection, name, location, new):
-            raise Transient("another engine commits to the curated table", fix="Do it again", table=name[1])
-    reached = Reach().of(iceberg.load_table(name, new))
-    return len(stale), objects.delete(each.path for each in listed if each.path not in reached)
+        return _Cleaned([Next(name, location, new)], stale, listed)
+
+    cleaned = commit(
+        tenant,
+        stage,
+        lambda work: live_table.current_location(tenant.tenant_id, name) == work.tables[0].new,
+        before=lambda connection, work: locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id),
+        point="erase.curated",
+    )
+    assert cleaned is not None  # noqa: S101 - `stage` always stages
+    reached = ReachableFiles().of(iceberg.load_table(name, cleaned.tables[0].new))
+    orphans = (each.path for each in cleaned.listed if each.path not in reached)
+    return len(cleaned.stale), object_store.delete(orphans)
 
 
 def _day(file: DataFile) -> date:
-    return date.fromordinal(metrics.EPOCH.toordinal() + file.partition[0])
+    return date.fromordinal(file_metrics.EPOCH.toordinal() + file.partition[0])

@@ -4,7 +4,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake.upkeep.expire import forget_history
+from pulse_pipelines.maintenance.expire_snapshots import forget_history
 from pulse_resources import postgres
 
 STEP = "history"

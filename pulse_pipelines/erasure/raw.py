@@ -6,24 +6,20 @@ both facts are committed together, then the old one is deleted. What no batch re
 left it) is deleted if it has the person's events.
 """
 
-import base64
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 
 import orjson
-from isal import igzip, isal_zlib
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake.upkeep import objects
-from pulse_pipelines.lake.upkeep.sweep import in_flight
-from pulse_pipelines.stages import files, raw
-from pulse_resources import postgres
+from pulse_pipelines.maintenance.remove_orphan_files import in_flight
+from pulse_pipelines.tables import raw_zone
+from pulse_resources import object_store, postgres
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
@@ -32,7 +28,6 @@ TOGETHER = 50
 """Objects in a transaction ..."""
 AT_A_TIME = 4
 """... and of these read side by side."""
-SUFFIX = ".jsonl.gz"
 
 REGISTERED = """
 SELECT path, slug, day, events, batch_id FROM raw_objects
@@ -78,7 +73,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         psycopg.OperationalError: Postgres failed; what was done is recorded.
     """
     step = erasure.steps.get(STEP) or {"objects": [], "orphans": 0}
-    objects.delete(entry["removed"] for entry in step["objects"])  # if a process died before it did
+    object_store.delete(entry["removed"] for entry in step["objects"])  # if a process died before it did
     registered = _registered(tenant, subject)
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="erase") as pool:
         for start in range(0, len(registered), TOGETHER):
@@ -87,9 +82,9 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
             if cleaned:
                 _commit(tenant, erasure.erasure_id, cleaned, step)
                 fail_point("erase.raw.before_delete")
-                objects.delete(each.before.path for each in cleaned)
+                object_store.delete(each.before.path for each in cleaned)
     orphans = [path for path in unregistered(tenant, subject) if _found(path, subject)]
-    objects.delete(orphans)
+    object_store.delete(orphans)
     step["orphans"] += len(orphans)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         record.done(connection, tenant, erasure.erasure_id, STEP, step)
@@ -97,7 +92,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 def slugs(subject: Subject) -> list[str]:
     """The folders of the raw zone that may hold events of the subject's dataset."""
-    return [subject.dataset.slug, files.UNRESOLVED]
+    return [subject.dataset.slug, raw_zone.UNRESOLVED]
 
 
 def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
@@ -121,7 +116,7 @@ def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
     """
     bucket = load_settings().object_store.bucket
     listed = [
-        each for slug in slugs(subject) for each in objects.listed(f"{tenant.raw_prefix(bucket, slug)}/")
+        each for slug in slugs(subject) for each in object_store.listed(f"{tenant.raw_prefix(bucket, slug)}/")
     ]
     spared = in_flight(tenant)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -133,7 +128,7 @@ def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
 
 def _found(path: str, subject: Subject) -> frozenset[int]:
     try:
-        return events_of(raw.content(path), subject)
+        return events_of(raw_zone.content(path), subject)
     except FileNotFoundError:  # upkeep was faster
         return frozenset()
 
@@ -144,21 +139,15 @@ def events_of(packed: bytes, subject: Subject) -> frozenset[int]:
     Raises:
         OSError: the object is damaged.
     """
-    with igzip.open(io.BytesIO(packed)) as lines:  # type: ignore[no-untyped-call]
-        return frozenset(number for number, line in enumerate(lines) if _is_of(line, subject))
+    return frozenset(number for number, line in enumerate(raw_zone.unpack(packed)) if _is_of(line, subject))
 
 
 def _is_of(line: bytes, subject: Subject) -> bool:
-    head, event, rest = line.partition(b',"event":')
-    if event:
-        if not subject.may_be_in(rest):
-            return False
-        origin, payload = orjson.loads(head + b"}"), rest.rstrip(b"\n")[:-1]
-    else:
-        origin = orjson.loads(line)
-        payload = base64.b64decode(origin["bytes"])
+    message = raw_zone.message(line, subject.may_be_in)
+    if message is None or not subject.covered(message.partition, message.offset):
+        return False
     try:
-        return subject.covered(origin["partition"], origin["offset"]) and subject.is_of(orjson.loads(payload))
+        return subject.is_of(orjson.loads(message.payload))
     except orjson.JSONDecodeError:  # what no one can decode is nobody's: see the dead letters
         return False
 
@@ -169,13 +158,11 @@ def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | No
         return None
     if len(hits) == each.events:
         return Cleaned(each, len(hits), None, 0)
-    packer = isal_zlib.compressobj(files.GZIP_LEVEL, isal_zlib.DEFLATED, 31)
-    with igzip.open(io.BytesIO(raw.content(each.path))) as lines:  # type: ignore[no-untyped-call]
-        kept = (packer.compress(line) for number, line in enumerate(lines) if number not in hits)
-        packed = b"".join([*kept, packer.flush()])
+    lines = raw_zone.unpack(raw_zone.content(each.path))
+    packed = raw_zone.pack(line for number, line in enumerate(lines) if number not in hits)
     # The same name, and the same bytes, however often it is tried.
-    path = f"{each.path.removesuffix(SUFFIX)}-{erasure.erasure_id}{SUFFIX}"
-    files.put(path, packed)
+    path = f"{each.path.removesuffix(raw_zone.SUFFIX)}-{erasure.erasure_id}{raw_zone.SUFFIX}"
+    object_store.put(path, packed)
     return Cleaned(each, len(hits), path, len(packed))
 
 

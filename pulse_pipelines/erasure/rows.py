@@ -16,12 +16,12 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.registry.datasets import lock_summaries
-from pulse_pipelines.stages import columns, files, metrics, rewrite
-from pulse_pipelines.stages.recast import BATCH_ROWS, fitted
-from pulse_resources import iceberg, object_store, postgres, readable
+from pulse_pipelines.tables import arrow_columns, commit, file_metrics, parquet_files
+from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, fitted
+from pulse_resources import iceberg, locks, object_store, postgres, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import Staged
+from pulse_resources.locks import Lock
 
 STEP = "rows"
 ERASURE_PROPERTY = "pulse.erasure-id"
@@ -56,15 +56,15 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
     before = erasure.steps.get(STEP)
 
-    def first(connection: postgres.Connection) -> None:
-        lock_summaries(connection, subject.dataset.dataset_id)
+    def before_swap(connection: postgres.Connection) -> None:
+        locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id)
 
     def write(connection: postgres.Connection, staged: Staged) -> None:
         summaries = account(connection, tenant, subject, erasure, hit, staged)
         done = result(before, hit, staged.snapshot_id, summaries)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)
 
-    if rewrite.commit(tenant, subject.dataset, stage, write, first) is None:
+    if commit.commit_dataset(tenant, subject.dataset, stage, before=before_swap, write=write) is None:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             record.done(connection, tenant, erasure.erasure_id, STEP, result(before, [], None, 0))
 
@@ -121,19 +121,19 @@ def _clean(before: DataFile, places: Places, subject: Subject, schema: str) -> C
     left = before.record_count - len(places)
     if not left:
         return Cleaned(before, None, places)
-    store, arrow_schema = object_store.file_system(), columns.arrow_schema(schema)
-    path = f"{before.file_path.removesuffix('.parquet')}-{files.token()}.parquet"
+    store, arrow_schema = object_store.file_system(), arrow_columns.arrow_schema(schema)
+    path = f"{before.file_path.removesuffix('.parquet')}-{parquet_files.token()}.parquet"
     collected: list[pq.FileMetaData] = []
     with (
         store.open_input_file(object_store.key(before.file_path)) as content,
         store.open_output_stream(object_store.key(path), compression=None) as sink,
     ):
-        with files.parquet_writer(sink, arrow_schema, left, collected) as writer:
+        with parquet_files.parquet_writer(sink, arrow_schema, left, collected) as writer:
             for batch in pq.ParquetFile(content).iter_batches(BATCH_ROWS):
                 kept = batch.filter(pc.invert(subject.mask(batch)))
                 if kept.num_rows:
                     writer.write_table(fitted(kept, arrow_schema))
         size = sink.tell()
     day = Cleaned(before, None, places).day
-    after = metrics.data_file(path, day, left, size, metrics.of_footer(schema, collected[0]))
+    after = file_metrics.data_file(path, day, left, size, file_metrics.of_footer(schema, collected[0]))
     return Cleaned(before, after, places)

@@ -17,7 +17,7 @@ from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.erasure.verify import Verified
-from pulse_pipelines.stages import rewrite
+from pulse_pipelines.tables import leases, live_table
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
@@ -62,7 +62,7 @@ def survey(tenant: Tenant, slug: str, where: str) -> Survey:
     """
     found = _subject(tenant, slug, where)
     found = found.covering(record.settled(tenant, found.dataset))
-    files = rewrite.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
+    files = live_table.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
     places = {place for _, of_file in files for place in of_file}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         dead = set(letters.search(connection, tenant, found).hit) - places  # which landed are rows
@@ -210,7 +210,7 @@ def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
 def _alone(tenant: Tenant, found: Subject) -> Iterator[None]:
     # Folders of the raw zone are shared by the tenant's datasets, so two of its erasures take turns.
     with (
-        rewrite.lease(tenant.tenant_id, wait_seconds=PATIENCE_S),
-        rewrite.lease(found.dataset.dataset_id, wait_seconds=PATIENCE_S),
+        leases.rewriting(tenant.tenant_id, wait_seconds=PATIENCE_S),
+        leases.rewriting(found.dataset.dataset_id, wait_seconds=PATIENCE_S),
     ):
         yield

@@ -16,7 +16,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.stages import staging
+from pulse_pipelines.ingest import staging
 from pulse_resources import postgres
 
 STEP = "staged"

@@ -16,11 +16,9 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import curated, history, letters, raw, rows, staged
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake.upkeep import objects
-from pulse_pipelines.lake.upkeep.sweep import in_flight
-from pulse_pipelines.stages import raw as raw_zone
-from pulse_pipelines.stages import rewrite
-from pulse_resources import postgres
+from pulse_pipelines.maintenance.remove_orphan_files import in_flight
+from pulse_pipelines.tables import live_table, raw_zone
+from pulse_resources import object_store, postgres
 from pulse_resources.live_manifests import names_removed
 from pulse_resources.settings import load_settings
 
@@ -58,7 +56,7 @@ def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     found.looked_at["staging tables"] = len(tables)
     _add(found, staged.STEP, [f"{n} events in staging.{table}" for table, n in tables.items() if n])
     prefixes = [f"{tenant.raw_prefix(bucket, slug)}/" for slug in raw.slugs(subject)]
-    raw_objects = [each.path for prefix in prefixes for each in objects.listed(prefix)]
+    raw_objects = [each.path for prefix in prefixes for each in object_store.listed(prefix)]
     _scan(found, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))
     if erasure.finished_at is None:  # what comes later removes other files
         removed = sum(map(names_removed, _manifests(tenant, subject)))
@@ -77,7 +75,7 @@ def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
 
 
 def _manifests(tenant: Tenant, subject: Subject) -> list[ManifestFile]:
-    table = rewrite.current(tenant, subject.dataset)
+    table = live_table.current(tenant, subject.dataset)
     snapshot = table.current_snapshot()
     return snapshot.manifests(table.io) if snapshot else []
 
@@ -86,7 +84,7 @@ def _data_files(tenant: Tenant, location: str) -> list[str]:
     spared = in_flight(tenant)
     return [
         each.path
-        for each in objects.listed(location)
+        for each in object_store.listed(location)
         if each.name.endswith(".parquet") and each.name.partition("-")[0] not in spared
     ]
 

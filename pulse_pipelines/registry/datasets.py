@@ -11,10 +11,11 @@ from pulse_pipelines.domain.schema import check_document, columns
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
-from pulse_pipelines.stages import datasets
-from pulse_pipelines.stages.table import PARTITIONED_BY_DAY, PROPERTIES, table_schema
-from pulse_resources import iceberg, postgres
+from pulse_pipelines.tables import dataset_rows
+from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, PROPERTIES, table_schema
+from pulse_resources import iceberg, locks, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, Transient
+from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
 INSERT_DATASET = """
@@ -36,7 +37,6 @@ INSERT INTO iceberg_catalog.iceberg_tables
 VALUES (%s, %s, %s, %s, 'TABLE')
 """
 # Those who write a dataset's summaries, or delete them, take turns.
-LOCK_SUMMARIES = "SELECT pg_advisory_xact_lock(hashtextextended('summaries/' || %s, 0))"
 DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s"
 DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id"
 DELETE_TABLE = """
@@ -89,7 +89,7 @@ def create_dataset(
             connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])
             connection.execute(INSERT_NAMESPACE, [iceberg.CATALOG, tenant.namespace])
             connection.execute(INSERT_TABLE, [iceberg.CATALOG, tenant.namespace, slug, metadata])
-            (dataset,) = datasets.read(connection, "d.dataset_id = %s", [dataset_id])
+            (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id])
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists(
             "the tenant has a dataset with this slug", tenant=tenant.slug, dataset=slug
@@ -107,7 +107,7 @@ def create_dataset(
 def list_datasets(tenant: Tenant) -> list[Dataset]:
     """The tenant's datasets by slug, as its own RLS session sees them."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return list(datasets.read(connection))
+        return list(dataset_rows.read(connection))
 
 
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:
@@ -117,7 +117,7 @@ def find_dataset(tenant: Tenant, slug: str) -> Dataset:
 
 
 def _find(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
-    for dataset in datasets.read(connection, "d.slug = %s", [slug]):
+    for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
         return dataset
     raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
 
@@ -160,7 +160,7 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if found := connection.execute(DATASET_ID, [slug]).fetchone():
-            lock_summaries(connection, found[0])
+            locks.wait(connection, Lock.SUMMARIES, found[0])
         row = connection.execute(DELETE_DATASET, [slug]).fetchone()
         if row is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
@@ -171,8 +171,3 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
             REMEMBER_DELETED, [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location]
         )
     return deleted
-
-
-def lock_summaries(connection: postgres.Connection, dataset_id: uuid.UUID) -> None:
-    """Wait until nobody else writes the dataset's summaries, and keep it so until the transaction ends."""
-    connection.execute(LOCK_SUMMARIES, [str(dataset_id)])

@@ -7,9 +7,9 @@ the row. Whoever settles in between wins the swap; only the files that it added 
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
-import psycopg
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -20,13 +20,12 @@ from pulse_pipelines.domain.schema import SchemaUri, check_document, columns
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
-from pulse_pipelines.stages import metrics, recast, rewrite
-from pulse_pipelines.stages.table import Evolved, evolve
-from pulse_resources import iceberg, postgres
+from pulse_pipelines.tables import file_metrics, leases, rewrite_file
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, Terminal, Transient
 from pulse_resources.faults import fail_point
-
-MAX_TRIES = 20
 
 LOCK = """
 SELECT schema_uri, table_schema FROM pdm_datasets WHERE dataset_id = %s FOR UPDATE
@@ -35,10 +34,12 @@ MOVE = "UPDATE pdm_datasets SET schema_uri = %s, table_schema = %s WHERE dataset
 
 
 @dataclass(frozen=True)
-class _Next:
-    """What the table is to become: its metadata is written, and nothing points at it."""
+class _Step(Work):
+    """A dataset on the way to a newer version of its schema; no table when that changes nothing in it."""
 
-    location: str
+    dataset: Dataset
+    """As it was."""
+    schema: PublishedSchema
     table_schema: str
 
 
@@ -61,57 +62,64 @@ def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
     dataset_id = find_dataset(tenant, slug).dataset_id
-    with rewrite.moving(dataset_id):
+    with leases.moving(dataset_id):
         return _move(tenant, slug, dataset_id, schema_uri)
 
 
 def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Dataset:
     rewritten: _Rewritten = {}
-    for _ in range(MAX_TRIES):
-        current = current_table(tenant, slug)
-        if current.dataset.dataset_id != dataset_id:
-            raise NotFound(
-                "the dataset was deleted, and another one has its slug",
-                fix="Repeat the command if that one is to move",
-                tenant=tenant.slug,
-                dataset=slug,
-            )
-        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            schema = find_schema(connection, tenant, schema_uri)
-        if current.dataset.schema_uri == schema.schema_uri:
-            return current.dataset
-        _check(tenant, current.dataset, schema)
-        try:
-            following = _stage(tenant, current, schema, rewritten)
-            fail_point("move.staged")
-            if _commit(tenant, current, schema, following):
-                return find_dataset(tenant, slug)
-        except psycopg.OperationalError:
-            if find_dataset(tenant, slug).schema_uri == schema_uri:  # only the answer was lost
-                return find_dataset(tenant, slug)
-            raise
-        except (Gone, FileNotFoundError) as error:
-            if current_table(tenant, slug).metadata_location == current.metadata_location:
-                raise Gone(
-                    f"a file of the table is gone: {error}", tenant=tenant.slug, dataset=slug
-                ) from error
-        except pa.ArrowInvalid as error:
-            raise Terminal(
-                f"a file of the table is damaged: {error}", tenant=tenant.slug, dataset=slug
-            ) from error
-        except OSError as error:
-            raise Transient(
-                f"the object store did not take the table: {error}",
-                fix="Nothing was changed: try again",
-                tenant=tenant.slug,
-                dataset=slug,
-            ) from error
-    raise Transient(
-        "other writers keep committing first",
-        fix="Nothing was changed: try again",
-        tenant=tenant.slug,
-        dataset=slug,
-    )
+
+    def look() -> CurrentTable:
+        return current_table(tenant, slug)
+
+    def stage(lost: SwapLost | None) -> _Step | None:
+        return readable.as_it_is(
+            partial(_step, tenant, dataset_id, schema_uri, rewritten),
+            look(),
+            look,
+            lambda seen: seen.metadata_location,
+        )
+
+    where = {"tenant": tenant.slug, "dataset": slug}
+    try:
+        commit(
+            tenant,
+            stage,
+            lambda step: find_dataset(tenant, slug).schema_uri == schema_uri,
+            before=partial(_compare, tenant),
+            write=partial(_write, tenant),
+            role="pulse_api",
+            point="move",
+        )
+    except (Gone, FileNotFoundError) as error:
+        raise Gone(f"a file of the table is gone: {error}", **where) from error
+    except pa.ArrowInvalid as error:
+        raise Terminal(f"a file of the table is damaged: {error}", **where) from error
+    except OSError as error:
+        raise Transient(
+            f"the object store did not take the table: {error}", fix="Nothing was changed: try again", **where
+        ) from error
+    return find_dataset(tenant, slug)
+
+
+def _step(
+    tenant: Tenant, dataset_id: UUID, schema_uri: str, rewritten: _Rewritten, current: CurrentTable
+) -> "_Step | None":
+    """The move from where the dataset is; None when it follows the version already."""
+    dataset = current.dataset
+    if dataset.dataset_id != dataset_id:
+        raise NotFound(
+            "the dataset was deleted, and another one has its slug",
+            fix="Repeat the command if that one is to move",
+            tenant=tenant.slug,
+            dataset=dataset.slug,
+        )
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        schema = find_schema(connection, tenant, schema_uri)
+    if dataset.schema_uri == schema.schema_uri:
+        return None
+    _check(tenant, dataset, schema)
+    return _stage(tenant, current, schema, rewritten)
 
 
 def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
@@ -134,25 +142,23 @@ def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
         )
 
 
-def _stage(
-    tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewritten: _Rewritten
-) -> _Next | None:
-    """The table's next metadata; None when the schema changes nothing in it."""
-    dataset = current.dataset
-    table = iceberg.load_table((tenant.namespace, dataset.slug), current.metadata_location)
+def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewritten: _Rewritten) -> _Step:
+    dataset, name = current.dataset, (tenant.namespace, current.dataset.slug)
+    table = iceberg.load_table(name, current.metadata_location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
     declared = columns(check_document(schema.document))
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:
-        return None
+        return _Step([], dataset, schema, dataset.table_schema)
     pairs = _rewrite(table, evolved, rewritten) if evolved.replaced else []
     fail_point("move.rewritten")
     summary = {"pulse.schema-uri": schema.schema_uri}
     if evolved.replaced:
         summary["pulse.replaced-columns"] = ",".join(sorted(evolved.replaced))
     location, written = iceberg.stage_schema(table, evolved.schema, pairs, summary)
-    return _Next(location, written.model_dump_json())
+    following = Next(name, current.metadata_location, location)
+    return _Step([following], dataset, schema, written.model_dump_json())
 
 
 def _rewrite(table: Table, evolved: Evolved, rewritten: _Rewritten) -> list[tuple[DataFile, DataFile]]:
@@ -171,35 +177,23 @@ def _rewrite(table: Table, evolved: Evolved, rewritten: _Rewritten) -> list[tupl
 
 
 def _again(before: DataFile, evolved: Evolved, table_schema: str) -> DataFile | None:
-    if not recast.stale(recast.field_ids(before.file_path), evolved.schema):
+    if not rewrite_file.stale(rewrite_file.field_ids(before.file_path), evolved.schema):
         return None
-    day = metrics.EPOCH + timedelta(days=before.partition[0])
-    again = recast.recast(before.file_path, table_schema)
-    return metrics.data_file(again.path, day, again.rows, again.bytes, again.metrics)
+    day = file_metrics.EPOCH + timedelta(days=before.partition[0])
+    again = rewrite_file.rewrite(before.file_path, table_schema)
+    return file_metrics.data_file(again.path, day, again.rows, again.bytes, again.metrics)
 
 
-def _commit(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, following: _Next | None) -> bool:
-    """Move the row and the table together; False when either is not what it was."""
-    dataset = current.dataset
-    table_schema = following.table_schema if following else dataset.table_schema
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        row = connection.execute(LOCK, [dataset.dataset_id]).fetchone()
-        if row is None:
-            raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset.slug)
-        if row != (dataset.schema_uri, dataset.table_schema):
-            return False
-        fail_point("move.before_swap")
-        if following and not _swap(connection, tenant, current, following):
-            return False
-        fail_point("move.after_swap")
-        connection.execute(MOVE, [schema.schema_uri, table_schema, dataset.dataset_id])
-        values = [tenant.tenant_id, dataset.dataset_id, schema.version, schema.schema_uri]
-        connection.execute(INSERT_VERSION, values)
-        fail_point("move.before_commit")
-    fail_point("move.after_commit")
-    return True
+def _compare(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:
+    dataset = step.dataset
+    row = connection.execute(LOCK, [dataset.dataset_id]).fetchone()
+    if row is None:
+        raise NotFound("no such dataset", tenant=tenant.slug, dataset=dataset.slug)
+    if row != (dataset.schema_uri, dataset.table_schema):
+        raise SwapLost
 
 
-def _swap(connection: postgres.Connection, tenant: Tenant, current: CurrentTable, following: _Next) -> bool:
-    name = (tenant.namespace, current.dataset.slug)
-    return iceberg.swap(connection, name, current.metadata_location, following.location)
+def _write(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:
+    dataset_id, schema = step.dataset.dataset_id, step.schema
+    connection.execute(MOVE, [schema.schema_uri, step.table_schema, dataset_id])
+    connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema.schema_uri])

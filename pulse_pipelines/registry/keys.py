@@ -15,16 +15,15 @@ from pulse_pipelines.domain import key
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import postgres
+from pulse_resources import locks, postgres
 from pulse_resources.errors import Conflict, Forbidden, NotFound, UserError
+from pulse_resources.locks import Lock
 
 FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at, issued_by"
 INSERT = f"""
 INSERT INTO api_keys (tenant_id, key_id, name, scopes, key_hash, expires_at, issued_by)
 VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {FIELDS}
 """  # noqa: S608 - from a constant
-# One change of a tenant's keys at a time: none is issued by a key that is being revoked.
-ALONE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LIST = f"SELECT {FIELDS} FROM api_keys ORDER BY created_at, key_id"  # noqa: S608
 FIND = f"SELECT {FIELDS} FROM api_keys WHERE key_id = %s"  # noqa: S608
 REVOKE = f"""
@@ -89,7 +88,8 @@ def issue_key(
 @contextmanager
 def _changing(tenant: Tenant) -> Iterator[postgres.Connection]:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        connection.execute(ALONE, [f"keys of {tenant.tenant_id}"])
+        # One change at a time: none is issued by a key that is being revoked.
+        locks.wait(connection, Lock.KEYS, tenant.tenant_id)
         yield connection
 
 

@@ -7,8 +7,9 @@ from pulse_pipelines.domain import quota
 from pulse_pipelines.domain.quota import EVENTS, Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.intake import OPENING, THIS_MONTH
-from pulse_resources import postgres
+from pulse_resources import locks, postgres
 from pulse_resources.errors import QuotaExceeded
+from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
 LIMITS = """
@@ -92,7 +93,7 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
     limit = load_limits(connection).max_datasets
     if not quota.limited(limit):
         return
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))", [str(tenant.tenant_id)])
+    locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
     (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
     if count >= limit:
         raise QuotaExceeded(

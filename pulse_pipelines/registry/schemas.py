@@ -6,8 +6,9 @@ from datetime import datetime
 from pulse_pipelines.domain.cost import Bound
 from pulse_pipelines.domain.schema import SchemaUri, check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
-from pulse_resources import postgres
+from pulse_resources import locks, postgres
 from pulse_resources.errors import NotFound
+from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
 NEXT_VERSION = "SELECT coalesce(max(version), 0) + 1 FROM pdm_schemas WHERE name = %s"
@@ -52,9 +53,7 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
     check_document(document, Bound(ingest.max_event_bytes, ingest.max_schema_seconds))
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         # Two publishers of one name take turns, so that versions have no gaps and no twins.
-        connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [f"{tenant.tenant_id}/{name}"]
-        )
+        locks.wait(connection, Lock.SCHEMA, f"{tenant.tenant_id}/{name}")
         if known := connection.execute(SAME_DOCUMENT, [name, document]).fetchone():
             return PublishedSchema(*known)
         found = connection.execute(NEXT_VERSION, [name]).fetchone()

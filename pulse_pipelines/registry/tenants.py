@@ -6,6 +6,7 @@ import psycopg
 
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound
 from pulse_resources.settings import load_settings
@@ -13,10 +14,6 @@ from pulse_resources.settings import load_settings
 FIND_TENANT = "SELECT tenant_id, slug FROM pdm_tenants WHERE slug = %s"
 LIST_TENANTS = "SELECT tenant_id, slug FROM pdm_tenants ORDER BY slug"
 INSERT_TENANT = "INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%s, %s, %s)"
-INSERT_POSITION = """
-INSERT INTO ingest_positions (tenant_id, partition, planned_offset, settled_offset)
-VALUES (%s, %s, 0, 0)
-"""
 
 
 def create_tenant(slug: str, name: str | None = None) -> Tenant:
@@ -33,7 +30,7 @@ def create_tenant(slug: str, name: str | None = None) -> Tenant:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             connection.execute(INSERT_TENANT, [tenant.tenant_id, slug, shown])
             for partition in range(load_settings().kafka.partitions_per_topic):
-                connection.execute(INSERT_POSITION, [tenant.tenant_id, partition])
+                ledger.add_partition(connection, tenant.tenant_id, partition)
             kafka.create_topics([tenant.topic, tenant.dead_letter_topic])
     except psycopg.errors.UniqueViolation as error:
         raise AlreadyExists("a tenant with this slug exists", tenant=slug) from error

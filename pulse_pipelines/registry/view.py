@@ -9,7 +9,7 @@ from pulse_pipelines.domain.key import ApiKey
 from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
-from pulse_pipelines.stages import datasets
+from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
 
 CHANGES = "pulse_changes"
@@ -37,6 +37,6 @@ def load_view(tenant_id: UUID) -> TenantView | None:
         return TenantView(
             Tenant(*row),
             {key.key_id: key for key in keys.load_keys(connection)},
-            tuple(datasets.read(connection)),
+            tuple(dataset_rows.read(connection)),
             quotas.load_limits(connection),
         )

@@ -1,7 +1,8 @@
 """The HTTP API as a service; it needs no Spark and no Dagster, so it is up long before them."""
 
+from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
-from pulse_resources.local.service import Service, http_url, python, responds
+from pulse_resources.local.service import Service, python, responds
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_api.http.server"
@@ -10,12 +11,12 @@ MODULE = "pulse_api.http.server"
 
 def url(settings: Settings) -> str:
     """The API's address for a client on this machine."""
-    return http_url(settings.api.host, settings.api.port)
+    return local_url(settings.api.host, settings.api.port)
 
 
 def health_url(settings: Settings) -> str:
     """Where it says how it is, however full its own port is."""
-    return http_url(settings.api.host, settings.api.health_port or settings.api.port)
+    return local_url(settings.api.host, settings.api.health_port or settings.api.port)
 
 
 def service(layout: Layout, settings: Settings) -> Service:

@@ -5,11 +5,14 @@ Apart, and not `dagster dev`: that one outlives SIGTERM with its children.
 
 import json
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
+from pulse_resources.api_settings import local_url
+from pulse_resources.errors import Transient
 from pulse_resources.local.layout import Layout, repository
-from pulse_resources.local.service import Service, http_url, listens, python, responds
+from pulse_resources.local.service import Service, listens, python, responds
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_pipelines.definitions"
@@ -40,7 +43,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             name="dagster-code",
             address=f"unix:{code}",
             command=python(
-                *("pulse_pipelines.defs.code_server", "--module", module, "--socket", str(code), *quiet)
+                *("pulse_pipelines.runtime.code_server", "--module", module, "--socket", str(code), *quiet)
             ),
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
@@ -59,7 +62,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
         Service(
             name="dagster-daemon",
             address="",
-            command=python("pulse_pipelines.defs.daemon", "-w", workspace, *quiet),
+            command=python("pulse_pipelines.runtime.daemon", "-w", workspace, *quiet),
             env=env,
             needs=("dagster-code",),
             ready=lambda: _daemon_beats(settings, started),
@@ -76,7 +79,7 @@ def _link_instance(layout: Layout) -> None:
 
 def url(settings: Settings) -> str:
     """The UI's address for a browser on this machine."""
-    return http_url(settings.dagster.host, settings.dagster.webserver_port)
+    return local_url(settings.dagster.host, settings.dagster.webserver_port)
 
 
 def login_url(settings: Settings) -> str | None:
@@ -92,7 +95,14 @@ def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        entries = ask(settings, query)["workspaceOrError"].get("locationEntries", [])
+        try:
+            entries = ask(settings, query)["workspaceOrError"].get("locationEntries", [])
+        except urllib.error.HTTPError as error:
+            raise Transient(
+                f"what answers at {url(settings)} is not this stack's Dagster UI (HTTP {error.code}): "
+                "another program has taken the port since it was chosen",
+                fix="Run `pulse up` again: it chooses another port",
+            ) from error
         if entries and all(entry["loadStatus"] == "LOADED" for entry in entries):
             loaded = [entry["locationOrLoadError"] for entry in entries]
             errors = [e["message"] for e in loaded if e["__typename"] == "PythonError"]

@@ -1,11 +1,12 @@
 """A real Kafka broker: one KRaft node that is broker and controller."""
 
 import base64
-import subprocess
 import uuid
 from pathlib import Path
 
 from pulse_resources.errors import Terminal
+from pulse_resources.local import accounts
+from pulse_resources.local.accounts import Account
 from pulse_resources.local.downloads import Jar, jars
 from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.prerequisites import java
@@ -24,12 +25,17 @@ DOWNLOAD = jars(
     Jar("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
 
-# PLAIN, not SCRAM: the controller's listener has no other, and the data of a broker that asked nobody, as it
-# did once, has no credentials in it. It goes over the loopback interface alone.
-_LOGIN = (
+# The controller's listener knows no SCRAM: over it the broker only talks to itself.
+_PLAIN_LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="{user}" password="{password}" user_{user}="{password}";'
 )
+# Who takes the port while the broker is away learns nothing of the password from clients that come back.
+_SCRAM_LOGIN = (
+    "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    'username="{user}" password="{password}";'
+)
+_CREDENTIAL = "name={user},password={password}"
 # Small index files: each partition of each tenant preallocates two per segment.
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -40,11 +46,12 @@ advertised.listeners=INSIDE://{address}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=INSIDE
 listener.security.protocol.map=INSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT
-sasl.enabled.mechanisms=PLAIN
-sasl.mechanism.inter.broker.protocol=PLAIN
+sasl.mechanism.inter.broker.protocol={mechanism}
 sasl.mechanism.controller.protocol=PLAIN
-listener.name.inside.plain.sasl.jaas.config={login}
-listener.name.controller.plain.sasl.jaas.config={login}
+listener.name.inside.sasl.enabled.mechanisms={mechanism}
+listener.name.inside.{prefix}.sasl.jaas.config={login}
+listener.name.controller.sasl.enabled.mechanisms=PLAIN
+listener.name.controller.plain.sasl.jaas.config={controller_login}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:{user}
 log.dirs={data}
@@ -82,12 +89,14 @@ logger.server.level = info
 
 def service(layout: Layout, settings: Settings) -> Service:
     address = settings.kafka.bootstrap_servers
-    folder = layout.folder("kafka")
+    owner = accounts.account(layout, "kafka")
+    folder = accounts.folder(layout, "kafka", owner)
+    programs = accounts.reachable(owner, DOWNLOAD.path, folder)
     base = (
         *(java(), "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m"),
         *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
-        *("-cp", f"{DOWNLOAD.path}/*"),
+        *("-cp", f"{programs}/*"),
     )
     properties = str(folder / "server.properties")
     return Service(
@@ -95,7 +104,8 @@ def service(layout: Layout, settings: Settings) -> Service:
         address=address,
         command=(*base, "kafka.Kafka", properties),
         env={"MALLOC_ARENA_MAX": "2"},
-        setup=lambda: _setup(layout, folder, settings.kafka, base),
+        setup=lambda: _setup(layout, folder, settings.kafka, base, owner),
+        account=owner,
         ready=listens(address),
         prepare=True,
         stop_timeout=30,
@@ -108,22 +118,39 @@ def external(settings: Settings) -> Service:
     return Service("kafka", address, listens(first), prepare=True, external=True)
 
 
-def _setup(layout: Layout, folder: Path, kafka: KafkaSettings, base: tuple[str, ...]) -> None:
-    data = folder / "data"
-    (folder / "log4j2.properties").write_text(_LOGGING)
-    properties = folder / "server.properties"
+def _setup(
+    layout: Layout, folder: Path, kafka: KafkaSettings, base: tuple[str, ...], owner: Account | None
+) -> None:
+    data, properties = folder / "data", folder / "server.properties"
+    logging, credentials = folder / "log4j2.properties", folder / "credentials"
+    about = {"user": kafka.username, "password": kafka.password.get_secret_value()}
+    plain, scram = _PLAIN_LOGIN.format(**about), _SCRAM_LOGIN.format(**about)
     configuration = _PROPERTIES.format(
         address=kafka.bootstrap_servers,
         controller=local_port(layout, "kafka_controller"),
         data=data,
         user=kafka.username,
-        login=_LOGIN.format(user=kafka.username, password=kafka.password.get_secret_value()),
+        mechanism=kafka.sasl_mechanism,
+        prefix=kafka.sasl_mechanism.lower(),
+        login=plain if kafka.sasl_mechanism == "PLAIN" else scram,
+        controller_login=plain,
     )
-    write_atomically(properties, configuration)
-    if not (data / "meta.properties").exists():
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        arguments = ("format", f"--cluster-id={cluster}", "--config", str(properties))  # it may begin with -
-        command = (*base, "kafka.tools.StorageTool", *arguments, "--ignore-formatted")
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise Terminal(f"Formatting Kafka's storage failed: {result.stdout + result.stderr}")
+    for path, text in ((logging, _LOGGING), (properties, configuration)):
+        write_atomically(path, text)
+        accounts.give(owner, path)
+    if (data / "meta.properties").exists():
+        return
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    arguments = ["format", f"--cluster-id={cluster}", "--config", str(properties)]  # it may begin with -
+    if kafka.sasl_mechanism != "PLAIN":  # in a file: a command line is everybody's to read
+        write_atomically(
+            credentials, f"--add-scram\n{kafka.sasl_mechanism}=[{_CREDENTIAL.format(**about)}]\n"
+        )
+        accounts.give(owner, credentials)
+        arguments.append(f"@{credentials}")
+    try:
+        result = accounts.run(owner, *base, "kafka.tools.StorageTool", *arguments, "--ignore-formatted")
+    finally:
+        credentials.unlink(missing_ok=True)
+    if result.returncode:
+        raise Terminal(f"Formatting Kafka's storage failed: {result.stdout + result.stderr}")

@@ -3,13 +3,17 @@
 import shutil
 from pathlib import Path
 
+from pulse_resources.local import accounts
+from pulse_resources.local.accounts import Account
 from pulse_resources.local.downloads import Download, Report, run
-from pulse_resources.local.layout import Layout
+from pulse_resources.local.layout import PRIVATE, Layout
 from pulse_resources.local.prerequisites import go
 from pulse_resources.local.service import Service, listens, responds
 from pulse_resources.settings import Settings
 
 MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
+_OWN = ".minio.sys"
+"""What MinIO keeps beside the buckets."""
 
 
 def _build(folder: Path, report: Report) -> None:
@@ -30,11 +34,14 @@ def on_path() -> str | None:
 def service(layout: Layout, settings: Settings) -> Service:
     store = settings.object_store
     address = store.endpoint.removeprefix("http://")
-    program = on_path() or str(DOWNLOAD.path / "minio")
+    owner = accounts.account(layout, "minio")
+    base = accounts.folder(layout, "minio", owner)
+    program = accounts.reachable(owner, Path(on_path() or DOWNLOAD.path / "minio"), base)
+    data = base / "data"
     return Service(
         name="minio",
         address=store.endpoint,
-        command=(program, "server", "--address", address, "--quiet", str(layout.folder("minio"))),
+        command=(str(program), "server", "--address", address, "--quiet", str(data)),
         env={
             "MINIO_ROOT_USER": store.access_key,
             "MINIO_ROOT_PASSWORD": store.secret_key.get_secret_value(),
@@ -45,9 +52,21 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MINIO_SCANNER_SPEED": "slowest",
             "GOMEMLIMIT": "384MiB",
         },
+        setup=lambda: _setup(base, data, owner),
+        account=owner,
         ready=responds(f"{store.endpoint}/minio/health/ready"),
         prepare=True,
     )
+
+
+def _setup(base: Path, data: Path, owner: Account | None) -> None:
+    data.mkdir(mode=PRIVATE, exist_ok=True)
+    if (base / _OWN).exists():  # of a version whose data was not in a folder of its own
+        for each in sorted(base.iterdir(), key=lambda path: path.name == _OWN):  # that one last
+            if each != data and each.name != accounts.PROGRAMS:
+                if owner:
+                    accounts.own(owner, each)
+                each.rename(data / each.name)
 
 
 def external(settings: Settings) -> Service:

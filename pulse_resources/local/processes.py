@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "PULSE_STACK_MEMBER"
-BACKGROUND = 4
-"""Niceness: beside others that want a processor, it has 40 % of what each of them has."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -143,16 +141,6 @@ def _send(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def stand_back(pid: int) -> None:
-    """Have the session that begins with this process want processors less than others do.
-
-    Where the scheduler shares them out among sessions, a process's own niceness counts within its own.
-    """
-    os.setpriority(os.PRIO_PROCESS, pid, BACKGROUND)
-    with suppress(OSError):  # this kernel shares them out among processes
-        Path(f"/proc/{pid}/autogroup").write_text(str(BACKGROUND))
 
 
 def adopt_orphans() -> None:

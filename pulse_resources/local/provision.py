@@ -54,13 +54,22 @@ def provision(layout: Layout) -> Settings:
     Nothing of this stack may be running: a port in use counts as somebody else's.
     """
     remembered = _remembered(layout)
-    local = {"ports": _ports(remembered.get("ports", {})), "secrets": remembered.get("secrets", {})}
+    local = {
+        "ports": _ports(remembered.get("ports", {})),
+        "secrets": remembered.get("secrets", {}),
+        "spark_session": remembered.get("spark_session", str(uuid.uuid4())),
+        "kafka_mechanism": remembered.get("kafka_mechanism", _kafka_mechanism(layout)),
+    }
     for name in (*_SECRETS, *get_args(Role)):
         local["secrets"].setdefault(name, secrets.token_hex(16))
-    local["secrets"].setdefault("spark_session", str(uuid.uuid4()))
     write_atomically(layout.settings_file, json.dumps(_settings(local), indent=2) + "\n")
     load_settings.cache_clear()
     return load_settings()
+
+
+def _kafka_mechanism(layout: Layout) -> str:
+    """SCRAM; the data of a broker that an earlier version formatted has no credentials for it."""
+    return "PLAIN" if (layout.home / "kafka" / "data").exists() else "SCRAM-SHA-512"
 
 
 def local_port(layout: Layout, name: str) -> int:
@@ -121,11 +130,13 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
             "host": "127.0.0.1",
             "port": port["postgres"],
             "superuser_password": secret["superuser"],
+            "require_auth": "scram-sha-256",
         }
     if "kafka" not in given:
         written["kafka"] = {
             "bootstrap_servers": f"127.0.0.1:{port['kafka']}",
             "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": local["kafka_mechanism"],
             "password": secret["kafka"],
         }
     if "minio" not in given:
@@ -137,7 +148,7 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
     if "spark" not in given:
         # One session for all clients: Spark starts Python workers anew for each session (1.5 s, and
         # 350 MB that stay), and the warm ones of a shared session serve the next run in 0.4 s.
-        session = secret["spark_session"]
-        known = f"authorization=Bearer%20{secret['spark']};session_id={session}"
+        # Its id is no secret (Spark logs it with an error): nobody enters it without the token.
+        known = f"authorization=Bearer%20{secret['spark']};session_id={local['spark_session']}"
         written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{known}"}
     return written

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO
 
+from pulse_resources import niceness
 from pulse_resources.errors import Terminal
 from pulse_resources.local import processes
 from pulse_resources.local.layout import Layout
@@ -126,7 +127,7 @@ class Runner(threading.Thread):
                 start_new_session=True,
             )
         if self.service.background:
-            processes.stand_back(process.pid)
+            niceness.stand_back(process.pid)
         return process
 
     def _become_ready(self) -> bool:

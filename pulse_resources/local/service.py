@@ -9,16 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulse_resources.local import ports
+from pulse_resources.local.accounts import Account
 from pulse_resources.local.layout import Layout
-
-
-@dataclass(frozen=True)
-class Account:
-    """The user that a service runs under instead of root."""
-
-    name: str
-    uid: int
-    gid: int
 
 
 @dataclass(frozen=True)
@@ -58,12 +50,6 @@ def environment(layout: Layout, service: Service) -> dict[str, str]:
     """What the service's processes see: ours, plus its own, without what would mislead it."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONF_DIR")}
     return inherited | {"PULSE_HOME": str(layout.home)} | dict(service.env)
-
-
-def http_url(host: str, port: int) -> str:
-    """Where a client on this machine reaches a server that listens on `host`."""
-    everywhere = host in ("0.0.0.0", "::")  # noqa: S104
-    return f"http://{'127.0.0.1' if everywhere else host}:{port}"
 
 
 def listens(address: str) -> Callable[[], bool]:

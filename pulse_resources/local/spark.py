@@ -139,7 +139,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.scheduler.allocation.file": f"file:{folder / 'scheduling.xml'}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.python.daemon.module": "pulse_pipelines.spark_daemon",
+        "spark.python.daemon.module": "pulse_pipelines.runtime.spark_daemon",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

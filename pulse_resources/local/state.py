@@ -1,5 +1,6 @@
 """`stack.json`: what the supervisor knows, for every `pulse` command to read."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Literal
@@ -62,7 +63,16 @@ class Board:
         self._lock = threading.Lock()
         self._state = StackState(supervisor=supervisor)
         self._behind = False
+        self._home = os.open(layout.home, os.O_DIRECTORY)  # while it is open no other folder gets its number
         self._save()
+
+    @property
+    def homeless(self) -> bool:
+        """Whether the home was removed: one that has its name is another stack's."""
+        try:
+            return not os.path.samestat(os.fstat(self._home), self._layout.home.stat())
+        except FileNotFoundError:
+            return True
 
     def add(self, service: ServiceState) -> None:
         with self._lock:
@@ -103,6 +113,8 @@ class Board:
                 self._write()
 
     def _write(self) -> None:
+        if self.homeless:
+            return
         try:
             self._save()
         except OSError:

@@ -49,6 +49,9 @@ class Supervisor:
         try:
             self._start_missing(self._wanted)
             while not self._stop.wait(0.2):
+                if self._board.homeless:
+                    print("the stack's folder was removed: stopping", file=sys.stderr, flush=True)
+                    break
                 self._keep_house()
                 self._board.catch_up()
                 if self._grow.is_set():
@@ -61,7 +64,8 @@ class Supervisor:
             self._stop.set()
             self._board.stopping()
             all_gone(self._runners, self._keep_house)
-            sweep(self._layout, signal.SIGKILL, 0.0)
+            if not self._board.homeless:  # else these are another one's
+                sweep(self._layout, signal.SIGKILL, 0.0)
         return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
 
     def _start_missing(self, wanted: tuple[str, ...]) -> None:

@@ -18,6 +18,8 @@ LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/js
 JSON = "application/json"
 CLOUDEVENT = "application/cloudevents+json"
 CLOUDEVENTS = "application/cloudevents-batch+json"
+LARGE_BYTES = 256 * 1024
+"""An array beyond this is decoded element by element."""
 LEVELS_OF_AN_ARRAY = 1
 """Levels that an array adds to the depth of its events."""
 
@@ -32,9 +34,15 @@ class Item(NamedTuple):
 
 
 def split(
-    body: bytes, headers: Mapping[str, str], *, max_events: int, max_values: int, max_depth: int
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    max_events: int,
+    max_values: int,
+    max_depth: int,
+    max_bytes: int,
 ) -> list[Item]:
-    """The events of a body, in order.
+    """The events of a body, in order; in a large array what exceeds `max_bytes` is not decoded.
 
     Raises:
         ProblemError: 400 for what is not JSON or too deep, 415 for another media type, 413 for too many.
@@ -51,7 +59,7 @@ def split(
     elif media_type in LINES:
         items = [Item(line) for line in _lines(body, max_events) if line.strip()]
     elif media_type == JSON:
-        items = _json(body, max_events, max_depth)
+        items = _json(body, max_events, max_depth, max_bytes)
     else:
         raise ProblemError(
             415,
@@ -83,7 +91,10 @@ def _too_many(count: int, what: str, most: int) -> ProblemError:
     return ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
 
 
-def _json(body: bytes, max_events: int, max_depth: int) -> list[Item]:
+def _json(body: bytes, max_events: int, max_depth: int, max_bytes: int) -> list[Item]:
+    if len(body) > LARGE_BYTES and body.lstrip(values.SPACE)[:1] == b"[":
+        pieces = _counted(values.elements(body, max_events), max_events)
+        return [_piece(number, piece, max_depth, max_bytes) for number, piece in enumerate(pieces)]
     decoded = _decoded(body)
     if not isinstance(decoded, list):
         return [Item(body, decoded)]
@@ -91,6 +102,15 @@ def _json(body: bytes, max_events: int, max_depth: int) -> list[Item]:
     if suspicious(body):
         return [_anew(element) for element in _exact(body, max_depth)]
     return [_anew(element, plain=True) for element in decoded]
+
+
+def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
+    """An element of a large array: others run between two of them, and none is decoded that is too large."""
+    if len(piece) > max_bytes:
+        return Item(piece)
+    if suspicious(piece):
+        return _anew(_exact(piece, max_depth))
+    return _anew(_decoded(piece, f"element {number} of the body"), plain=True)
 
 
 def _of_cloud(cloud: Any, max_values: int) -> Item:
@@ -106,12 +126,12 @@ def _array(body: bytes, max_depth: int) -> list[Any]:
     return decoded
 
 
-def _decoded(body: bytes) -> Any:
-    """Decoded by orjson, which bounds the depth that it follows."""
+def _decoded(body: bytes, what: str = "the body") -> Any:
+    """Decoded by orjson, which bounds the depth that it follows, and lets nobody run meanwhile."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ProblemError(400, "malformed", f"the body is not JSON: {error}") from error
+        raise ProblemError(400, "malformed", f"{what} is not JSON: {error}") from error
 
 
 def _exact(body: bytes, max_depth: int) -> Any:

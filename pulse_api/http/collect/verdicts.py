@@ -17,8 +17,9 @@ import orjson
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
-from pulse_pipelines.domain.event import Reason, Rejected, parse_timestamp
-from pulse_pipelines.stages.judge import Event, Judge, Refusal, refusal
+from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.validation.validator import Event, Refusal, Validator, refusal
 from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
@@ -57,7 +58,7 @@ class Judging:
     judged inline; what may take longer is judged aside, one event of a tenant at a time.
     """
 
-    def __init__(self, judge: Judge, items: Sequence[Item]) -> None:
+    def __init__(self, judge: Validator, items: Sequence[Item]) -> None:
         self.verdicts = Verdicts()
         self.dear = False
         """Whether the next event may take long: `aside` is the way to go on."""
@@ -69,7 +70,7 @@ class Judging:
         return self._index == len(self._items)
 
     def go_on(self) -> None:
-        """Judge until the end, the next event that is dear, or the next breath."""
+        """Validate until the end, the next event that is dear, or the next breath."""
         judge, now = self._judge, self._now
         each, byte = judge.pace
         began, left = time.perf_counter(), 1.0
@@ -85,7 +86,7 @@ class Judging:
             self._sort(item, _judge(judge, item, now))
 
     async def aside(self) -> None:
-        """Judge the next event where that holds nobody up."""
+        """Validate the next event where that holds nobody up."""
         item = self._items[self._index]
         work = partial(_judge, self._judge, item, self._now)
         async with _turns.setdefault(self._judge.scope.tenant.tenant_id, asyncio.Lock()):
@@ -111,7 +112,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
 
 
-def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
+def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
     if item.event is None:
         verdict = judge.payload(item.payload)
     elif (rejected := judge.undecodable(item.payload)) is not None:
@@ -127,7 +128,7 @@ def _judge(judge: Judge, item: Item, now: datetime) -> Event | Refusal:
     return verdict
 
 
-def _refuse(judge: Judge, verdicts: Verdicts, index: int, item: Item, verdict: Refusal) -> None:
+def _refuse(judge: Validator, verdicts: Verdicts, index: int, item: Item, verdict: Refusal) -> None:
     rejected = verdict.rejected
     target = judge.targets.get(verdict.dataset) if verdict.dataset else None
     foreign = rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)

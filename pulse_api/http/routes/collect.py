@@ -9,17 +9,17 @@ from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 
 from pulse_api.http import measures
+from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.collect.publisher import Unacknowledged
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
 from pulse_api.http.collect.verdicts import Judging, Verdicts
-from pulse_api.http.door import Door, door
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.domain.event import Reason
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.reasons import Reason
 from pulse_resources.settings import load_settings
 
 router = resource("collect")
@@ -122,7 +122,7 @@ async def collect(request: Request) -> Response:
     counts once against the month's quota.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
-    here = door(request)
+    here = app_state(request)
     tenant_id = principal.tenant.tenant_id
     with here.held.of(tenant_id) as holding:
         content = await _content(request, here, tenant_id, holding)
@@ -139,7 +139,7 @@ async def collect(request: Request) -> Response:
     return Response(verdicts.document(), status, media_type=JSON)
 
 
-async def _content(request: Request, here: Door, tenant_id: UUID, holding: Holding) -> bytes:
+async def _content(request: Request, here: AppState, tenant_id: UUID, holding: Holding) -> bytes:
     """The body, decompressed."""
     limits, encoding = load_settings().api, bodies.encoding_of(request.headers)
     content = await bodies.received(request, limits.max_body_bytes, holding)
@@ -150,7 +150,7 @@ async def _content(request: Request, here: Door, tenant_id: UUID, holding: Holdi
     return content
 
 
-async def _judged(here: Door, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
+async def _judged(here: AppState, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
     """What becomes of each event; the tenant's requests take turns at it."""
     run = partial(here.running.run, principal.tenant.tenant_id, len(content))
     judging = await run(partial(_begun, here, principal, content, headers))
@@ -159,7 +159,7 @@ async def _judged(here: Door, principal: Principal, content: bytes, headers: Hea
     return judging.verdicts
 
 
-def _begun(here: Door, principal: Principal, content: bytes, headers: Headers) -> Judging:
+def _begun(here: AppState, principal: Principal, content: bytes, headers: Headers) -> Judging:
     settings = load_settings()
     items = split(
         content,
@@ -167,6 +167,7 @@ def _begun(here: Door, principal: Principal, content: bytes, headers: Headers) -
         max_events=settings.api.max_events,
         max_values=settings.api.max_values,
         max_depth=settings.ingest.max_event_depth,
+        max_bytes=settings.ingest.max_event_bytes,
     )
     take(here, principal.tenant, "events", len(items), principal.cached.view.limits.events_per_second)
     judging = Judging(principal.cached.judge, items)
@@ -174,7 +175,7 @@ def _begun(here: Door, principal: Principal, content: bytes, headers: Headers) -
     return judging
 
 
-async def _publish(here: Door, principal: Principal, verdicts: Verdicts) -> None:
+async def _publish(here: AppState, principal: Principal, verdicts: Verdicts) -> None:
     tenant, limits, count = principal.tenant, principal.cached.view.limits, len(verdicts.outgoing)
     maximum = limits.max_records_per_month
     reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)

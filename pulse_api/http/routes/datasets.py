@@ -6,8 +6,8 @@ from uuid import UUID
 from fastapi import Request
 from pydantic import BaseModel, Field
 
+from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.door import door
 from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -88,11 +88,12 @@ def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
     summary="Create a dataset",
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
-def create(principal: Manager, body: NewDataset) -> DatasetInfo:
+async def create(request: Request, principal: Manager, body: NewDataset) -> DatasetInfo:
     """Create a dataset with its Iceberg table, partitioned by the day of the events' timestamp."""
     tenant = principal.tenant
-    dataset = registry.create_dataset(tenant, body.slug, body.schema_uri, body.name, body.on_invalid)
-    return _info(tenant, dataset)
+    wanted = (body.slug, body.schema_uri, body.name, body.on_invalid)
+    created = await app_state(request).change(tenant.tenant_id, registry.create_dataset, tenant, *wanted)
+    return _info(tenant, created)
 
 
 @router.get("", summary="List datasets", responses=documented(401, 403, 429, 503))
@@ -109,12 +110,13 @@ def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
 
 
 @router.delete("/{slug}", summary="Delete a dataset", responses=documented(401, 403, 404, 422, 429, 503))
-def delete(principal: Manager, slug: DatasetSlug) -> Deleted:
+async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
     """Delete a dataset and its table from the catalog; every file stays.
 
     Events that are on their way to it become dead letters.
     """
-    deleted = registry.delete_dataset(principal.tenant, slug)
+    tenant = principal.tenant
+    deleted = await app_state(request).change(tenant.tenant_id, registry.delete_dataset, tenant, slug)
     return Deleted(
         dataset_id=deleted.dataset_id,
         slug=slug,
@@ -135,5 +137,7 @@ async def move(request: Request, principal: Manager, slug: DatasetSlug, body: Mo
     bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`.
     """
     tenant = principal.tenant
-    moved = await door(request).change(tenant.tenant_id, registry.move_dataset, tenant, slug, body.schema_uri)
+    moved = await app_state(request).change(
+        tenant.tenant_id, registry.move_dataset, tenant, slug, body.schema_uri
+    )
     return _info(tenant, moved)

@@ -9,15 +9,15 @@ from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from pulse_api.http import negotiation
+from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.door import door
 from pulse_api.http.models import Body, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
 from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
 from pulse_pipelines.dead_letters.letters import MAX_LIMIT
-from pulse_pipelines.domain.event import Reason
+from pulse_pipelines.domain.reasons import Reason
 
 router = resource("dead letters", "/v1/dead-letters")
 
@@ -242,7 +242,7 @@ async def replay(request: Request, principal: Manager, body: ReplayByIds | Repla
     """
     tenant = principal.tenant
     work = partial(dead_letters.replay, tenant, schema_version=body.schema_version, **body.what())
-    return _resolved(await door(request).change(tenant.tenant_id, work))
+    return _resolved(await app_state(request).change(tenant.tenant_id, work))
 
 
 @router.post(

@@ -3,7 +3,7 @@
 from fastapi import Request
 from pydantic import BaseModel
 
-from pulse_api.http.door import door
+from pulse_api.http.app_state import app_state
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import resource
 
@@ -23,6 +23,6 @@ async def healthz() -> Health:
 @router.get("/readyz", summary="Readiness", responses=documented(503))
 async def readyz(request: Request) -> Health:
     """Postgres and Kafka answer; they are asked once a second, however often this is."""
-    if (missing := await door(request).readiness.missing()) is not None:
+    if (missing := await app_state(request).readiness.missing()) is not None:
         raise ProblemError(503, "unavailable", f"{missing} does not answer", headers={"Retry-After": "1"})
     return Health(status="ready")

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
+from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
-from pulse_api.http.door import Kind, door
 from pulse_api.http.models import DatasetSlug, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import snapshots as history
-from pulse_pipelines.lake.formats import ARROW, CSV, FORMATS, JSON
-from pulse_pipelines.lake.preview import MAX_LIMIT
-from pulse_pipelines.lake.preview import preview as read_preview
+from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.query.formats import ARROW, CSV, FORMATS, JSON
+from pulse_pipelines.query.preview import MAX_LIMIT
+from pulse_pipelines.query.preview import preview as read_preview
 
 router = resource("preview", "/v1/datasets/{slug}", Kind.PREVIEW)
 
@@ -101,7 +101,7 @@ async def preview(
         "snapshot_id": snapshot_id,
         "as_of": as_of,
     }
-    content = await door(request).previews.run(
+    content = await app_state(request).previews.run(
         read_content, media_type, principal.tenant, slug, limit, wanted
     )
     return Response(content, media_type=media_type, headers={"Vary": "Accept"})

@@ -7,8 +7,8 @@ import orjson
 from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
+from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.door import door
 from pulse_api.http.models import Body, Slug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -112,7 +112,7 @@ async def publish(
     backtracking; patterns run in linear time.
     """
     tenant = principal.tenant
-    found = await door(request).change(
+    found = await app_state(request).change(
         tenant.tenant_id, registry.publish_schema, tenant, body.name, body.document()
     )
     response.status_code = 201 if found.created else 200

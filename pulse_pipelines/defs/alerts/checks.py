@@ -1,25 +1,25 @@
-"""Asset checks whose latest evaluation failed, as findings."""
+"""Asset checks whose latest evaluation failed, as issues."""
 
 from collections.abc import Iterable, Iterator
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
+
+from pulse_pipelines.monitoring.issues import Issue, Kind, brief
+from pulse_pipelines.runtime.dagster_internals import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
 )
-from dagster._core.storage.asset_check_execution_record import (
+from pulse_pipelines.runtime.dagster_internals import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
 
-from pulse_pipelines.lake.findings import Finding, Kind, brief
-
 SHOWN = 20
-"""Tenants that a finding names."""
+"""Tenants that an issue names."""
 FAILED = AssetCheckExecutionRecordStatus.FAILED
 
 
-def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Finding]:
-    """A finding per check whose latest evaluation did not pass."""
+def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Issue]:
+    """An issue per check whose latest evaluation did not pass."""
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     for key, record in latest.items():
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # it runs: what it said last still holds
@@ -29,12 +29,12 @@ def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey
             yield _failing(key, record)
 
 
-def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Finding:
+def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Issue:
     asset = key.asset_key.to_user_string()
     evaluation = record.evaluation
     warns = evaluation is not None and evaluation.severity is dg.AssetCheckSeverity.WARN
     problem = (evaluation and evaluation.description) or "it did not pass"
-    return Finding(
+    return Issue(
         Kind.CHECK_FAILING,
         f"{asset}/{key.name}",
         "warning" if warns else "error",

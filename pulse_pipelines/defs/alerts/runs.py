@@ -1,14 +1,12 @@
-"""Failed runs that nobody repeated yet, as findings."""
+"""Failed runs that nobody repeated yet, as issues."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.storage.dagster_run import RunRecord
 
-from pulse_pipelines.lake.findings import Finding, Kind, brief
-from pulse_pipelines.stages.attempts import OpenBatch
-from pulse_resources.local import dagster as local_dagster
+from pulse_pipelines.ingest.attempts import OpenBatch
+from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_resources.settings import load_settings
 
 MOST = 100
@@ -19,11 +17,11 @@ LATER = 20
 
 def failed_runs(
     instance: dg.DagsterInstance, batches: Iterable[OpenBatch], now: datetime | None = None
-) -> Iterator[Finding]:
-    """What failed within `alerts.failed_run_hours` and did not succeed since, a finding per job and subject.
+) -> Iterator[Issue]:
+    """What failed within `alerts.failed_run_hours` and did not succeed since, an issue per job and subject.
 
     A run of `ingest` is a warning while its batch has attempts left: when it is settled nothing is wrong,
-    and when it is stuck that is a finding of its own.
+    and when it is stuck that is an issue of its own.
     """
     since = (now or datetime.now(UTC)) - timedelta(hours=load_settings().alerts.failed_run_hours)
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
@@ -50,7 +48,7 @@ def _subject(run: dg.DagsterRun) -> str:
     return "/".join([run.job_name, *(part for part in scope if part)])
 
 
-def _repeated(instance: dg.DagsterInstance, failed: RunRecord) -> bool:
+def _repeated(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
     run = failed.dagster_run
     later = dg.RunsFilter(
         job_name=run.job_name,
@@ -62,9 +60,9 @@ def _repeated(instance: dg.DagsterInstance, failed: RunRecord) -> bool:
     return any(_subject(record.dagster_run) == _subject(run) for record in found)
 
 
-def _failed(instance: dg.DagsterInstance, record: RunRecord) -> Finding:
+def _failed(instance: dg.DagsterInstance, record: dg.RunRecord) -> Issue:
     run = record.dagster_run
-    return Finding(
+    return Issue(
         Kind.RUN_FAILED,
         _subject(run),
         "error",
@@ -74,8 +72,8 @@ def _failed(instance: dg.DagsterInstance, record: RunRecord) -> Finding:
     )
 
 
-def _failed_attempt(run: dg.DagsterRun, batch: OpenBatch) -> Finding:
-    return Finding(
+def _failed_attempt(run: dg.DagsterRun, batch: OpenBatch) -> Issue:
+    return Issue(
         Kind.RUN_FAILED,
         f"batch {batch.batch_id}",
         "warning",
@@ -111,4 +109,4 @@ def _cause(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def _address(run_id: str) -> str:
-    return f"{local_dagster.url(load_settings())}/runs/{run_id}"
+    return f"{load_settings().dagster.linked_url}/runs/{run_id}"

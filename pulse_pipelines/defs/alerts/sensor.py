@@ -8,9 +8,9 @@ import dagster as dg
 
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
-from pulse_pipelines.lake import alerts, findings
-from pulse_pipelines.lake.findings import Finding, Found, Kind
-from pulse_pipelines.stages import attempts
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.monitoring import alerts, issues
+from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
 
 
 @dg.sensor(
@@ -22,20 +22,20 @@ from pulse_pipelines.stages import attempts
     "`pulse alerts test`.",
 )
 def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    found, waiting = findings.look(json.loads(context.cursor or "{}"), time.time())
+    found, waiting = issues.look(json.loads(context.cursor or "{}"), time.time())
     keys = context.repository_def.asset_graph.asset_check_keys if context.repository_def else ()
-    sources: dict[Kind, Callable[[], Iterable[Finding]]] = {
+    sources: dict[Kind, Callable[[], Iterable[Issue]]] = {
         Kind.RUN_FAILED: lambda: failed_runs(context.instance, attempts.open_batches()),
         Kind.CHECK_FAILING: lambda: failing_checks(context.instance, keys),
     }
-    wrong, looked_at = list(found.findings), set(found.looked_at)
+    wrong, looked_at = list(found.issues), set(found.looked_at)
     for kind, look in sources.items():
         try:
             wrong += look()
             looked_at.add(kind)
         except Exception:  # what cannot be told of one run or check must not keep the rest from being told
             context.log.exception("%s was not looked at", kind)
-    alerts.record(Found(tuple(wrong), frozenset(looked_at)))
+    alerts.record(Issues(tuple(wrong), frozenset(looked_at)))
     told = alerts.deliver()
     for delivery in told:
         if delivery.error is not None:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_pipelines.defs.control_room import pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
-from pulse_resources.door_settings import DagsterSettings
+from pulse_resources.api_settings import DagsterSettings
 
 ROLE = "pulse.role"
 """Where a request's scope holds who asks."""

@@ -14,9 +14,6 @@ from typing import Any
 
 import uvicorn
 from dagster import DagsterInstance
-from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster._utils.log import configure_loggers
 from dagster_webserver.version import __version__
 from dagster_webserver.webserver import DagsterWebserver
 from graphql import GraphQLError, OperationDefinitionNode, OperationType, parse
@@ -26,6 +23,12 @@ from starlette.responses import HTMLResponse, Response
 
 from pulse_pipelines.defs.control_room import guard, pages
 from pulse_pipelines.defs.control_room.identity import Identity, Role
+from pulse_pipelines.runtime.workspace import (
+    WorkspaceFileTarget,
+    WorkspaceProcessContext,
+    WorkspaceRequestContext,
+    configure_loggers,
+)
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.settings import load_settings
 

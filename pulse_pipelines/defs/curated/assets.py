@@ -17,6 +17,7 @@ from pulse_pipelines.curated.run import curate
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
 from pulse_pipelines.defs.datasets.presentation import groups
+from pulse_pipelines.defs.resources import Catalog, Postgres
 from pulse_pipelines.domain.tenant import CURATED
 from pulse_pipelines.registry import Family
 from pulse_resources import iceberg
@@ -64,7 +65,7 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
         pool=POOL,
     )
     def curated(  # Dagster takes no MaterializeResult[None] beside checks
-        context: dg.AssetExecutionContext, pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext, pyspark: LazyPySparkResource, catalog: Catalog, postgres: Postgres
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         partition = context.partition_key
         assert isinstance(partition, dg.MultiPartitionKey)  # noqa: S101 - of `partitions`

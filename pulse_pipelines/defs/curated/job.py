@@ -15,7 +15,8 @@ from pulse_pipelines.curated.run import curate as curate_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.assets import COMPUTED, POOL, curated_key, described
 from pulse_pipelines.defs.datasets.report import log_together
-from pulse_pipelines.stages import aside
+from pulse_pipelines.defs.resources import Catalog, Postgres
+from pulse_pipelines.ingest import priority
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
@@ -41,9 +42,13 @@ class CurateConfig(dg.Config):
     pool=POOL,
 )
 def compute_what_is_due(
-    context: dg.OpExecutionContext, config: CurateConfig, pyspark: LazyPySparkResource
+    context: dg.OpExecutionContext,
+    config: CurateConfig,
+    pyspark: LazyPySparkResource,
+    catalog: Catalog,
+    postgres: Postgres,
 ) -> None:
-    aside.for_good()
+    priority.for_good()
     team = rollups.team_rollups()
     since = datetime.fromisoformat(config.since) if config.since else datetime.min.replace(tzinfo=UTC)
     waiting = survey(team, since).days

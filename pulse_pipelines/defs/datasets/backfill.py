@@ -9,6 +9,7 @@ from pydantic import Field
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Backfilled, backfill
 from pulse_pipelines.defs.datasets.presentation import Presentation
+from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
 from pulse_resources.settings import load_settings
 
 
@@ -25,7 +26,12 @@ def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDef
 
     @dg.asset(**presentation)
     def dataset(
-        context: dg.AssetExecutionContext, config: BackfillConfig, pyspark: LazyPySparkResource
+        context: dg.AssetExecutionContext,
+        config: BackfillConfig,
+        pyspark: LazyPySparkResource,
+        object_store: ObjectStore,
+        catalog: Catalog,
+        postgres: Postgres,
     ) -> dg.MaterializeResult[None]:
         partition = context.partition_key
         assert isinstance(partition, dg.MultiPartitionKey)  # noqa: S101 - of `partitions`

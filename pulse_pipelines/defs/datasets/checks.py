@@ -7,8 +7,9 @@ import dagster as dg
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
 from pulse_pipelines.defs.datasets.partitions import asset_key
+from pulse_pipelines.defs.resources import Catalog, Postgres
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.checks import CHECKS, Inspection, Scope
+from pulse_pipelines.monitoring.checks import CHECKS, Inspection, Scope
 
 DESCRIPTIONS = {
     "tenant_isolation": "ERROR. Every table lies in its tenant's namespace, every data file under its "
@@ -69,7 +70,9 @@ def _on_demand(slug: str) -> dg.AssetChecksDefinition:
         ],
         can_subset=True,  # else the UI runs them only together with the asset
     )
-    def run_checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    def run_checks(
+        context: dg.AssetCheckExecutionContext, catalog: Catalog, postgres: Postgres
+    ) -> Iterator[dg.AssetCheckResult]:
         wanted = {key.name for key in context.selected_asset_check_keys}
         outcomes = Inspection(Scope(), prove=None).of(slug, registry.family_owners(slug))
         for name, outcome in outcomes.items():

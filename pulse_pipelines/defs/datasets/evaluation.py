@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
-)
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from pulse_pipelines.defs.datasets.partitions import asset_key
-from pulse_pipelines.lake.checks import CHECKS, Outcome
+from pulse_pipelines.monitoring.checks import CHECKS, Outcome
+from pulse_pipelines.runtime.dagster_internals import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+)
+from pulse_pipelines.runtime.dagster_internals import AssetCheckExecutionRecordStatus
 
 SHOWN = 200
 """Problems that an evaluation lists; it always has the count of tenants at fault."""

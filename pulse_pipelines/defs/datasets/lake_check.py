@@ -8,7 +8,8 @@ import dagster as dg
 
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
-from pulse_pipelines.lake.checks import CHECKS, Inspection, Scope
+from pulse_pipelines.defs.resources import Catalog, Kafka, Postgres
+from pulse_pipelines.monitoring.checks import CHECKS, Inspection, Scope
 from pulse_pipelines.registry import Family
 from pulse_resources.settings import load_settings
 
@@ -21,7 +22,9 @@ PROVEN = 10
     "until the time is up (setting `checks.budget_seconds`). Evaluations appear on the assets.",
     tags={"kind": "iceberg"},
 )
-def check_datasets(context: dg.OpExecutionContext) -> None:
+def check_datasets(
+    context: dg.OpExecutionContext, catalog: Catalog, kafka: Kafka, postgres: Postgres
+) -> None:
     until = time.monotonic() + load_settings().checks.budget_seconds
     families = registry.list_families()
     done = 0

@@ -10,7 +10,6 @@ import orjson
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions
 from pulse_pipelines.registry import Family, Member
 from pulse_resources import iceberg
-from pulse_resources.local import api as local_api
 from pulse_resources.settings import load_settings
 
 GROUP_SIZE = 40
@@ -91,7 +90,7 @@ def _metadata(family: Family) -> dict[str, Any]:
     alone = members[0] if len(members) == 1 else None
     # The catalog's name of one table, or the pattern of all.
     namespace = alone.tenant.namespace if alone else "pulse_<tenant>"
-    api = local_api.url(settings)
+    api = settings.api.linked_url
     return {
         "dagster/column_schema": column_schema(members),
         "dagster/table_name": f"{iceberg.CATALOG}.{namespace}.{slug}",

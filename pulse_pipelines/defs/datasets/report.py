@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
-from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 
 from pulse_pipelines.defs.datasets.checks import after_batch
 from pulse_pipelines.defs.datasets.partitions import asset_key, tenant_partitions
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.batches import Effect, effect
-from pulse_pipelines.stages.handles import Settled, StagedTable
+from pulse_pipelines.ingest.results import Settled, StagedTable
+from pulse_pipelines.monitoring.batch_effects import Effect, effect
+from pulse_pipelines.runtime.dagster_internals import DagsterEventBatchMetadata
 
 
 def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
@@ -80,4 +80,4 @@ def log_together(context: dg.OpExecutionContext, materializations: Sequence[dg.A
     batch = str(uuid.uuid4())
     for index, materialization in enumerate(materializations, 1):
         last = index == len(materializations)
-        DagsterEvent.asset_materialization(step, materialization, DagsterEventBatchMetadata(batch, last))
+        dg.DagsterEvent.asset_materialization(step, materialization, DagsterEventBatchMetadata(batch, last))

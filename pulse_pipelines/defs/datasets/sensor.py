@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._grpc.client import DagsterGrpcClient
 
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
 from pulse_pipelines.registry import Family
+from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, DagsterUserCodeUnreachableError
 from pulse_resources.settings import load_settings
 
 LOADED = "pulse/registry"

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import dagster as dg
 from pydantic import PrivateAttr
 
-from pulse_pipelines.stages import attempts, staging
-from pulse_pipelines.stages.handles import Plan
+from pulse_pipelines.ingest import attempts, staging
+from pulse_pipelines.ingest.results import Plan
 
 
 class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -7,9 +7,10 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
-from pulse_pipelines.stages import aside, dead_letter, dedup, drain, settle
-from pulse_pipelines.stages import land as landing
-from pulse_pipelines.stages.handles import Drained, Failure, Gated, Landed, Plan, Settled
+from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
+from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle
+from pulse_pipelines.ingest import land as landing
+from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Terminal, Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
@@ -22,7 +23,11 @@ from pulse_resources.settings import load_settings
     tags={"kind": "pyspark"},
 )
 def drain_and_conform(
-    context: dg.OpExecutionContext, attempt: BatchAttempt, pyspark: LazyPySparkResource
+    context: dg.OpExecutionContext,
+    attempt: BatchAttempt,
+    pyspark: LazyPySparkResource,
+    kafka: Kafka,
+    object_store: ObjectStore,
 ) -> Drained:
     drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
     counts = [count for topic in drained.topics for count in topic.partitions.values()]
@@ -47,10 +52,10 @@ def drain_and_conform(
     "batch, is a duplicate: counted and dropped.",
     tags={"kind": "postgres"},
 )
-def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
+def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
     gated = dedup.gate(drained)
     copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
-    context.add_output_metadata({"duplicates": copies} | _failed(drained.plan, gated.failures))
+    context.add_output_metadata({"duplicates": copies} | _failed(gated.plan, gated.failures))
     fail_point("after.dedup_gate")
     return gated
 
@@ -60,11 +65,13 @@ def dedup_gate(context: dg.OpExecutionContext, drained: Drained) -> Gated:
     "touched Iceberg tables in Spark tasks. Still invisible to readers.",
     tags={"kind": "iceberg"},
 )
-def land(context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource) -> Landed:
+def land(
+    context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource, object_store: ObjectStore
+) -> Landed:
     landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
     context.add_output_metadata(
         {"tables": len(landed.tables), "refused_datasets": len(landed.refused)}
-        | _failed(gated.drained.plan, landed.failures)
+        | _failed(landed.plan, landed.failures)
     )
     fail_point("after.land")
     return landed
@@ -76,7 +83,9 @@ def land(context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResou
     "pointers, claim the event ids, advance the positions, write dead letters and the ledger.",
     tags={"kind": "postgres"},
 )
-def settle_batch(context: dg.OpExecutionContext, landed: Landed) -> Settled:
+def settle_batch(
+    context: dg.OpExecutionContext, landed: Landed, postgres: Postgres, catalog: Catalog
+) -> Settled:
     settled = settle.settle(*dead_letter.stage_refused(landed))
     context.add_output_metadata(
         {
@@ -95,7 +104,9 @@ def settle_batch(context: dg.OpExecutionContext, landed: Landed) -> Settled:
     "repeated until the broker acknowledged.",
     tags={"kind": "kafka"},
 )
-def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Settled:
+def route_dead_letters(
+    context: dg.OpExecutionContext, settled: Settled, kafka: Kafka, postgres: Postgres
+) -> Settled:
     published, failures = dead_letter.publish(settled)
     context.add_output_metadata({"published": published} | _failed(settled.plan, failures))
     fail_point("after.route_dead_letters")
@@ -111,7 +122,7 @@ def route_dead_letters(context: dg.OpExecutionContext, settled: Settled) -> Sett
 )
 def report(context: dg.OpExecutionContext, settled: Settled) -> None:
     if settled.plan.bulk:
-        aside.for_good()
+        priority.for_good()
     unreported = report_batch(context, settled)
     if settled.failures:
         raise Transient(

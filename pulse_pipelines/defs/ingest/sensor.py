@@ -14,10 +14,10 @@ import dagster as dg
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
-from pulse_pipelines.stages import attempts
-from pulse_pipelines.stages import plan as planning
-from pulse_pipelines.stages.attempts import OpenBatch
-from pulse_pipelines.stages.plan import Survey
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.ingest.attempts import OpenBatch
+from pulse_pipelines.ingest.plan import Survey
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import dagster as dg
 
 from pulse_pipelines import registry
+from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.stages import dead_letter, failures
-from pulse_pipelines.stages.attempts import lease_held
-from pulse_pipelines.stages.failures import Failed, Work
+from pulse_pipelines.ingest import dead_letter
+from pulse_pipelines.ingest.attempts import lease_held
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources.errors import Transient
 
 JOB, TASK = "publish_dead_letters", "dead letters"
@@ -36,16 +38,18 @@ class SweepConfig(dg.Config):
     "alert, is tried again after a while, and fails the run once those of the others are published.",
     tags={"kind": "kafka"},
 )
-def publish_overdue(context: dg.OpExecutionContext, config: SweepConfig) -> None:
+def publish_overdue(
+    context: dg.OpExecutionContext, config: SweepConfig, kafka: Kafka, postgres: Postgres
+) -> None:
     failed = []
     for tenant, outcome in dead_letter.publish_each(map(registry.find_tenant, config.tenants)):
         work = Work(JOB, tenant, TASK)
         if isinstance(outcome, Exception):
             failed.append(Failed.by(work, outcome))
-            failures.note(failed[-1:], first_s=RETRY_S, most_s=RETRY_MAX_S)
+            failed_work.note(failed[-1:], first_s=RETRY_S, most_s=RETRY_MAX_S)
             context.log.error("%s", failed[-1])
         else:
-            failures.forget(work)
+            failed_work.forget(work)
             context.log.info("published %s dead letters of tenant %s", outcome, tenant.slug)
     if failed:
         raise Transient(
@@ -72,7 +76,7 @@ def publish_dead_letters() -> None:
 )
 def dead_letter_sweep(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
-    held = {each.work.tenant for each in failures.standing(JOB) if each.held}
+    held = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
     left = {
         tenant.slug: batches
         for tenant, batches in overdue.items()

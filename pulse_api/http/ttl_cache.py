@@ -1,0 +1,95 @@
+"""Values that are read once for all who ask at a time, and kept until they are forgotten or too old."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class _Entry(NamedTuple, Generic[Value]):
+    value: Value
+    read_at: float
+
+
+class TtlCache(Generic[Key, Value]):
+    """Use from the event loop; `forget` from any thread.
+
+    Args:
+        read: reads a value, in a thread; None, which is not kept, when there is none.
+        seconds: how long a value is kept.
+        most: how many values are kept; the oldest goes first.
+    """
+
+    def __init__(self, read: Callable[[Key], Value | None], seconds: float, most: int = 1) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._most = most
+        self._entries: dict[Key, _Entry[Value]] = {}
+        self._reading: dict[Key, asyncio.Task[Value | None]] = {}
+        self._generation = 0
+        """Counts what was forgotten: what was read before is not kept after it."""
+        self._lock = threading.Lock()
+
+    async def get(self, key: Key, *, afresh: bool = False) -> Value | None:
+        """The value, as it is kept or, if `afresh`, as it is read from now on."""
+        found = None if afresh else self._entries.get(key)
+        if found is not None and self._fresh(found):
+            return found.value
+        if afresh and (earlier := self._reading.get(key)) is not None:
+            await asyncio.wait([earlier])  # it may have looked before there was what this one looks for
+        return await asyncio.shield(self._reader(key))
+
+    def kept(self, key: Key) -> Value | None:
+        """The value, if it is kept: nothing is read."""
+        found = self._entries.get(key)
+        return found.value if found is not None and self._fresh(found) else None
+
+    async def coming(self, key: Key) -> bool:
+        """Wait for the value that is being read; False when none is."""
+        if (task := self._reading.get(key)) is None:
+            return False
+        await asyncio.wait([task])
+        return True
+
+    def _fresh(self, entry: _Entry[Value]) -> bool:
+        return time.monotonic() - entry.read_at < self._seconds
+
+    def _reader(self, key: Key) -> "asyncio.Task[Value | None]":
+        with self._lock:
+            task = self._reading.get(key)
+            if task is None:
+                task = asyncio.create_task(asyncio.to_thread(self._read_and_keep, key, self._generation))
+                self._reading[key] = task
+                task.add_done_callback(lambda done: self._ended(key, done))
+            return task
+
+    def _read_and_keep(self, key: Key, generation: int) -> Value | None:
+        read_at = time.monotonic()
+        value = self._read(key)
+        if value is not None:
+            with self._lock:
+                if generation == self._generation:
+                    self._entries.pop(key, None)
+                    if len(self._entries) >= self._most:
+                        self._entries.pop(next(iter(self._entries)))
+                    self._entries[key] = _Entry(value, read_at)
+        return value
+
+    def _ended(self, key: Key, task: "asyncio.Task[Value | None]") -> None:
+        with self._lock:
+            if self._reading.get(key) is task:
+                del self._reading[key]
+
+    def forget(self, key: Key | None = None) -> None:
+        """Drop one value, or all; whoever asks from now on does not get what is being read, either."""
+        with self._lock:
+            self._generation += 1
+            for known in (self._entries, self._reading):
+                if key is None:
+                    known.clear()
+                else:
+                    known.pop(key, None)

@@ -1,0 +1,181 @@
+"""Revalidation: whether dead letters could land now, by the datasets, claims and tables as they are.
+
+The answer is that of the ingestion itself: the same judge, the same typing of columns. An event that
+passes is judged again, and looked up by the gate, when the next batch drains it.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+import orjson
+
+from pulse_pipelines import registry
+from pulse_pipelines.dead_letters.letters import DeadLetter, Opened
+from pulse_pipelines.dead_letters.verdicts import Outcome, Verdict
+from pulse_pipelines.domain.event import Rejected, suspicious, unstorable
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.conform import Conformed, TopicConformer
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_pipelines.validation.limits import event_limits
+from pulse_pipelines.validation.validator import Validator
+from pulse_resources import iceberg, postgres, readable
+from pulse_resources.errors import Terminal, Transient
+
+CLAIMED = """
+SELECT dataset_id, event_id FROM processed_event_ids
+JOIN unnest(%s::uuid[], %s::text[]) AS wanted (dataset_id, event_id) USING (dataset_id, event_id)
+"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A letter's verdict, and the bytes to publish where it can land."""
+
+    letter: DeadLetter
+    verdict: Verdict
+    payload: bytes
+
+
+class Revalidation:
+    """Judges dead letters of one tenant, page after page.
+
+    Of several letters with one event id only the first can land: the others are its copies.
+
+    Args:
+        schema_version: of the events' datasets; named in the event before it is judged.
+    """
+
+    def __init__(self, tenant: Tenant, schema_version: int | None = None) -> None:
+        limits = event_limits()
+        self.max_bytes = limits.max_bytes
+        scope = Scope(tenant, tuple(registry.list_datasets(tenant)))
+        self._tenant = tenant
+        self._version = schema_version
+        self._judge = Validator(scope, limits)
+        self._conformer = TopicConformer(scope, "replay", limits)
+        self._datasets = {dataset.slug: dataset.dataset_id for dataset in scope.datasets}
+        self._tables: dict[str, str | None] = {}
+        self._passed: set[tuple[str, str]] = set()
+
+    def judge(self, connection: postgres.Connection, page: Sequence[Opened]) -> list[Judged]:
+        """Verdicts in the order of the page: would_land, duplicate or rejected.
+
+        Args:
+            connection: in the tenant's session, as pulse_api.
+
+        Raises:
+            Transient: the object store did not say whether a dataset's table can be read.
+        """
+        payloads = [self._versioned(opened.payload) for opened in page]
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        messages = []
+        received_ms = int(time.time() * 1000)  # what passes is published, and so appended, just now
+        for (letter, _), payload in zip(page, payloads, strict=True):
+            if letter.size > self.max_bytes:  # its bytes were not even loaded
+                detail = f"{letter.size:,} bytes, the limit is {self.max_bytes:,}"
+                verdicts[_place(letter)] = _rejected(letter, Rejected(Reason.OVERSIZE, detail))
+            else:
+                messages.append(Message(letter.partition, letter.offset, received_ms, payload))
+        conformed = self._conformer.chunk(messages)
+        letters = {_place(letter): letter for letter, _ in page}
+        for dead in conformed.dead_letters:
+            place = (dead.message.partition, dead.message.offset)
+            verdicts[place] = _rejected(letters[place], dead.rejected)
+        passed = _passed(conformed)
+        claimed = self._claimed(passed.values())
+        for letter, _ in page:
+            if (found := passed.get(_place(letter))) is not None:
+                verdicts[_place(letter)] = self._verdict(connection, letter, *found, claimed)
+        return [
+            Judged(letter, verdicts[_place(letter)], payload)
+            for (letter, _), payload in zip(page, payloads, strict=True)
+        ]
+
+    def _verdict(
+        self,
+        connection: postgres.Connection,
+        letter: DeadLetter,
+        slug: str,
+        event_id: str,
+        claimed: set[tuple[UUID, str]],
+    ) -> Verdict:
+        outcome = Outcome.WOULD_LAND
+        if (self._datasets[slug], event_id) in claimed or (slug, event_id) in self._passed:
+            outcome = Outcome.DUPLICATE
+        elif (problem := self._table_problem(connection, slug)) is not None:
+            return _rejected(letter, Rejected(Reason.LANDING_FAILED, problem))
+        else:
+            self._passed.add((slug, event_id))
+        return Verdict(letter.letter_id, outcome, slug, event_id)
+
+    def _versioned(self, payload: bytes) -> bytes:
+        """The event with the wanted schema version, else unchanged.
+
+        What decodes to something else than it says, or not at all, is left to the judge.
+        """
+        if self._version is None or self._judge.undecodable(payload) is not None:
+            return payload
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            return payload
+        if type(event) is not dict or (suspicious(payload) and unstorable(payload) is not None):
+            return payload
+        return orjson.dumps(event | {"schema_version": self._version})
+
+    def _claimed(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[UUID, str]]:
+        ids = [(self._datasets[slug], event_id) for slug, event_id in wanted]
+        if not ids:
+            return set()
+        with postgres.tenant_transaction("pulse_pipeline", self._tenant.tenant_id) as connection:
+            values = [[dataset_id for dataset_id, _ in ids], [event_id for _, event_id in ids]]
+            return set(connection.execute(CLAIMED, values).fetchall())
+
+    def _table_problem(self, connection: postgres.Connection, slug: str) -> str | None:
+        """Why the dataset's table cannot take rows, if so."""
+        if slug not in self._tables:
+            name = (self._tenant.namespace, slug)
+            try:
+                look = partial(iceberg.current_location, connection, name)
+                readable.as_it_is(partial(iceberg.load_table, name), look(), look, str)
+                self._tables[slug] = None
+            except Terminal as error:
+                self._tables[slug] = str(error)
+            except OSError as error:
+                raise Transient(
+                    f"the object store does not answer: {error}", tenant=self._tenant.slug, dataset=slug
+                ) from error
+        return self._tables[slug]
+
+
+def _passed(conformed: Conformed) -> dict[tuple[int, int], tuple[str, str]]:
+    """Dataset and event id of what can land, by its place."""
+    found = {}
+    for slug, table in conformed.tables.items():
+        places = zip(
+            *(table.column(name).to_pylist() for name in ("_kafka_partition", "_offset")), strict=True
+        )
+        for place, event_id in zip(places, table.column("id").to_pylist(), strict=True):
+            found[place] = (slug, event_id)
+    return found
+
+
+def _place(letter: DeadLetter) -> tuple[int, int]:
+    return letter.partition, letter.offset
+
+
+def _rejected(letter: DeadLetter, rejected: Rejected) -> Verdict:
+    return Verdict(
+        letter.letter_id,
+        Outcome.REJECTED,
+        letter.dataset,
+        letter.event_id,
+        rejected.reason.value,
+        rejected.pointer,
+        rejected.detail,
+    )

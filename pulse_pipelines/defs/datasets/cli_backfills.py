@@ -1,0 +1,52 @@
+"""The sensor that tells Dagster of backfills which `pulse backfill` made."""
+
+import json
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from pulse_pipelines.backfill import history
+from pulse_pipelines.backfill.history import Made
+from pulse_pipelines.defs.datasets.partitions import asset_key
+
+PAGE = 200
+"""Events of one tick: Dagster writes them one by one."""
+
+
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Reports days that `pulse backfill` rebuilt as materializations of their partitions, so that "
+    "the grid shows them like those that were launched here.",
+)
+def cli_backfill_events(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    known = json.loads(context.cursor) if context.cursor else {}
+    since = datetime.fromisoformat(known["since"]) if known else datetime(2000, 1, 1, tzinfo=UTC)
+    seen: dict[str, str] = known.get("seen", {})
+    found = history.by_hand(since, seen, PAGE)
+    if not found:
+        return dg.SkipReason("no backfill was made by hand since the last look")
+    since = max(since, found[-1].settled_at)
+    seen |= {made.backfill_id: made.settled_at.isoformat() for made in found}
+    recent = {name: at for name, at in seen.items() if datetime.fromisoformat(at) > since - history.OVERLAP}
+    return dg.SensorResult(
+        asset_events=[_materialization(made) for made in found],
+        cursor=json.dumps({"since": since.isoformat(), "seen": recent}),
+    )
+
+
+def _materialization(made: Made) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        asset_key(made.dataset),
+        partition=dg.MultiPartitionKey({"day": str(made.day), "tenant": made.tenant}),
+        metadata={
+            "dagster/partition_row_count": made.rows,
+            "backfill": made.backfill_id,
+            "schema_version": made.schema_version,
+            "dead_letters_landed": made.dead_letters_landed,
+            "files": made.files,
+            "bytes": made.bytes,
+            "snapshot_id": str(made.snapshot_id),
+        },
+        tags={"pulse/tenant": made.tenant},
+    )

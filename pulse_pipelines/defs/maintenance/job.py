@@ -1,0 +1,128 @@
+"""The job `upkeep`: one run gives many tables what they need, as far as its time goes."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pulse_pipelines.defs.datasets.assets import asset_key
+from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
+from pulse_pipelines.ingest import priority
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.maintenance.policy import needs
+from pulse_pipelines.maintenance.run import run
+from pulse_resources.errors import Terminal
+from pulse_resources.settings import load_settings
+
+SHOWN = 500
+"""Tasks in the table of a run; `pulse upkeep history` has them all."""
+BAD = ("failed", "rolled_back")
+
+
+class UpkeepConfig(dg.Config):
+    tenant: str | None = Field(default=None, description="Slug of the only tenant; all if not given.")
+    dataset: str | None = Field(default=None, description="Slug of the only datasets; all if not given.")
+    recent: bool = Field(
+        default=False, description="Look only at what landed lately, as the sensor did that launches this."
+    )
+
+
+@dg.op(
+    description="Decide from the ledger what each table needs, then do it, the most urgent first: merge the "
+    "small files of a day, sort a quiet day, rewrite manifests, expire snapshots, remove orphans, and what "
+    "is beyond retention. Each is a commit of its own: a run that is killed or out of time goes on with the "
+    "next. A task that failed, or found a table rolled back, is an alert, is tried again after a while, and "
+    "fails the run once the other tables had their turn. The output's table says which and why.",
+    tags={"kind": "iceberg"},
+)
+def run_maintenance(
+    context: dg.OpExecutionContext,
+    config: UpkeepConfig,
+    pyspark: LazyPySparkResource,
+    object_store: ObjectStore,
+    catalog: Catalog,
+    postgres: Postgres,
+) -> None:
+    priority.for_good()
+    everything = config.tenant is None and config.dataset is None  # who names one does not want to wait
+    wanted = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
+    done: list[Done] = []
+    seconds = load_settings().upkeep.run_seconds
+    for each in run(lambda: pyspark.spark_session, wanted, run_id=context.run_id, seconds=seconds):
+        done.append(each)
+        if each.outcome in BAD:
+            context.log.error("%s", each)
+        elif each.outcome == "done" and each.dataset:
+            context.log_event(observation(each))
+    outcomes = Counter(each.outcome for each in done)
+    left = len(wanted) - len(done)
+    context.add_output_metadata({"wanted": len(wanted), "left": left, **outcomes, "tasks": table(done)})
+    if bad := [each for each in done if each.outcome in BAD]:
+        raise Terminal(
+            f"{len(bad)} task(s) of upkeep went wrong, the first: {bad[0]}",
+            fix="The other tables had their turn; what failed is tried again by itself, after a while that "
+            "doubles each time",
+        )
+
+
+def observation(done: Done) -> dg.AssetObservation:
+    """What the page of the dataset's asset, or of its partition, says of a task."""
+    partition = None
+    if done.day is not None:
+        partition = dg.MultiPartitionKey({"day": str(done.day), "tenant": done.tenant})
+    numbers = {f"{name}_before": value for name, value in done.before.items()}
+    numbers |= {f"{name}_after": value for name, value in done.after.items()}
+    return dg.AssetObservation(
+        asset_key(done.dataset or ""),
+        partition=partition,
+        description=f"upkeep of {done.tenant}: {done.task} ({done.reason})",
+        metadata={
+            "upkeep": done.task,
+            "tenant": done.tenant,
+            **numbers,
+            "seconds": done.seconds or 0.0,
+            "snapshot_id": str(done.snapshot_id),
+        },
+        tags={"pulse/tenant": done.tenant},
+    )
+
+
+def table(done: Sequence[Done]) -> dg.TableMetadataValue:
+    """The tasks of a run, as its page shows them."""
+    columns = ("tenant", "dataset", "day", "task", "why", "outcome", "before", "after", "seconds", "detail")
+    records = [
+        dg.TableRecord(
+            dict(
+                zip(
+                    columns,
+                    (
+                        *(each.tenant, each.dataset or "", str(each.day or ""), each.task, each.reason),
+                        *(each.outcome, _text(each.before), _text(each.after)),
+                        *(each.seconds or 0.0, each.detail or ""),
+                    ),
+                    strict=True,
+                )
+            )
+        )
+        for each in done[:SHOWN]
+    ]
+    kinds = {"seconds": "float"}
+    schema = dg.TableSchema([dg.TableColumn(name, kinds.get(name, "string")) for name in columns])
+    return dg.MetadataValue.table(records, schema)
+
+
+def _text(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in numbers.items())
+
+
+@dg.job(
+    description="Keeps tables in shape: compaction, manifests, snapshot expiry, orphans, retention. Launched "
+    "by the sensor `upkeep_needed` and the schedule `upkeep_daily`; by hand for one tenant or dataset "
+    "(config). Never more than one at a time, and ingestion does not wait for it.",
+    executor_def=dg.in_process_executor,
+    tags={"pulse/job": "upkeep"},
+)
+def upkeep() -> None:
+    run_maintenance()

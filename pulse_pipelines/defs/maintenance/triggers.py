@@ -1,0 +1,53 @@
+"""When upkeep runs: as soon as some table needs it, and once a day over everything that ever landed."""
+
+from collections import Counter
+
+import dagster as dg
+
+from pulse_pipelines.defs.maintenance.job import upkeep
+from pulse_pipelines.maintenance.policy import needs
+
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
+
+
+@dg.sensor(
+    job=upkeep,
+    minimum_interval_seconds=300,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Asks the ledger every five minutes which tables need upkeep, looking at what landed lately, "
+    "and launches the job `upkeep` when one does. What a run would do now: `pulse upkeep --plan`.",
+)
+def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    if _goes_on(context.instance):
+        return dg.SkipReason("the run before it goes on")
+    wanted = Counter(need.task for need in needs(recent=True, patient=True))
+    if not wanted:
+        return dg.SkipReason("no table needs upkeep")
+    context.log.info("upkeep is needed: %s", ", ".join(f"{task} {n}" for task, n in wanted.items()))
+    return dg.RunRequest(run_config=_config(recent=True))
+
+
+@dg.schedule(
+    job=upkeep,
+    cron_schedule="7 2 * * *",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every night (02:07 UTC): upkeep of all tables, also of those where nothing landed lately. "
+    "Skips while the run before it goes on.",
+)
+def upkeep_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    if _goes_on(context.instance):
+        return dg.SkipReason("the run before it goes on")
+    return dg.RunRequest(run_config=_config(recent=False))
+
+
+def _goes_on(instance: dg.DagsterInstance) -> bool:
+    return bool(instance.get_runs(dg.RunsFilter(job_name=upkeep.name, statuses=UNFINISHED), limit=1))
+
+
+def _config(*, recent: bool) -> dict[str, object]:
+    return {"ops": {"run_maintenance": {"config": {"recent": recent}}}}

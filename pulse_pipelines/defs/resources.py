@@ -1,0 +1,85 @@
+"""Resources: the outside systems that ops and assets use, with what an engineer wants to see of each.
+
+Where they are, only the settings say: none takes config. A `ConfigurableResource` with an address, or a
+`LazyPySparkResource` among the definitions, would have it in the schema of every run's config: who may
+launch a run could send its work to a server of theirs, or set what a session may do. Their clients are those
+of `pulse_resources`, one per process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pulse_resources.settings import load_settings
+
+
+@dataclass(frozen=True)
+class Service:
+    """An outside system, as far as anybody may know it: no secret."""
+
+    address: str
+    about: Mapping[str, str | int]
+
+
+Postgres: TypeAlias = dg.ResourceParam[Service]
+Kafka: TypeAlias = dg.ResourceParam[Service]
+ObjectStore: TypeAlias = dg.ResourceParam[Service]
+Catalog: TypeAlias = dg.ResourceParam[Service]
+"""What an op or asset is given of each."""
+
+
+def services() -> dict[str, dg.ResourceDefinition]:
+    """The resources of all definitions, by the name under which ops take them."""
+    settings = load_settings()
+    postgres, kafka, store, spark = settings.postgres, settings.kafka, settings.object_store, settings.spark
+    database = f"{postgres.host}:{postgres.port}/{postgres.database}"
+    return {
+        "postgres": _service(
+            "Registry, ledger, claims and summaries, under row-level security.",
+            Service(database, {"role of runs": "pulse_pipeline"}),
+        ),
+        "kafka": _service(
+            "A topic of events and one of dead letters for each tenant.",
+            Service(
+                kafka.bootstrap_servers,
+                {
+                    "security": kafka.security_protocol,
+                    "partitions of a new topic": kafka.partitions_per_topic,
+                    "replication factor": kafka.replication_factor,
+                },
+            ),
+        ),
+        "object_store": _service(
+            "Data files, metadata and the raw zone: a prefix for each tenant.",
+            Service(store.endpoint, {"bucket": store.bucket, "region": store.region}),
+        ),
+        "catalog": _service(
+            "The SQL catalog of the Iceberg tables: a namespace for each tenant.",
+            Service(database, {"schema": "iceberg_catalog", "warehouse": f"s3://{store.bucket}"}),
+        ),
+        "pyspark": _pyspark(spark.place, spark.parallelism),
+    }
+
+
+def _service(what: str, found: Service) -> dg.ResourceDefinition:
+    def service(_: dg.InitResourceContext) -> Service:
+        return found
+
+    return dg.ResourceDefinition(service, config_schema={}, description=_described(what, found))
+
+
+def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:
+    def session(_: dg.InitResourceContext) -> LazyPySparkResource:
+        return LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote})
+
+    what = "A session of Spark Connect, which all runs share."
+    about = _described(what, Service(place, {"tasks of a batch at a time": parallelism}))
+    return dg.ResourceDefinition(session, config_schema={}, description=about)
+
+
+def _described(what: str, found: Service) -> str:
+    rows = {"address": found.address} | dict(found.about)
+    return "\n".join([what, "", *(f"- {name}: `{value}`" for name, value in rows.items())])

@@ -1,0 +1,46 @@
+"""The reasons why an event becomes a dead letter: a closed list, and what to do about each.
+
+A new reason is an entry here, and a row in docs/reasons.md; a test compares the two.
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an event became a dead letter."""
+
+    advice: str
+    """What to do about it."""
+    is_decoded: bool
+    """Whether it is known that the event is JSON."""
+
+    def __new__(cls, value: str, advice: str = "", is_decoded: bool = True) -> "Reason":
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.advice = advice
+        reason.is_decoded = is_decoded
+        return reason
+
+    UNDECODABLE = "undecodable", "Fix the sender", False
+    OVERSIZE = "oversize", "Send a reference to the large part, or raise ingest.max_event_bytes", False
+    TOO_DEEP = "too_deep", "Flatten it", False
+    NUL_CHARACTER = "nul_character", "Strip the character"
+    INTEGER_OUT_OF_RANGE = "integer_out_of_range", "Send it as a string"
+    INVALID_ENVELOPE = "invalid_envelope", "Fix the sender"
+    WRONG_TENANT = "wrong_tenant", "Look for a mix-up of keys or topics"
+    MISSING_DATASET = "missing_dataset", "Fix the sender"
+    UNKNOWN_DATASET = "unknown_dataset", "Create the dataset, then replay"
+    UNKNOWN_SCHEMA_VERSION = "unknown_schema_version", "Move the dataset to that version, then replay"
+    INVALID_TIMESTAMP = "invalid_timestamp", "Fix the sender"
+    TIMESTAMP_OUT_OF_RANGE = (
+        "timestamp_out_of_range",
+        "Correct the sender's clock, or widen the settings, then replay",
+    )
+    SCHEMA_VIOLATION = "schema_violation", "Fix the sender, or publish a new version of the schema"
+    TOO_EXPENSIVE = (
+        "too_expensive",
+        "Send smaller events, or publish a schema that costs less (fewer numbers in an enum, "
+        "shorter patterns), then replay",
+    )
+    UNREPRESENTABLE = "unrepresentable", "Fix the sender"
+    LANDING_FAILED = "landing_failed", "Repair the table, then replay"

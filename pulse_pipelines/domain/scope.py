@@ -1,0 +1,19 @@
+"""The scope of an attempt: a tenant and its datasets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A tenant and its datasets, as they were when the attempt began."""
+
+    tenant: Tenant
+    datasets: tuple[Dataset, ...]
+    topic_id: str | None = None
+    """The broker's id of the topic that the ranges are offsets of."""
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """By partition, what is added to the broker's offsets (see `ingest.data_loss`)."""

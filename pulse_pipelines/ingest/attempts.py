@@ -1,0 +1,190 @@
+"""Attempts at a batch: begin one, own it while it runs, give it up, plan the next.
+
+While an attempt runs it holds a session advisory lock, its *lease*: when the process dies, the lock is
+gone, whatever any clock says. An attempt that is paused beyond its lease is fenced at settle.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from pulse_pipelines.domain.batch import OffsetRange, is_bulk
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.results import Plan
+from pulse_pipelines.tables import dataset_rows
+from pulse_resources import locks, postgres
+from pulse_resources.errors import Fenced
+from pulse_resources.locks import Lock
+from pulse_resources.settings import load_settings
+
+_log = logging.getLogger("pulse.attempts")
+
+OPEN_BATCHES = """
+SELECT batch_id, attempt, state, not_before <= now(), extract(epoch FROM now() - planned_at)::float8,
+       last_error
+FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
+"""
+BEGIN = """
+UPDATE ingest_batches SET state = 'running', started_at = now()
+WHERE batch_id = %s AND attempt = %s AND state = 'planned'
+"""
+NEXT_ATTEMPT = """
+UPDATE ingest_batches
+SET state = CASE WHEN attempt >= %(max_attempts)s THEN 'stuck' ELSE 'planned' END,
+    attempt = CASE WHEN attempt >= %(max_attempts)s THEN attempt ELSE attempt + 1 END,
+    not_before = now() + make_interval(secs => CASE WHEN attempt >= %(max_attempts)s THEN %(stuck_retry)s
+                                               ELSE %(backoff)s * 2 ^ (attempt - 1) END),
+    last_error = %(error)s || CASE WHEN %(known)s OR last_cause IS NULL THEN ''
+                                   ELSE '; before that: ' || last_cause END,
+    last_cause = CASE WHEN %(known)s THEN %(error)s ELSE last_cause END
+WHERE batch_id = %(batch)s AND attempt = %(attempt)s AND state IN ('planned', 'running')
+"""
+UNSTICK = """
+UPDATE ingest_batches SET state = 'planned', attempt = attempt + 1, not_before = now()
+WHERE batch_id = %s AND state = 'stuck'
+"""
+UNSETTLED_RANGES = """
+SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
+WHERE batch_id = %s AND settled_at IS NULL
+"""
+WAITING_IN = """
+SELECT slug, sum(end_offset - start_offset)::int8 FROM ingest_ranges JOIN pdm_tenants USING (tenant_id)
+WHERE batch_id = %s AND settled_at IS NULL GROUP BY slug ORDER BY slug
+"""
+TENANTS = """
+SELECT t.tenant_id, t.slug, max(p.topic_id), jsonb_object_agg(p.partition, p.base_offset)
+FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
+WHERE t.tenant_id = ANY(%s) GROUP BY t.tenant_id, t.slug
+"""
+
+
+@dataclass(frozen=True)
+class OpenBatch:
+    batch_id: str
+    attempt: int
+    state: str
+    ready: bool
+    """Its back-off is over."""
+    age_s: float
+    last_error: str | None
+
+    @property
+    def stuck(self) -> bool:
+        """It failed too often for a service that was away for a moment; also while it is tried again."""
+        return self.state == "stuck" or self.attempt > load_settings().ingest.max_attempts
+
+
+def open_batches() -> list[OpenBatch]:
+    """Batches that are not settled, oldest first."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [OpenBatch(*row) for row in connection.execute(OPEN_BATCHES).fetchall()]
+
+
+def waiting_in(batch: str) -> dict[str, int]:
+    """Events of the batch that are not settled, by tenant's slug."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return dict(connection.execute(WAITING_IN, [batch]).fetchall())
+
+
+def lease_held(batch: str) -> bool:
+    """Whether a living process works on the batch."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return not locks.take(connection, Lock.BATCH, batch)
+
+
+@contextlib.contextmanager
+def own(batch: str, number: int) -> Iterator[Plan]:
+    """Own one attempt at a batch while the block runs.
+
+    Raises:
+        Fenced: another process works on it, or a newer attempt exists.
+    """
+    with locks.session(Lock.BATCH, batch) as lease:
+        if lease is None or lease.execute(BEGIN, [batch, number]).rowcount != 1:
+            raise Fenced("another attempt owns this batch", batch=batch, attempt=number)
+        yield load_plan(batch, number)
+
+
+@contextlib.contextmanager
+def bounded(batch: str, number: int) -> Iterator[None]:
+    """Kill this process if the block takes longer than `ingest.attempt_seconds`.
+
+    Whatever hangs in it (a client that waits for a wall clock which was set back, say) could hold the batch,
+    and the place of a run, for ever. To the sensor it is an attempt that died.
+    """
+    seconds = load_settings().ingest.attempt_seconds
+
+    def kill() -> None:
+        _log.error("attempt %d at batch %s hangs: it is ended after %g s", number, batch, seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    watchdog = threading.Timer(seconds, kill)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def load_plan(batch: str, number: int) -> Plan:
+    """The unsettled ranges of a batch and the datasets of their tenants, as they are now."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        found = connection.execute(UNSETTLED_RANGES, [batch]).fetchall()
+        ranges = tuple(OffsetRange(*row) for row in found)
+        wanted = list({r.tenant_id for r in ranges})
+        tenants = connection.execute(TENANTS, [wanted]).fetchall()
+        owned: dict[UUID, list[Dataset]] = defaultdict(list)
+        for dataset in dataset_rows.read(connection, "d.tenant_id = ANY(%s)", [wanted]):
+            owned[dataset.tenant_id].append(dataset)
+    scopes = {
+        tenant_id: Scope(
+            Tenant(tenant_id, slug),
+            tuple(owned[tenant_id]),
+            topic_id,
+            {int(partition): base for partition, base in bases.items()},
+        )
+        for tenant_id, slug, topic_id, bases in tenants
+    }
+    waiting: Counter[UUID] = Counter()
+    for r in ranges:
+        waiting[r.tenant_id] += r.length
+    bulk = is_bulk(waiting.values(), load_settings().ingest.flush_rows)
+    return Plan(batch, number, ranges, scopes, bulk)
+
+
+def next_attempt(batch: str, number: int, error: str, *, known: bool = True) -> None:
+    """Give an unfinished attempt up: the next comes after a back-off, and later where the batch is stuck.
+
+    Args:
+        known: the error says what went wrong; else only that the run is gone, and what went wrong before is
+            still told.
+    """
+    settings = load_settings().ingest
+    with postgres.transaction("pulse_pipeline") as connection:
+        connection.execute(
+            NEXT_ATTEMPT,
+            {
+                "batch": batch,
+                "attempt": number,
+                "error": error[:2000].replace("\0", ""),
+                "known": known,
+                "max_attempts": settings.max_attempts,
+                "backoff": settings.retry_backoff_seconds,
+                "stuck_retry": settings.stuck_retry_seconds,
+            },
+        )
+
+
+def unstick(batch: str) -> bool:
+    """Plan a stuck batch again, at once; False when it is not stuck."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return connection.execute(UNSTICK, [batch]).rowcount == 1

@@ -1,0 +1,153 @@
+"""Data loss: a topic no longer holds what was never ingested, and an operator says to go on without it.
+
+Until then nothing of the topic is ingested. What follows has positions that no event had before.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from confluent_kafka import KafkaException
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.plan import missing_partition
+from pulse_pipelines.tables import ledger
+from pulse_pipelines.tables.ledger import Position
+from pulse_resources import kafka, locks, postgres
+from pulse_resources.errors import Conflict, Transient
+from pulse_resources.locks import Lock
+
+POSITIONS = """
+SELECT partition, settled_offset, base_offset, topic_id FROM ingest_positions
+WHERE tenant_id = %s ORDER BY partition
+"""
+OPEN_BATCHES = """
+SELECT DISTINCT batch_id FROM ingest_ranges WHERE tenant_id = %s AND settled_at IS NULL ORDER BY batch_id
+"""
+CLOSE = """
+UPDATE ingest_batches b SET state = 'settled', settled_at = now()
+WHERE batch_id = ANY(%s) AND state <> 'settled' AND NOT EXISTS (
+    SELECT FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
+"""
+LOG = (
+    "INSERT INTO accepted_losses (tenant_id, partition, position, lost, problem) VALUES (%s, %s, %s, %s, %s)"
+)
+SKIPPED_BATCH = "INSERT INTO ingest_batches (batch_id, state, settled_at) VALUES (%s, 'settled', now())"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a partition no longer holds."""
+
+    partition: int
+    position: int
+    """The first offset that was never ingested."""
+    lost: int | None
+    """Offsets from there on that are gone; None: nobody can know."""
+    problem: str
+    base: int
+    """What is added to the broker's offsets from now on."""
+    topic_id: str | None
+    """None: the topic has to be made again."""
+    known_base: int
+    """As it was at the look, as is `known_topic_id`."""
+    known_topic_id: str | None
+
+
+def look(tenant: Tenant) -> list[Loss]:
+    """What is lost of the tenant's topic, by partition; nothing, when all that waits can be ingested.
+
+    Raises:
+        Transient: the broker does not answer.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        positions = connection.execute(POSITIONS, [tenant.tenant_id]).fetchall()
+    try:
+        count = kafka.partition_counts().get(tenant.topic)
+    except KafkaException as error:
+        raise Transient(f"the broker does not answer: {error}", tenant=tenant.slug) from error
+    current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
+    there = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
+    starts, ends = kafka.offsets(there, "earliest"), kafka.offsets(there, "latest")
+    found = []
+    for partition, settled, base, known in positions:
+        loss = Loss(partition, settled, None, "", settled, current, base, known)
+        if count is None:
+            found.append(replace(loss, problem="the topic is gone"))
+            continue
+        if partition >= count:
+            found.append(replace(loss, problem=missing_partition(count)))
+            continue
+        start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
+        if not isinstance(start, int) or not isinstance(end, int):
+            raise Transient(f"the broker does not answer: {end}", tenant=tenant.slug, partition=partition)
+        if known and known != current:
+            problem = f"the topic was recreated: it holds {end - start} messages that were not ingested"
+            found.append(replace(loss, problem=problem, base=settled - start))
+        elif base + end < settled:
+            problem = f"the topic was cut: it ends at {base + end}, before the position {settled}"
+            found.append(replace(loss, problem=problem, base=settled - end))
+        elif base + start > settled:
+            problem = f"retention removed the offsets {settled} to {base + start} before they were ingested"
+            found.append(replace(loss, problem=problem, base=base, lost=base + start - settled))
+    return found
+
+
+def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
+    """Go on without what is lost; what the topic holds is ingested from now on.
+
+    Args:
+        losses: what a look found. They are accepted as they are, or not at all.
+
+    Returns:
+        What was recorded.
+
+    Raises:
+        Conflict: nothing is lost; or ingestion, or somebody else, moved the positions since the look.
+        Transient: a run works on a batch of the tenant, or the broker does not answer.
+    """
+    if not losses:
+        raise Conflict("nothing is lost: all that waits can be ingested", tenant=tenant.slug)
+    if any(loss.topic_id is None for loss in losses):
+        kafka.create_topics([tenant.topic])
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        partitions = len(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
+    kafka.ensure_partitions(tenant.topic, partitions)
+    made = kafka.topic_ids([tenant.topic])[tenant.topic]
+    losses = [replace(loss, topic_id=loss.topic_id or made) for loss in losses]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        _unplan(connection, tenant)
+        _record(connection, tenant, losses)
+    return losses
+
+
+def _unplan(connection: postgres.Connection, tenant: Tenant) -> None:
+    """Take the tenant out of the batches in flight: what is left is planned again."""
+    batches = [batch for (batch,) in connection.execute(OPEN_BATCHES, [tenant.tenant_id])]
+    for batch in batches:
+        if not locks.take(connection, Lock.BATCH, batch):
+            fix = "Wait until it has failed, and say it again"
+            raise Transient("a run works on a batch of this tenant", tenant=tenant.slug, batch=batch, fix=fix)
+    ledger.unplan(connection, tenant.tenant_id)
+    connection.execute(CLOSE, [batches])
+
+
+def _record(connection: postgres.Connection, tenant: Tenant, losses: Sequence[Loss]) -> None:
+    batch = f"loss-{uuid.uuid4().hex[:15]}"
+    if any(loss.lost for loss in losses):
+        connection.execute(SKIPPED_BATCH, [batch])
+    for loss in losses:
+        where = tenant.tenant_id, loss.partition
+        connection.execute(LOG, [*where, loss.position, loss.lost, loss.problem])
+        end = loss.position + (loss.lost or 0)
+        if loss.lost:
+            ledger.skip(connection, batch, OffsetRange(*where, loss.position, end))
+        known = Position(loss.position, loss.known_base, loss.known_topic_id)
+        if not ledger.reposition(connection, *where, known, Position(end, loss.base, loss.topic_id)):
+            raise Conflict(
+                f"the position moved meanwhile: it was {loss.position} when it was looked at",
+                fix="Nothing was changed: look again",
+                tenant=tenant.slug,
+                partition=loss.partition,
+            )

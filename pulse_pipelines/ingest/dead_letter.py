@@ -1,0 +1,282 @@
+"""Dead letters: publish settled ones to the tenant's topic, and make them of rows that cannot land.
+
+Publishing comes after settle and is repeated until the broker acknowledged: a dead letter may appear
+twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell. One that
+is too large for the topic goes without its bytes, which stay in the registry.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.results import Failure, Landed, LandingFailed, Settled
+from pulse_pipelines.ingest.staging import copy_dead_letters, named
+from pulse_pipelines.tables import raw_zone
+from pulse_resources import kafka, postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+
+PAGE_ROWS, PAGE_BYTES = 1_000, 32 * 1024 * 1024
+"""Of one transaction; a letter larger than that is a page of its own."""
+FLUSH_S = 30.0
+
+UNPUBLISHED = """
+WITH first AS (
+    SELECT partition, event_offset, octet_length(payload) AS size FROM dead_letters
+    WHERE tenant_id = %(tenant)s AND published_at IS NULL ORDER BY partition, event_offset LIMIT %(rows)s),
+page AS (
+    SELECT *, coalesce(sum(size) OVER (ORDER BY partition, event_offset
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM first)
+SELECT d.partition, d.event_offset, d.dataset, d.event_id, d.reason, d.pointer, d.detail, d.payload,
+    d.received_at, d.batch_id
+FROM dead_letters d JOIN page USING (partition, event_offset)
+WHERE d.tenant_id = %(tenant)s AND d.published_at IS NULL AND page.before < %(bytes)s
+ORDER BY d.partition, d.event_offset FOR UPDATE OF d
+"""
+PUBLISHED = """
+UPDATE dead_letters SET published_at = now()
+WHERE tenant_id = %s AND partition = %s AND event_offset = %s
+"""
+OWED = "SELECT batch_id FROM dead_letter_outbox WHERE tenant_id = %s"
+PAID = """
+DELETE FROM dead_letter_outbox WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(owed)s)
+  AND NOT EXISTS (
+    SELECT 1 FROM dead_letters WHERE tenant_id = %(tenant)s AND published_at IS NULL)
+"""
+OVERDUE = """
+SELECT t.tenant_id, t.slug, array_agg(o.batch_id)
+FROM dead_letter_outbox o JOIN pdm_tenants t USING (tenant_id)
+WHERE o.settled_at < now() - make_interval(secs => %s) GROUP BY t.tenant_id, t.slug
+"""
+# The gate has taken the copies out.
+ACCEPTED = """
+SELECT partition, event_offset FROM staging.{ids} WHERE dataset_id = %s
+"""
+
+
+def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
+    """Publish what the tenants of this batch have unpublished; returns how many, and who failed."""
+    count = 0
+    failures: list[Failure] = []
+    tenants = (settled.plan.scopes[tenant.tenant_id].tenant for tenant in settled.tenants)
+    for tenant, outcome in publish_each(tenants):
+        if isinstance(outcome, Exception):
+            failures.append(Failure(tenant.tenant_id, "route_dead_letters", str(outcome)))
+        else:
+            count += outcome
+    return count, tuple(failures)
+
+
+def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
+    """Publish what tenants have unpublished: of each how many letters, or why not; none fails for another."""
+    producer = kafka.producer()
+    for tenant in tenants:
+        outcome: int | Exception
+        try:
+            outcome = publish_tenant(producer, tenant)
+        except Exception as error:
+            outcome = error
+            producer = kafka.producer()  # what could not be sent waits in the one before, and would again
+        yield tenant, outcome
+
+
+def publish_tenant(producer: Producer, tenant: Tenant) -> int:
+    """Publish the tenant's unpublished dead letters, a page per transaction.
+
+    Raises:
+        Transient: the broker did not acknowledge one; it stays unpublished.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        owed = [row[0] for row in connection.execute(OWED, [tenant.tenant_id])]
+    count = 0
+    while owed and (page := _publish_page(producer, tenant)):
+        count += page
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(PAID, {"tenant": tenant.tenant_id, "owed": owed})
+    return count
+
+
+def overdue(seconds: float) -> dict[Tenant, list[str]]:
+    """Tenants whose dead letters settled this long ago and are not all on the topic, with batches."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows = connection.execute(OVERDUE, [seconds]).fetchall()
+    return {Tenant(tenant_id, slug): batches for tenant_id, slug, batches in rows}
+
+
+def _publish_page(producer: Producer, tenant: Tenant) -> int:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        page = {"tenant": tenant.tenant_id, "rows": PAGE_ROWS, "bytes": PAGE_BYTES}
+        letters = [_Letter(*row) for row in connection.execute(UNPUBLISHED, page)]
+        fail_point("route_dead_letters.before_publish")
+        _publish(producer, tenant, letters)
+        fail_point("route_dead_letters.before_mark")
+        with connection.cursor() as cursor:
+            marked = [(tenant.tenant_id, letter.partition, letter.offset) for letter in letters]
+            cursor.executemany(PUBLISHED, marked)
+    fail_point("route_dead_letters.after_mark")
+    return len(letters)
+
+
+class _Letter(NamedTuple):
+    """A row of `UNPUBLISHED`."""
+
+    partition: int
+    offset: int
+    dataset: str | None
+    event_id: str | None
+    reason: str
+    pointer: str | None
+    detail: str
+    payload: bytes | None
+    received_at: datetime
+    batch: str
+    withheld: int | None = None
+    """Bytes of the payload, where the message goes without it."""
+
+    def without_payload(self) -> "_Letter":
+        return self._replace(payload=None, withheld=len(self.payload or b""))
+
+    def headers(self) -> dict[str, str | bytes | None]:
+        headers = {
+            "pulse.reason": self.reason,
+            "pulse.detail": self.detail,
+            "pulse.pointer": self.pointer,
+            "pulse.dataset": self.dataset,
+            "pulse.event-id": self.event_id,
+            "pulse.batch-id": self.batch,
+            "pulse.received-at": self.received_at.isoformat(),
+            "pulse.withheld-bytes": None if self.withheld is None else str(self.withheld),
+        }
+        return {name: value for name, value in headers.items() if value is not None}
+
+
+def _publish(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> None:
+    """Publish letters, without its bytes each that is too large for the topic.
+
+    The broker refuses a batch of messages as a whole: which of them it was shows when they go apart.
+    """
+    too_large = _produce(producer, tenant, letters)
+    if len(too_large) == 1:
+        if _produce(producer, tenant, [too_large[0].without_payload()]):
+            fix = "Raise max.message.bytes of the topic"
+            raise Transient("a dead letter's headers are too large", topic=tenant.dead_letter_topic, fix=fix)
+    elif too_large:
+        middle = len(too_large) // 2
+        _publish(producer, tenant, too_large[:middle])
+        _publish(producer, tenant, too_large[middle:])
+
+
+def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> list[_Letter]:
+    """Publish letters and wait for the broker's word; returns those of batches that are too large.
+
+    Raises:
+        Transient: the broker did not acknowledge one.
+    """
+    refused: list[KafkaError] = []
+    too_large: list[_Letter] = []
+
+    def hear(letter: _Letter, error: KafkaError | None, _: Message | None = None) -> None:
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            too_large.append(letter)
+        elif error is not None:
+            refused.append(error)
+
+    for letter in letters:
+        try:
+            producer.produce(
+                tenant.dead_letter_topic,
+                value=letter.payload,
+                key=f"{tenant.topic}/{letter.partition}/{letter.offset}",
+                headers=letter.headers(),
+                on_delivery=partial(hear, letter),
+            )
+        except KafkaException as error:  # the client knows a limit of its own
+            hear(letter, error.args[0])
+    waiting = kafka.flush(producer, FLUSH_S)
+    if waiting or refused:
+        raise Transient(
+            f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",
+            topic=tenant.dead_letter_topic,
+        )
+    return too_large
+
+
+def stage_refused(landed: Landed) -> tuple[Landed, dict[UUID, int]]:
+    """Stage the rows of refused datasets as dead letters.
+
+    Returns:
+        The batch, with a failure of each tenant whose rows could not be staged, and staging marks by dataset.
+    """
+    parts: dict[UUID, int] = {}
+    failures: list[Failure] = []
+    for refused in landed.refused:
+        try:
+            parts[refused.dataset_id] = stage_rows_of(landed, refused)
+        except Exception as error:  # whatever it is, it must not become the neighbours' failure
+            failures.append(Failure(refused.tenant_id, "settle", f"{type(error).__name__}: {error}"))
+    return replace(landed, failures=(*landed.failures, *failures)), parts
+
+
+def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
+    """Stage the rows of one refused dataset as dead letters; their staging mark.
+
+    The original bytes come from the raw-zone objects that this very attempt wrote.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    part = random.SystemRandom().getrandbits(62)
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows = _refused_rows(connection, landed, refused, part)
+        copy_dead_letters(connection, landed.plan, rows)
+    return part
+
+
+def _refused_rows(
+    connection: postgres.Connection, landed: Landed, refused: LandingFailed, part: int
+) -> list[tuple[object, ...]]:
+    dataset = next(
+        d for d in landed.plan.scopes[refused.tenant_id].datasets if d.dataset_id == refused.dataset_id
+    )
+    accepted = set(connection.execute(named(ACCEPTED, landed.plan), [refused.dataset_id]).fetchall())
+    paths = [
+        written.path
+        for topic in landed.topics
+        if topic.tenant_id == refused.tenant_id
+        for written in topic.raw
+        if written.slug == dataset.slug
+    ]
+    return [
+        (
+            part,
+            refused.tenant_id,
+            partition,
+            offset,
+            dataset.slug,
+            event_id,
+            Reason.LANDING_FAILED.value,
+            None,
+            refused.error,
+            payload,
+            received,
+        )
+        for partition, offset, received, event_id, payload in _raw_events(paths)
+        if (partition, offset) in accepted
+    ]
+
+
+def _raw_events(paths: Iterable[str]) -> Iterator[tuple[int, int, datetime, str, bytes]]:
+    for path in paths:
+        for message in raw_zone.messages(raw_zone.content(path)):
+            event_id = orjson.loads(message.payload).get("event_id")
+            received = datetime.fromtimestamp(message.received_ms / 1000, UTC)
+            yield message.partition, message.offset, received, event_id, message.payload

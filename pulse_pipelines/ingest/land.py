@@ -1,0 +1,261 @@
+"""Land: drop duplicates from candidate files and stage the next metadata of every touched table.
+
+Runs as one Spark job over all datasets of the batch. Nothing becomes visible here: settle swaps.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import priority
+from pulse_pipelines.ingest.results import (
+    DayLanding,
+    Failure,
+    Gated,
+    Landed,
+    LandingFailed,
+    Positions,
+    StagedTable,
+)
+from pulse_pipelines.tables import arrow_columns, parquet_files
+from pulse_pipelines.tables.commit import BATCH_PROPERTY
+from pulse_pipelines.tables.live_table import current_location
+from pulse_pipelines.tables.parquet_files import data_files
+from pulse_pipelines.tables.rewrite_file import fit_candidates
+from pulse_pipelines.tables.written_files import CandidateFile
+from pulse_resources import iceberg, object_store, readable
+from pulse_resources.errors import Terminal
+from pulse_resources.faults import fail_point
+from pulse_resources.spark import run_tasks
+
+OVERLAP = 4
+"""Datasets that one task stages at a time: most of staging is waiting for the object store."""
+
+
+@dataclass(frozen=True)
+class LandDataset:
+    batch_id: str
+    tenant: Tenant
+    dataset: Dataset
+    candidates: tuple[CandidateFile, ...]
+    duplicates: Positions
+    bulk: bool
+
+
+@dataclass(frozen=True)
+class LandTask:
+    """A share of a batch."""
+
+    datasets: tuple[LandDataset, ...]
+
+
+def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
+    """Stage all datasets of the batch, spread over `parallelism` Spark tasks.
+
+    Where a tenant's tables or files kill the executor, all of its job fails: from the third attempt on every
+    tenant has a job of its own, as in the drain.
+    """
+    plan = gated.plan
+    failed = {failure.tenant_id for failure in gated.failures}
+    candidates: dict[UUID, list[CandidateFile]] = defaultdict(list)
+    for topic in gated.topics:
+        if topic.tenant_id not in failed:
+            for candidate in topic.candidates:
+                candidates[candidate.dataset_id].append(candidate)
+    work = [
+        LandDataset(
+            plan.batch_id,
+            scope.tenant,
+            dataset,
+            tuple(candidates[dataset.dataset_id]),
+            _in_files(gated, dataset.dataset_id),
+            plan.bulk,
+        )
+        for scope in plan.scopes.values()
+        for dataset in scope.datasets
+        if dataset.dataset_id in candidates
+    ]
+    tables: list[StagedTable] = []
+    refused: list[LandingFailed] = []
+    failures = list(gated.failures)
+    for group in [work] if plan.together else _by_tenant(work):
+        group.sort(key=lambda item: len(item.candidates), reverse=True)
+        shares = [
+            LandTask(tuple(share)) for index in range(parallelism) if (share := group[index::parallelism])
+        ]
+        try:
+            outcomes = run_tasks(spark, shares, land_task, [StagedTable, LandingFailed, Failure])
+        except PySparkException as error:
+            if plan.together:
+                raise
+            failures.append(Failure(group[0].tenant.tenant_id, "land", str(error)[:500]))
+            continue
+        for outcome in outcomes:
+            if isinstance(outcome, StagedTable):
+                tables.append(outcome)
+            elif isinstance(outcome, LandingFailed):
+                refused.append(outcome)
+            else:
+                failures.append(outcome)
+    return Landed(plan, gated.topics, gated.duplicates, tuple(tables), tuple(refused), tuple(failures))
+
+
+def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:
+    of_tenant: dict[UUID, list[LandDataset]] = defaultdict(list)
+    for each in work:
+        of_tenant[each.tenant.tenant_id].append(each)
+    return list(of_tenant.values())
+
+
+def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
+    """The dataset's duplicates without those that the drain left out of its files."""
+    left_out = {at for topic in gated.topics for at in topic.copies.get(dataset_id, ())}
+    duplicates = gated.duplicates.get(dataset_id, {})
+    if not left_out:
+        return duplicates
+    return {
+        partition: [offset for offset in offsets if parquet_files.position(partition, offset) not in left_out]
+        for partition, offsets in duplicates.items()
+    }
+
+
+def land_task(task: LandTask) -> Iterator[StagedTable | LandingFailed | Failure]:
+    """One Spark task: an outcome per dataset."""
+    with ThreadPoolExecutor(OVERLAP, thread_name_prefix="land") as pool:
+        yield from pool.map(_land_safely, task.datasets)
+
+
+def _land_safely(work: LandDataset) -> StagedTable | LandingFailed | Failure:
+    try:
+        return land_dataset(work)
+    except Terminal as error:
+        return LandingFailed(work.tenant.tenant_id, work.dataset.dataset_id, str(error))
+    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        reason = f"{work.dataset.slug}: {type(error).__name__}: {error}"
+        return Failure(work.tenant.tenant_id, "land", reason)
+
+
+def land_dataset(work: LandDataset) -> StagedTable:
+    """Rewrite candidates that hold duplicates, then stage the table's next metadata.
+
+    Raises:
+        Terminal: there is no table to land in.
+        OSError: the object store failed.
+    """
+    name = (work.tenant.namespace, work.dataset.slug)
+    location = current_location(work.tenant.tenant_id, name)
+    kept: list[CandidateFile] = []
+    days: dict[date, DayLanding] = {}
+    pause = priority.between_pieces(work.bulk)
+    for candidate in work.candidates:
+        pause()
+        clean = _without_duplicates(work.dataset, candidate, work.duplicates)
+        dropped = candidate.rows - (clean.rows if clean else 0)
+        before = days.get(candidate.day, DayLanding(candidate.day, 0, 0, 0, 0))
+        days[candidate.day] = DayLanding(
+            candidate.day,
+            before.rows + candidate.rows - dropped,
+            before.duplicates + dropped + candidate.copies,
+            before.bytes + (clean.bytes if clean else 0),
+            before.files + (1 if clean else 0),
+        )
+        if clean:
+            kept.append(clean)
+    staged = StagedTable(
+        tenant_id=work.tenant.tenant_id,
+        dataset_id=work.dataset.dataset_id,
+        slug=work.dataset.slug,
+        table=name,
+        old_location=location,
+        new_location=location,
+        snapshot_id=None,
+        files=tuple(kept),
+        days=tuple(days[day] for day in sorted(days)),
+    )
+    return stage(staged, work.batch_id) if kept else staged
+
+
+def stage(table: StagedTable, batch_id: str) -> StagedTable:
+    """Stage the table's files on top of its old metadata, or of what came after it.
+
+    The dataset may have moved to a newer schema since the files were written: those that have a column
+    which was replaced are written again.
+
+    Raises:
+        Terminal: the table is another dataset's, of the same slug.
+        OSError: the object store failed.
+    """
+    return readable.as_it_is(
+        partial(_stage, table, batch_id),
+        table.old_location,
+        partial(current_location, table.tenant_id, table.table),
+        str,
+    )
+
+
+def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
+    current = iceberg.load_table(table.table, location, history=False)
+    owner = current.properties.get(iceberg.DATASET_PROPERTY)
+    if owner != str(table.dataset_id):
+        raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
+    fitting = fit_candidates(table.files, current.schema())
+    fail_point("land.before_stage")
+    staged = iceberg.stage_append(current, data_files(fitting), {BATCH_PROPERTY: batch_id})
+    fail_point("land.after_stage")
+    return replace(
+        table,
+        old_location=staged.old,
+        new_location=staged.new,
+        snapshot_id=staged.snapshot_id,
+        files=fitting,
+        days=tuple(
+            replace(day, bytes=sum(file.bytes for file in fitting if file.day == day.day))
+            for day in table.days
+        ),
+    )
+
+
+def _without_duplicates(
+    dataset: Dataset, candidate: CandidateFile, duplicates: Positions
+) -> CandidateFile | None:
+    """The candidate, or a rewritten one without the duplicates, or None when nothing is left."""
+    suspects = {
+        partition: inside
+        for partition, (first, last) in candidate.offsets.items()
+        if (inside := _between(duplicates.get(partition, []), first, last))
+    }
+    copies = {parquet_files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
+    if candidate.positions is not None:
+        copies &= candidate.positions
+        if len(copies) == candidate.rows:
+            return None
+    if not copies:
+        return candidate
+    with object_store.file_system().open_input_file(object_store.key(candidate.path)) as source:
+        rows = pq.read_table(source).cast(arrow_columns.arrow_schema(dataset.table_schema))
+    left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(copies), pa.int64()))))
+    if left.num_rows == candidate.rows:
+        return candidate
+    if not left.num_rows:
+        return None
+    path = candidate.path.removesuffix(".parquet") + f"-{parquet_files.token()}.parquet"
+    clean, content = parquet_files.encode(dataset, candidate.day, path, left)
+    object_store.put(path, content)
+    return clean
+
+
+def _between(offsets: list[int], first: int, last: int) -> list[int]:
+    return offsets[bisect_left(offsets, first) : bisect_left(offsets, last + 1)]

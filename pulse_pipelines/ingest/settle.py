@@ -1,0 +1,258 @@
+"""Settle: the one Postgres transaction per tenant that makes its part of a batch real.
+
+Fence, swap the metadata pointers, claim the ids of the rows, advance the positions, write the ledger, commit.
+All of it or none; when the answer to COMMIT is lost, the ledger alone says what happened.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import psycopg
+
+from pulse_pipelines.ingest import dead_letter, land, tenant_parts
+from pulse_pipelines.ingest.results import (
+    Failure,
+    Landed,
+    LandingFailed,
+    Plan,
+    Settled,
+    StagedTable,
+    TenantSettled,
+)
+from pulse_pipelines.ingest.staging import named
+from pulse_pipelines.ingest.tenant_parts import TenantPart
+from pulse_pipelines.tables import ledger, live_table
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.ledger import Landing, Outcome
+from pulse_resources import postgres
+from pulse_resources.errors import Fenced, Terminal, Transient
+from pulse_resources.faults import fail_point
+
+CONNECTIONS = 4
+"""Tenants that settle at a time."""
+
+FENCE = """
+SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
+"""
+DEAD_LETTERS = """
+INSERT INTO dead_letters (tenant_id, partition, event_offset, dataset, event_id, reason, pointer,
+    detail, payload, received_at, batch_id)
+SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, detail, payload,
+    received_at, %(batch)s
+FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
+"""
+OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
+# The ids that the gate left in the staging table are those of the rows that land.
+CLAIM = """
+INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
+SELECT %(tenant)s, dataset_id, partition, event_offset, event_id
+FROM staging.{ids} WHERE dataset_id = ANY(%(datasets)s) AND part = ANY(%(parts)s)
+ORDER BY dataset_id, event_id
+"""
+RAW_OBJECT = """
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+"""
+FINISH = """
+UPDATE ingest_batches b
+SET state = 'settled', settled_at = now(), settle_seconds = %s, commit_seconds = %s
+WHERE batch_id = %s AND attempt = %s AND state = 'running' AND NOT EXISTS (
+    SELECT 1 FROM ingest_ranges r WHERE r.batch_id = b.batch_id AND r.settled_at IS NULL)
+"""
+IS_SETTLED = """
+SELECT b.attempt, bool_and(r.settled_at IS NOT NULL)
+FROM ingest_ranges r JOIN ingest_batches b USING (batch_id)
+WHERE r.batch_id = %s AND r.tenant_id = %s GROUP BY b.attempt
+"""
+
+
+def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
+    """Settle every tenant whose part came this far; the others stay for the next attempt.
+
+    Args:
+        landed: the staged batch.
+        landing_parts: by dataset, the staging mark of the dead letters of a refused dataset.
+
+    Raises:
+        Fenced: a newer attempt owns the batch.
+    """
+    started, slowest = time.monotonic(), 0.0
+    plan = landed.plan
+    failures = list(landed.failures)
+    tenants: list[TenantSettled] = []
+    tables: list[StagedTable] = []
+    parts = tenant_parts.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts)
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="settle") as pool:
+        for outcome in pool.map(lambda part: _settle_safely(landed, part), parts):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                continue
+            staged, seconds = outcome
+            tenants.append(staged.total)
+            tables.extend(staged.part.tables)
+            slowest = max(slowest, seconds)
+    with postgres.transaction("pulse_pipeline") as connection:
+        taken = time.monotonic() - started
+        connection.execute(FINISH, [taken, slowest, plan.batch_id, plan.attempt])
+    return Settled(plan, tuple(tenants), tuple(tables), tuple(failures))
+
+
+@dataclass(frozen=True)
+class _Staged(Work):
+    """A tenant's part of the batch."""
+
+    landed: Landed
+    """The batch, as it turned out for this tenant."""
+    part: TenantPart
+    outcomes: Sequence[Outcome]
+    """Of its ranges."""
+    total: TenantSettled
+
+
+def _staged(landed: Landed, part: TenantPart) -> _Staged:
+    tables = [
+        Next(table.table, table.old_location, table.new_location)
+        for table in part.tables
+        if table.snapshot_id is not None
+    ]
+    outcomes = [tenant_parts.outcome(landed, part, r) for r in part.ranges]
+    return _Staged(tables, landed, part, outcomes, tenant_parts.settled(part, outcomes))
+
+
+def _settle_safely(landed: Landed, part: TenantPart) -> tuple[_Staged, float] | Failure:
+    """What was settled, and the seconds that its transaction took."""
+    try:
+        return _settle_tenant(landed, part)
+    except Fenced:
+        raise
+    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        return Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}")
+
+
+def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[_Staged, float]:
+    plan, staged, began = landed.plan, _staged(landed, part), 0.0
+
+    def stage(lost: SwapLost | None) -> _Staged:
+        nonlocal staged
+        if lost is not None:
+            staged = _restage(staged, lost)
+        return staged
+
+    def fence(connection: postgres.Connection, _: _Staged) -> None:
+        nonlocal began
+        began = time.monotonic()
+        if connection.execute(FENCE, [plan.batch_id, plan.attempt]).fetchone() is None:
+            raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
+
+    commit(
+        part.tenant,
+        stage,
+        lambda _: _is_settled(plan, part.tenant.tenant_id),
+        before=fence,
+        write=_write,
+        point="settle",
+    )
+    return staged, time.monotonic() - began
+
+
+def _write(connection: postgres.Connection, staged: _Staged) -> None:
+    plan, part, total = staged.landed.plan, staged.part, staged.total
+    tenant_id = part.tenant.tenant_id
+    values: dict[str, object] = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
+    fail_point("settle.before_claim")
+    _compare(part, plan, "ids", _claim(connection, plan, part, values), total.landed)
+    fail_point("settle.before_advance")
+    for r, became in zip(part.ranges, staged.outcomes, strict=True):
+        ledger.settle(connection, plan.batch_id, r, became)
+    fail_point("settle.after_advance")
+    letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
+    _compare(part, plan, "dead letters", letters, total.dead_letters)
+    if letters:
+        connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
+    ledger.land(connection, landings(plan.batch_id, part.tables))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            RAW_OBJECT,
+            [
+                (tenant_id, raw.path, raw.slug, raw.day, raw.events, raw.bytes, plan.batch_id)
+                for topic in part.topics
+                for raw in topic.raw
+            ],
+        )
+    size = sum(file.bytes for table in part.tables for file in table.files)
+    ledger.use(connection, tenant_id, total.landed, size)
+
+
+def _claim(connection: postgres.Connection, plan: Plan, part: TenantPart, values: dict[str, object]) -> int:
+    """Claim the ids of the rows that land; how many they are."""
+    landing = {"datasets": [table.dataset_id for table in part.tables]}
+    try:
+        return connection.execute(named(CLAIM, plan), values | landing).rowcount
+    except psycopg.errors.UniqueViolation:  # not chained: it tells the event's id
+        raise Transient(
+            "a backfill landed an event with the id of one of this batch meanwhile",
+            fix="The next attempt drops it as a duplicate",
+            tenant=part.tenant.slug,
+            batch=plan.batch_id,
+        ) from None
+
+
+def _compare(part: TenantPart, plan: Plan, what: str, written: int, counted: int) -> None:
+    """The staging tables hold what the tasks counted, or nothing settles.
+
+    They are unlogged: when Postgres crashes it empties them, and the fence may not have noticed yet.
+    """
+    if written != counted:
+        raise Transient(
+            f"the staging table holds {written} {what}, and {counted} were counted: did Postgres crash?",
+            fix="The next attempt drains the events again",
+            tenant=part.tenant.slug,
+            batch=plan.batch_id,
+        )
+
+
+def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:
+    """What the batch landed, by table and day."""
+    for t in tables:
+        for d in t.days:
+            yield Landing(
+                *(batch, t.tenant_id, t.dataset_id, t.slug, d.day, d.rows, d.duplicates, d.bytes, d.files),
+                *(t.snapshot_id, t.new_location),
+            )
+
+
+def _restage(staged: _Staged, lost: SwapLost) -> _Staged:
+    """The part on top of what the winner left; without its table where the dataset was deleted meanwhile."""
+    landed, part = staged.landed, staged.part
+    table = next(table for table in part.tables if table.table == lost.table)
+    try:
+        now = live_table.current_location(part.tenant.tenant_id, table.table)
+        again = land.stage(replace(table, old_location=now), landed.plan.batch_id)
+    except Terminal as error:
+        return _refuse(landed, part, table, error)
+    return _staged(landed, replace(part, tables=tuple(again if t is table else t for t in part.tables)))
+
+
+def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Terminal) -> _Staged:
+    """The part with the rows of one table among the dead letters."""
+    refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
+    mark = dead_letter.stage_rows_of(landed, refused)
+    part = replace(
+        part,
+        tables=tuple(t for t in part.tables if t is not table),
+        refused=(*part.refused, refused),
+        parts=(*part.parts, mark),
+    )
+    return _staged(replace(landed, refused=(*landed.refused, refused)), part)
+
+
+def _is_settled(plan: Plan, tenant_id: UUID) -> bool:
+    """Whether this very attempt did settle the tenant's part. Raises Fenced: a newer one owns the batch."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        found = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
+    if found and found[0] != plan.attempt:
+        raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
+    return found is not None and found[1] is True

@@ -1,0 +1,176 @@
+"""Staging tables: where tasks put event ids and dead letters for the gate and for settle.
+
+One pair of unlogged tables per attempt: a zombie attempt writes into tables that nobody reads, and
+rows of a task attempt that Spark repeated are told apart by their `part`.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from psycopg import sql
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.conform import DeadLetter
+from pulse_pipelines.ingest.results import Plan
+from pulse_resources import postgres
+
+CREATE = """
+CREATE UNLOGGED TABLE IF NOT EXISTS staging.{ids} (
+    part bigint NOT NULL, dataset_id uuid NOT NULL, partition integer NOT NULL,
+    event_offset bigint NOT NULL, event_id text COLLATE "C" NOT NULL);
+CREATE UNLOGGED TABLE IF NOT EXISTS staging.{dead_letters} (
+    part bigint NOT NULL, tenant_id uuid NOT NULL, partition integer NOT NULL,
+    event_offset bigint NOT NULL, dataset text, event_id text, reason text NOT NULL, pointer text,
+    detail text NOT NULL, payload bytea NOT NULL, received_at timestamptz NOT NULL);
+"""
+DROP = "DROP TABLE IF EXISTS staging.{ids}, staging.{dead_letters}"
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'staging' ORDER BY tablename"
+# A run that died after its batch had settled drops none, and no attempt follows it.
+OF_SETTLED = """
+SELECT t.tablename FROM pg_tables t JOIN ingest_batches b
+    ON b.batch_id = substring(t.tablename FROM '^(?:ids|dead_letters)_(.+)_[0-9]+$')
+WHERE t.schemaname = 'staging' AND b.state = 'settled'
+"""
+DROP_ONE = "DROP TABLE IF EXISTS staging.{table}"
+COPY_IDS = """
+COPY staging.{ids} (part, dataset_id, partition, event_offset, event_id) FROM STDIN (FORMAT csv)
+"""
+COPY_DEAD_LETTERS = """
+COPY staging.{dead_letters} (part, tenant_id, partition, event_offset, dataset, event_id, reason,
+    pointer, detail, payload, received_at) FROM STDIN (FORMAT binary)
+"""
+_DEAD_LETTER_TYPES = (
+    "int8", "uuid", "int4", "int8", "text", "text", "text", "text", "text", "bytea", "timestamptz"
+)  # fmt: skip
+
+
+def named(template: str, plan: Plan) -> sql.Composed:
+    """A statement about the staging tables of this attempt."""
+    return sql.SQL(template).format(
+        ids=sql.Identifier(plan.ids_table), dead_letters=sql.Identifier(plan.dead_letters_table)
+    )
+
+
+@contextmanager
+def tables(plan: Plan) -> Iterator[None]:
+    """This attempt's staging tables, while the block runs.
+
+    Those of earlier attempts go first, and what runs left that died at their end; one that a zombie still
+    writes to is left to the next attempt.
+    """
+    for number in range(1, plan.attempt):
+        _drop(replace(plan, attempt=number))
+    drop_settled()
+    with postgres.transaction("pulse_pipeline") as connection:
+        connection.execute(named(CREATE, plan))
+    try:
+        yield
+    finally:
+        _drop(plan)
+
+
+def existing() -> list[str]:
+    """Names of all staging tables there are, whoever's attempt they belong to."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [table for (table,) in connection.execute(TABLES)]
+
+
+def drop_settled() -> None:
+    """Drop the staging tables of batches that are settled: nobody reads them any more."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        left = [table for (table,) in connection.execute(OF_SETTLED)]
+    for table in left:
+        _drop_now(sql.SQL(DROP_ONE).format(table=sql.Identifier(table)))
+
+
+def _drop(plan: Plan) -> None:
+    _drop_now(named(DROP, plan))
+
+
+def _drop_now(statement: sql.Composed) -> None:
+    with (
+        contextlib.suppress(psycopg.OperationalError),
+        postgres.transaction("pulse_pipeline") as connection,
+    ):
+        connection.execute("SET LOCAL lock_timeout = '2s'")
+        connection.execute(statement)
+
+
+class StagingWriter:
+    """Writes one topic's ids and dead letters under the mark `part`, a COPY per chunk."""
+
+    def __init__(self, plan: Plan, tenant: Tenant, part: int) -> None:
+        self._plan = plan
+        self._tenant = tenant
+        self._part = part
+
+    def __enter__(self) -> Self:
+        self._lent = postgres.pool("pulse_pipeline").connection()
+        self._connection = self._lent.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lent.__exit__(kind, error, trace)
+
+    def add_ids(self, dataset: Dataset, table: pa.Table) -> None:
+        """Stage the id and position of every row."""
+        count = table.num_rows
+        rows = pa.table(
+            [
+                pa.repeat(pa.scalar(self._part), count),
+                pa.repeat(pa.scalar(str(dataset.dataset_id)), count),
+                table.column("_kafka_partition"),
+                table.column("_offset"),
+                table.column("id"),
+            ],
+            names=["part", "dataset_id", "partition", "event_offset", "event_id"],
+        )
+        buffer = io.BytesIO()
+        pacsv.write_csv(rows, buffer, pacsv.WriteOptions(include_header=False))
+        with self._connection.cursor().copy(named(COPY_IDS, self._plan)) as copy:
+            copy.write(buffer.getbuffer())
+
+    def add_dead_letters(self, letters: Iterable[DeadLetter]) -> None:
+        """Stage dead letters with their payload as received."""
+        rows = [self._row(letter) for letter in letters]
+        if rows:
+            copy_dead_letters(self._connection, self._plan, rows)
+
+    def _row(self, letter: DeadLetter) -> Sequence[object]:
+        message, rejected = letter.message, letter.rejected
+        return (
+            self._part,
+            self._tenant.tenant_id,
+            message.partition,
+            message.offset,
+            letter.dataset,
+            letter.event_id,
+            rejected.reason.value,
+            rejected.pointer and rejected.pointer.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+            rejected.detail.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+            message.payload,
+            datetime.fromtimestamp(message.received_ms / 1000, UTC),
+        )
+
+
+def copy_dead_letters(connection: postgres.Connection, plan: Plan, rows: Iterable[Sequence[object]]) -> None:
+    """COPY rows into this attempt's staged dead letters."""
+    with connection.cursor().copy(named(COPY_DEAD_LETTERS, plan)) as copy:
+        copy.set_types(_DEAD_LETTER_TYPES)
+        for row in rows:
+            copy.write_row(row)

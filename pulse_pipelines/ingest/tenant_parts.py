@@ -1,0 +1,101 @@
+"""The tenants' parts of a batch, and what became of each: range by range, by arithmetic alone."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.results import (
+    Landed,
+    LandingFailed,
+    PartitionCount,
+    StagedTable,
+    TenantSettled,
+    TopicDrained,
+)
+from pulse_pipelines.tables.ledger import Outcome
+
+
+@dataclass(frozen=True)
+class TenantPart:
+    """Everything of one tenant in this batch."""
+
+    tenant: Tenant
+    ranges: tuple[OffsetRange, ...]
+    topics: tuple[TopicDrained, ...]
+    tables: tuple[StagedTable, ...]
+    refused: tuple[LandingFailed, ...]
+    parts: tuple[int, ...]
+    """Marks of its rows in the staging tables."""
+
+
+def tenant_parts(landed: Landed, failed: set[UUID], landing_parts: dict[UUID, int]) -> Iterable[TenantPart]:
+    """The part of every tenant whose events came through all stages so far."""
+    ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
+    for r in landed.plan.ranges:
+        ranges[r.tenant_id].append(r)
+    for tenant_id, own in sorted(ranges.items()):
+        if tenant_id in failed:
+            continue
+        topics = tuple(topic for topic in landed.topics if topic.tenant_id == tenant_id)
+        refused = tuple(r for r in landed.refused if r.tenant_id == tenant_id)
+        yield TenantPart(
+            tenant=landed.plan.scopes[tenant_id].tenant,
+            ranges=tuple(own),
+            topics=topics,
+            tables=tuple(t for t in landed.tables if t.tenant_id == tenant_id),
+            refused=refused,
+            parts=(
+                *(topic.part for topic in topics),
+                *(landing_parts[r.dataset_id] for r in refused),
+            ),
+        )
+
+
+def outcome(landed: Landed, part: TenantPart, r: OffsetRange) -> Outcome:
+    """What became of one range: every drained event is in exactly one of the three counts."""
+    count = _total(part.topics, r.partition)
+    refused = {failed.dataset_id for failed in part.refused}
+    copies = sorted(
+        offset
+        for dataset_id in count.accepted
+        for offset in landed.duplicates.get(dataset_id, {}).get(r.partition, [])
+    )
+    unlanded = sum(
+        rows - len(landed.duplicates.get(dataset_id, {}).get(r.partition, []))
+        for dataset_id, rows in count.accepted.items()
+        if dataset_id in refused
+    )
+    dead = count.dead_letters + unlanded
+    return Outcome(
+        drained=count.drained,
+        landed=count.drained - len(copies) - dead,
+        duplicates=len(copies),
+        dead_letters=dead,
+        duplicate_offsets=copies,
+        absent=count.absent,
+        oldest_received=datetime.fromtimestamp(count.oldest_ms / 1000, UTC) if count.drained else None,
+    )
+
+
+def _total(topics: Iterable[TopicDrained], partition: int) -> PartitionCount:
+    total = PartitionCount()
+    for topic in topics:
+        if (count := topic.partitions.get(partition)) is None:
+            continue
+        total.drained += count.drained
+        total.oldest_ms = min(total.oldest_ms, count.oldest_ms)
+        total.dead_letters += count.dead_letters
+        total.absent.extend(count.absent)
+        for dataset_id, rows in count.accepted.items():
+            total.accepted[dataset_id] = total.accepted.get(dataset_id, 0) + rows
+    return total
+
+
+def settled(part: TenantPart, outcomes: Iterable[Outcome]) -> TenantSettled:
+    """The sums over all ranges of a tenant's part."""
+    each = [(o.drained, o.landed, o.duplicates, o.dead_letters) for o in outcomes]
+    return TenantSettled(part.tenant.tenant_id, *map(sum, zip(*each, strict=True)))

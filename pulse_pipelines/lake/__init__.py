@@ -1,1 +1,0 @@
-"""Reading what landed: preview, reconciliation, and the facts behind the asset checks."""

@@ -1,1 +1,0 @@
-"""Upkeep of the lake: compaction, manifests, history, orphans and retention, where they are needed."""

@@ -1,0 +1,1 @@
+"""Table maintenance: compaction, snapshot expiry, orphan files and retention."""

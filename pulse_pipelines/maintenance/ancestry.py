@@ -1,0 +1,108 @@
+"""Ancestry: what was in a table before a commit must be part of its history after it.
+
+Spark's catalog client may, after an answer that got lost, put a table back to metadata that another writer
+had already followed up. So after each of its commits two things are compared: the snapshot that was current
+before must be an ancestor of the one that is, and the table must have all rows that the ledger landed.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.maintenance.history import RolledBack
+from pulse_pipelines.query.snapshots import history
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Terminal
+
+SHOWN = 50
+"""Lost commits that are named, at most."""
+
+ROWS = """
+SELECT coalesce(sum(rows), 0)::bigint FROM landings WHERE tenant_id = %s AND dataset_id = %s
+"""
+LANDINGS = """
+SELECT batch_id, day, rows, snapshot_id, metadata_location, landed_at FROM landings
+WHERE tenant_id = %s AND dataset_id = %s AND snapshot_id <> ALL(%s) ORDER BY landed_at DESC LIMIT %s
+"""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Rows of a day that a batch, a backfill or an erasure committed, as the ledger says."""
+
+    batch_id: str
+    day: date
+    rows: int
+    snapshot_id: int
+    metadata_location: str
+    landed_at: datetime
+
+
+def verified(tenant: Tenant, dataset: Dataset, ancestor: int | None = None) -> Table:
+    """The table as it is now, once it is proven that no commit of another writer got lost.
+
+    Args:
+        ancestor: a snapshot that was current before; not if only the ledger is to be compared.
+
+    Raises:
+        RolledBack: a commit got lost; it says which rows, and what brings them back.
+        Terminal: the table is gone, or another dataset's.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+        (landed,) = connection.execute(ROWS, [tenant.tenant_id, dataset.dataset_id]).fetchone() or (0,)
+    table = iceberg.load_table((tenant.namespace, dataset.slug), location)
+    if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+        raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
+    found = rows(table)
+    if found < landed or not descends(table.metadata, ancestor):
+        raise _rolled_back(tenant, dataset, table, landed - found, ancestor)
+    return table
+
+
+def rows(table: Table) -> int:
+    """Rows of the current snapshot, as its manifest list counts them."""
+    snapshot = table.current_snapshot()
+    return sum(
+        (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        if manifest.content is ManifestContent.DATA
+    )
+
+
+def descends(metadata: TableMetadata, ancestor: int | None) -> bool:
+    """Whether a snapshot is the current one or before it in its history."""
+    return ancestor is None or any(snapshot.snapshot_id == ancestor for snapshot in history(metadata))
+
+
+def _rolled_back(
+    tenant: Tenant, dataset: Dataset, table: Table, missing: int, ancestor: int | None
+) -> RolledBack:
+    kept = [snapshot.snapshot_id for snapshot in history(table.metadata)]
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        values = [tenant.tenant_id, dataset.dataset_id, kept, SHOWN]
+        candidates = [Landing(*row) for row in connection.execute(LANDINGS, values)]
+    if missing <= 0:  # then a commit that changed no rows is gone, such as a compaction
+        what = f"snapshot {ancestor} is no part of its history any more; no rows are missing"
+        return RolledBack(f"the table was rolled back: {what}", tenant=tenant.slug, dataset=dataset.slug)
+    lost: list[Landing] = []  # the newest: what came before may have left the history by its age
+    for each in candidates:
+        if sum(landing.rows for landing in lost) < missing:
+            lost.append(each)
+    batches = ", ".join(f"{each.batch_id} ({each.rows} rows of {each.day})" for each in lost)
+    days = [each.day for each in lost] or [date.min]
+    return RolledBack(
+        f"the table was rolled back past other writers' commits: {missing} rows of the ledger are not in it. "
+        f"The latest commits that are no part of its history: {batches}",
+        fix=f"pulse backfill {tenant.slug} {dataset.slug} --from {min(days)} --to {max(days)} brings them "
+        "back from the raw zone. Upkeep leaves the table alone until then",
+        tenant=tenant.slug,
+        dataset=dataset.slug,
+        snapshot=table.metadata.current_snapshot_id,
+        location_before=lost[0].metadata_location if lost else None,
+    )

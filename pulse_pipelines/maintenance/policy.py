@@ -1,0 +1,283 @@
+"""Maintenance policy: what each table needs, decided from the ledger alone, over all tenants at once.
+
+No table is opened for this. The ledger says what landed, `upkeep_days` and `upkeep_tables` say what upkeep
+left behind when it last looked; the difference is what has piled up since.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry.failed_work import Standing, Work
+from pulse_resources import postgres
+from pulse_resources.settings import UpkeepSettings, load_settings
+
+JOB, COMPACT = "upkeep", "compact"
+"""By which failures are known: the job, and the task of a day, to merge it or to sort it."""
+MB = 1024 * 1024
+FILES_PER_TARGET = 3
+"""A compacted day has at most so many files per full-sized one."""
+
+# Days that something landed in since a moment, with the totals of all that ever landed in them.
+DAYS = """
+SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, l.day,
+    sum(l.files)::bigint AS landed_files, sum(l.bytes)::bigint AS landed_bytes, min(l.landed_at),
+    max(l.landed_at), s.level, s.landed_files, s.landed_bytes, s.files, s.bytes, s.compacted_at, now()
+FROM landings l JOIN pdm_datasets d USING (tenant_id, dataset_id) JOIN pdm_tenants t USING (tenant_id)
+LEFT JOIN upkeep_days s ON s.dataset_id = l.dataset_id AND s.day = l.day
+WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
+  AND (%(hours)s::float8 IS NULL OR (l.dataset_id, l.day) IN (
+    SELECT dataset_id, day FROM landings WHERE landed_at > now() - make_interval(secs => 3600 * %(hours)s)))
+GROUP BY t.tenant_id, d.dataset_id, l.day, s.dataset_id, s.day
+"""
+# Tables, with the commits that the ledger knows since upkeep last looked at each.
+TABLES = """
+SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, coalesce(c.commits, 0), c.first_at, c.last_at,
+    s.seen_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at, now()
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+LEFT JOIN upkeep_tables s USING (dataset_id)
+LEFT JOIN (
+    SELECT l.dataset_id, min(l.landed_at) AS first_at, max(l.landed_at) AS last_at,
+        count(DISTINCT l.snapshot_id) FILTER (WHERE l.landed_at > coalesce(u.seen_at, '-infinity')) AS commits
+    FROM landings l LEFT JOIN upkeep_tables u USING (dataset_id)
+    WHERE %(hours)s::float8 IS NULL OR l.landed_at > now() - make_interval(secs => 3600 * %(hours)s)
+    GROUP BY l.dataset_id
+) c USING (dataset_id)
+WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
+"""
+# Tenants, with the last batch that settled for each since a moment.
+TENANTS = """
+SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, now()
+FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
+LEFT JOIN (
+    SELECT r.tenant_id, max(b.settled_at) AS last_at
+    FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
+    WHERE b.state = 'settled'
+      AND (%(hours)s::float8 IS NULL OR b.settled_at > now() - make_interval(secs => 3600 * %(hours)s))
+    GROUP BY r.tenant_id
+) b USING (tenant_id)
+WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND %(slug)s::text IS NULL
+"""
+
+
+class Task(StrEnum):
+    """What upkeep does to a table, in the order in which it does it."""
+
+    MERGE = "merge"
+    """L1: the small files of a day become few."""
+    SORT = "sort"
+    """L2: a quiet day becomes few large files, sorted by timestamp."""
+    MANIFESTS = "manifests"
+    EXPIRE = "expire"
+    SWEEP = "sweep"
+    """Remove what nothing reaches any more from the table's folder."""
+    RAW = "raw"
+    """Remove what no ledger knows from a tenant's raw zone."""
+    RETENTION = "retention"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A task that a table, or all of a tenant, wants, and why."""
+
+    tenant: Tenant
+    dataset_id: UUID | None
+    slug: str | None
+    task: Task
+    reason: str
+    weight: int
+    """How much has piled up: tables with more go first."""
+    day: date | None = None
+    since: datetime | None = None
+    """When it was done last."""
+    failures: int = 0
+    """How often in a row it failed: what has not goes first."""
+    held: bool = False
+    """It is not yet time to try it again."""
+
+    @property
+    def work(self) -> Work:
+        """By which its failure is known: that of a day until anything makes it compact."""
+        task = COMPACT if self.day is not None else self.task.value
+        return Work(JOB, self.tenant, task, self.dataset_id, self.slug, self.day)
+
+
+@dataclass(frozen=True)
+class DayState:
+    """A day of a dataset as the ledger and its last compaction tell it; files and bytes are estimates."""
+
+    tenant_id: UUID
+    tenant: str
+    dataset_id: UUID
+    slug: str
+    day: date
+    landed_files: int
+    landed_bytes: int
+    first_at: datetime
+    last_at: datetime
+    level: int | None
+    files_then: int | None
+    """Landed when it was compacted, as are the bytes."""
+    bytes_then: int | None
+    files_left: int | None
+    bytes_left: int | None
+    compacted_at: datetime | None
+    now: datetime
+
+    @property
+    def waiting(self) -> int:
+        """Files that landed since the last compaction."""
+        return self.landed_files - (self.files_then or 0)
+
+    @property
+    def files(self) -> int:
+        return (self.files_left or 0) + self.waiting
+
+    @property
+    def bytes(self) -> int:
+        return (self.bytes_left or 0) + self.landed_bytes - (self.bytes_then or 0)
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table as the ledger and the last look at it tell it; times are Postgres'."""
+
+    tenant_id: UUID
+    tenant: str
+    dataset_id: UUID
+    slug: str
+    commits: int
+    """Since the last look."""
+    first_at: datetime | None
+    last_at: datetime | None
+    seen_at: datetime | None
+    snapshots: int | None
+    oldest_at: datetime | None
+    manifests: int | None
+    swept_at: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True)
+class TenantState:
+    """A tenant's raw zone and claims, as the ledger and the last look at them tell."""
+
+    tenant_id: UUID
+    tenant: str
+    swept_at: datetime | None
+    retained_at: datetime | None
+    last_at: datetime | None
+    """When a batch settled last."""
+    now: datetime
+
+
+def needs(
+    tenant: str | None = None, slug: str | None = None, *, recent: bool = False, patient: bool = False
+) -> list[Need]:
+    """What every table (of a tenant, of a dataset) wants, the most urgent first, what has failed last.
+
+    Args:
+        recent: look at what landed within a multiple of the quiet time only: what a frequent look needs.
+        patient: leave out what failed and is not to be tried again yet.
+    """
+    settings = load_settings().upkeep
+    hours = 2 * settings.quiet_hours if recent else None
+    values = {"tenant": tenant, "slug": slug, "hours": hours}
+    with postgres.transaction("pulse_pipeline") as connection:
+        days = [DayState(*row) for row in connection.execute(DAYS, values)]
+        tables = [TableState(*row) for row in connection.execute(TABLES, values)]
+        tenants = [TenantState(*row) for row in connection.execute(TENANTS, values)]
+    found = [need for day in days if (need := of_day(day, settings))]
+    found += [need for table in tables for need in of_table(table, settings)]
+    found += [need for each in tenants for need in of_tenant(each, settings)]
+    failed = {each.work: each for each in failed_work.standing(JOB)}
+    found = [_after(failed.get(need.work), need) for need in found]
+    order = list(Task)
+    found.sort(key=lambda need: (need.failures, order.index(need.task), -need.weight))
+    return [need for need in found if not (patient and need.held)]
+
+
+def _after(failed: Standing | None, need: Need) -> Need:
+    return replace(need, failures=failed.count, held=failed.held) if failed else need
+
+
+def allowed_files(size: int, settings: UpkeepSettings) -> int:
+    """How many files a compacted day of so many bytes may have."""
+    target = settings.target_mb * MB
+    return FILES_PER_TARGET * max(1, -(-size // target))
+
+
+def of_day(day: DayState, settings: UpkeepSettings) -> Need | None:
+    """What a day wants: nothing, its small files merged, or, once it is quiet, all of it sorted."""
+
+    def need(task: Task, reason: str) -> Need:
+        tenant = Tenant(day.tenant_id, day.tenant)
+        return Need(tenant, day.dataset_id, day.slug, task, reason, day.files, day.day)
+
+    quiet = day.now - day.last_at >= timedelta(hours=settings.quiet_hours)
+    allowed = allowed_files(day.bytes, settings)
+    if quiet and day.waiting and (day.files > allowed if day.level == 2 else worth_sorting(day, settings)):
+        hours = (day.now - day.last_at) / timedelta(hours=1)
+        return need(Task.SORT, f"{day.files} files, {day.bytes:,} bytes, quiet for {hours:.0f} h")
+    if quiet and day.level == 1 and worth_sorting(day, settings):
+        return need(Task.SORT, f"merged, but not sorted: {day.files} files, {day.bytes:,} bytes")
+    since = day.compacted_at or day.first_at
+    waited = day.now - since >= timedelta(minutes=settings.merge_minutes)
+    if day.waiting >= settings.merge_files * (1 if waited else settings.merge_hurry):
+        return need(Task.MERGE, f"{day.waiting} files landed since {since:%Y-%m-%d %H:%M}")
+    return None
+
+
+def worth_sorting(day: DayState, settings: UpkeepSettings) -> bool:
+    """Whether a quiet day gains from sorting: it has several files, or one that is large."""
+    return day.files > 1 or day.bytes >= settings.sort_single_mb * MB
+
+
+def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
+    """What a table wants apart from its days."""
+
+    def need(task: Task, reason: str, weight: int) -> Need:
+        return Need(Tenant(table.tenant_id, table.tenant), table.dataset_id, table.slug, task, reason, weight)
+
+    snapshots = (table.snapshots or 0) + table.commits
+    manifests = (table.manifests or 0) + table.commits
+    if manifests > settings.manifests:
+        yield need(Task.MANIFESTS, f"{manifests} manifests", manifests)
+    oldest = table.oldest_at or table.first_at
+    history = timedelta(hours=settings.history_hours)
+    if snapshots > settings.history_snapshots + settings.expire_batch:
+        yield need(Task.EXPIRE, f"{snapshots} snapshots", snapshots)
+    elif snapshots > settings.history_minimum and oldest and table.now - oldest > history * 1.25:
+        yield need(Task.EXPIRE, f"{snapshots} snapshots, the oldest of {oldest:%Y-%m-%d %H:%M}", snapshots)
+    changed = max((at for at in (table.last_at, table.seen_at) if at), default=None)
+    if changed and (
+        table.swept_at is None
+        or (changed > table.swept_at and table.now - table.swept_at >= timedelta(hours=settings.sweep_hours))
+    ):
+        since = f"{table.swept_at:%Y-%m-%d %H:%M}" if table.swept_at else "it was made"
+        yield need(Task.SWEEP, f"not searched for orphans since {since}", table.commits)
+
+
+def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
+    """What a tenant's raw zone and claims want."""
+    owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
+    swept, retained = tenant.swept_at, tenant.retained_at
+    if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
+        since = f"{swept:%Y-%m-%d %H:%M}" if swept else "it was made"
+        yield Need(owner, None, None, Task.RAW, f"not searched for orphans since {since}", 0, since=swept)
+    limits = {"raw objects": settings.raw_days, "claims": settings.claim_days}
+    limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
+    if limited and (retained is None or tenant.now - retained >= pause):
+        yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", 0)
+
+
+def by_table(found: Iterable[Need]) -> list[list[Need]]:
+    """Needs of one table, or of one tenant, together; in the order of the first of each."""
+    tables: dict[tuple[UUID, UUID | None], list[Need]] = {}
+    for need in found:
+        tables.setdefault((need.tenant.tenant_id, need.dataset_id), []).append(need)
+    return list(tables.values())

@@ -1,0 +1,144 @@
+"""Raw-zone retention: objects that no ledger knows are removed, and those that are too old.
+
+What is registered in `raw_objects` was written there by the transaction that settled its batch. An object
+that is not, and whose batch settled for its tenant, was left by an attempt that did not make it.
+"""
+
+import contextlib
+from collections import defaultdict
+from contextlib import AbstractContextManager
+from datetime import date, datetime, timedelta
+from uuid import UUID
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.tables import leases
+from pulse_resources import object_store, postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+from pulse_resources.object_store import Object
+from pulse_resources.settings import load_settings
+
+PAGE = 1_000
+
+TOUCHED = """
+SELECT DISTINCT r.slug, r.day FROM ingest_batches b JOIN raw_objects r USING (batch_id)
+WHERE r.tenant_id = %(tenant)s AND (%(since)s::timestamptz IS NULL OR b.settled_at > %(since)s)
+"""
+DATASETS = "SELECT slug, dataset_id FROM pdm_datasets WHERE tenant_id = %s"
+REGISTERED = "SELECT path FROM raw_objects WHERE tenant_id = %s AND slug = %s AND day = %s"
+SETTLED = """
+SELECT b.batch_id FROM ingest_batches b
+WHERE b.batch_id = ANY(%(batches)s) AND NOT EXISTS (
+    SELECT 1 FROM ingest_ranges r
+    WHERE r.batch_id = b.batch_id AND r.tenant_id = %(tenant)s AND r.settled_at IS NULL)
+"""
+EXPIRED_SLUGS = """
+SELECT DISTINCT r.slug FROM raw_objects r JOIN ingest_batches b USING (batch_id)
+WHERE r.tenant_id = %s AND r.removed_at IS NULL AND b.settled_at < now() - make_interval(days => %s)
+"""
+# The row says so first: who reads the raw zone must never look for what is gone.
+REMOVE = """
+UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %(tenant)s AND path IN (
+    SELECT r.path FROM raw_objects r JOIN ingest_batches b USING (batch_id)
+    WHERE r.tenant_id = %(tenant)s AND r.slug = %(slug)s AND r.removed_at IS NULL
+      AND b.settled_at < now() - make_interval(days => %(days)s)
+    LIMIT %(page)s)
+"""
+REMOVED = """
+SELECT path FROM raw_objects
+WHERE tenant_id = %s AND removed_at IS NOT NULL AND deleted_at IS NULL LIMIT %s
+"""
+DELETED = "UPDATE raw_objects SET deleted_at = now() WHERE tenant_id = %s AND path = ANY(%s)"
+
+
+def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
+    """Remove orphans in the folders that batches which settled since wrote to.
+
+    Args:
+        since: by Postgres' clock; None: all folders that any batch wrote to.
+
+    Raises:
+        OSError: the object store failed; what was removed were orphans.
+    """
+    bucket, hours = load_settings().object_store.bucket, load_settings().upkeep.orphan_hours
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        values = {"tenant": tenant.tenant_id, "since": since}
+        touched: dict[str, list[date]] = defaultdict(list)
+        for slug, day in connection.execute(TOUCHED, values):
+            touched[slug].append(day)
+        owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
+    removed = 0
+    for slug, days in sorted(touched.items()):
+        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
+            for day in days:
+                prefix = f"{tenant.raw_prefix(bucket, slug)}/dt={day}"
+                orphans = _orphans(tenant, slug, day, object_store.aged(prefix, timedelta(hours=hours)))
+                for start in range(0, len(orphans), PAGE):
+                    victims = _orphans(tenant, slug, day, orphans[start : start + PAGE])
+                    object_store.delete(each.path for each in victims)
+                    removed += len(victims)
+    finished = delete_removed(tenant)
+    done.before = {"folders": sum(len(days) for days in touched.values())}
+    done.after = {"orphans_removed": removed, "removals_finished": finished}
+
+
+def _orphans(tenant: Tenant, slug: str, day: date, found: list[Object]) -> list[Object]:
+    """Those that are not registered and of a batch that settled. Asked in this order: what settles in
+    between is registered by then."""
+    names = {each.name.partition("-")[0] for each in found}
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        values = {"batches": list(names), "tenant": tenant.tenant_id}
+        settled = {batch for (batch,) in connection.execute(SETTLED, values)}
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        rows = connection.execute(REGISTERED, [tenant.tenant_id, slug, day])
+        registered = {path for (path,) in rows}
+    return [each for each in found if each.path not in registered and each.name.partition("-")[0] in settled]
+
+
+def expire(tenant: Tenant, days: int) -> int:
+    """Remove raw objects whose batch settled so many days ago; returns how many were deleted.
+
+    A dataset that is being rewritten keeps its objects until the next time.
+
+    Raises:
+        OSError: the object store failed; the rows say what is removed, the next time goes on.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        slugs = [slug for (slug,) in connection.execute(EXPIRED_SLUGS, [tenant.tenant_id, days])]
+        owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
+    for slug in slugs:
+        values = {"tenant": tenant.tenant_id, "slug": slug, "days": days, "page": PAGE}
+        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
+            while True:
+                with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+                    if not connection.execute(REMOVE, values).rowcount:
+                        break
+    fail_point("upkeep.removed")
+    return delete_removed(tenant)
+
+
+def delete_removed(tenant: Tenant) -> int:
+    """Delete the objects of rows that say they are removed; returns how many."""
+    count = 0
+    while True:
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            rows = connection.execute(REMOVED, [tenant.tenant_id, PAGE])
+            paths = [path for (path,) in rows]
+        if not paths:
+            return count
+        object_store.delete(paths)
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            count += connection.execute(DELETED, [tenant.tenant_id, paths]).rowcount
+
+
+def _nobody_rewrites(owner_id: UUID) -> AbstractContextManager[None]:
+    """While the block runs no backfill reads the raw objects of a dataset, and no erasure replaces them.
+
+    Args:
+        owner_id: the dataset; the tenant, for folders of no dataset, which its erasures replace objects in.
+
+    Raises:
+        Transient: one does.
+    """
+    return leases.rewriting(owner_id)

@@ -1,0 +1,52 @@
+"""Orphan files of a dataset's table: found and removed while it holds its lease, so no rewriter is at work.
+
+A table that is just moving to another schema is left to the next time.
+"""
+
+from datetime import timedelta
+from functools import partial
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.maintenance import ancestry
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.tables import leases, orphan_files
+from pulse_resources import object_store, postgres
+
+IN_FLIGHT = """
+SELECT DISTINCT b.batch_id FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
+WHERE b.state <> 'settled' AND r.tenant_id = %s AND r.settled_at IS NULL
+"""
+
+
+def remove_orphan_files(
+    tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta, with_log: bool = True
+) -> None:
+    """Remove the orphans of a table. The caller holds the table's lease.
+
+    Args:
+        min_age: orphans that are younger stay, by the object store's clock.
+        with_log: what earlier metadata files reach stays, as far as the table's log names them.
+
+    Raises:
+        RolledBack: commits of other writers are missing; nothing is removed, so that they can be found.
+        OSError: the object store failed; what was removed were orphans.
+    """
+    look = partial(ancestry.verified, tenant, dataset)
+    location = look().location()
+    with leases.nobody_moving(dataset.dataset_id):
+        found = object_store.aged(location, min_age)
+    done.before = {"objects": len(found), "bytes": sum(each.bytes for each in found)}
+    removed = orphan_files.remove(tenant, look, found, partial(in_flight, tenant), with_log=with_log)
+    done.after = {
+        "objects": len(found) - removed.objects,
+        "bytes": done.before["bytes"] - removed.bytes,
+        "removed": removed.objects,
+    }
+    done.snapshot_id = removed.table.metadata.current_snapshot_id
+
+
+def in_flight(tenant: Tenant) -> frozenset[str]:
+    """Batches that may still settle something of the tenant, whoever works on them."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return frozenset(batch for (batch,) in connection.execute(IN_FLIGHT, [tenant.tenant_id]))

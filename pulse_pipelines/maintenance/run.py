@@ -1,0 +1,167 @@
+"""Run maintenance: needs are carried out, table by table, within a time budget.
+
+What one run does not get to is first in the next. A table that another rewrite works on is left to the next
+run. A failure of one table holds up no other.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import date, timedelta
+from uuid import UUID
+
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.priority import GiveWay
+from pulse_pipelines.maintenance import (
+    ancestry,
+    compact,
+    expire_snapshots,
+    history,
+    raw_retention,
+    remove_orphan_files,
+    retention,
+    state,
+)
+from pulse_pipelines.maintenance.history import Done, Skipped
+from pulse_pipelines.maintenance.policy import Need, Task, by_table
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry.failed_work import Failed
+from pulse_pipelines.tables import dataset_rows, leases
+from pulse_resources import outages, postgres, readable
+from pulse_resources.errors import Transient
+from pulse_resources.settings import load_settings
+
+OF_SPARK = (Task.MERGE, Task.SORT, Task.MANIFESTS)
+Session = Callable[[], SparkSession]
+"""Gives the Spark session when it is needed: expiry and sweeps are not worth connecting for."""
+
+
+def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds: float) -> Iterator[Done]:
+    """Do what tables want, the tables in the order given; yields each task as it ended.
+
+    What fails is noted (see `failures`), whatever is wrong: the run goes on with the next table.
+
+    Args:
+        seconds: nothing new is begun after this long.
+
+    Raises:
+        Transient: the object store or Spark does not answer, by which a task failed.
+    """
+    until = time.monotonic() + seconds
+    pause = GiveWay()
+    for together in by_table(needs):
+        pause()
+        if time.monotonic() > until:
+            return
+        for done in _of_one(session, together, run_id, until):
+            yield done
+            if done.outcome == "failed":
+                outages.check(session() if done.task in OF_SPARK else None)
+
+
+def _of_one(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
+    """The tasks of one table, or of one tenant; that another rewrite works on it is no failure."""
+    dataset_id = needs[0].dataset_id
+    held = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
+    began = False
+    try:
+        with held:
+            began = True
+            yield from _one_by_one(session, needs, dataset_id, run_id, until)
+    except Exception as error:  # around the tasks: what becomes of these is known by then
+        if isinstance(error, Transient) and not began:
+            yield replace(_done(needs[0], run_id), outcome="skipped", detail=error.message)
+        else:
+            yield _failed(needs[0], replace(_done(needs[0], run_id), outcome="failed"), error)
+
+
+def _one_by_one(
+    session: Session, needs: list[Need], dataset_id: UUID | None, run_id: str | None, until: float
+) -> Iterator[Done]:
+    """The tasks of one table, whose lease is held, or of one tenant."""
+    tenant = needs[0].tenant
+    dataset = None if dataset_id is None else _dataset(tenant, dataset_id)
+    if dataset is None and dataset_id is not None:  # it was deleted since
+        return
+    order = list(Task)
+    kept = swept = False
+    for need in sorted(needs, key=lambda n: (n.failures, order.index(n.task), str(n.day))):
+        if time.monotonic() > until:
+            break
+        done = _done(need, run_id)
+        try:
+            with history.recorded(tenant, dataset_id, done):
+                if dataset is None:
+                    _of_tenant(need, done)
+                else:
+                    _of_table(session, need, dataset, done)
+        except Exception as error:
+            yield _failed(need, done, error)
+            break  # what comes after would meet the same, or comes first next time
+        if need.failures:
+            failed_work.forget(need.work)
+        yield done
+        kept, swept = True, swept or need.task is Task.SWEEP
+    if dataset is not None and kept:
+        state.save_table(tenant, dataset, swept=swept)
+
+
+def _failed(need: Need, done: Done, error: Exception) -> Done:
+    """A task as it ended, once its failure is noted; to be overtaken is none."""
+    done.detail = done.detail or f"{type(error).__name__}: {error}"
+    if done.outcome != "skipped":
+        settings = load_settings().upkeep
+        seconds = {"first_s": settings.retry_minutes * 60, "most_s": settings.retry_max_minutes * 60}
+        failed_work.note([Failed(need.work, f"{need.task}: {done.detail}")], **seconds)
+    return done
+
+
+def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> None:
+    tenant = need.tenant
+    table = ancestry.verified(tenant, dataset)  # one that lacks commits is for a person to look at, as it is
+    if need.task in OF_SPARK:
+        readable.check_snapshot(table)
+    match need.task, need.day:
+        case Task.MERGE, date() as day:
+            compact.merge(session(), tenant, dataset, day, done)
+        case Task.SORT, date() as day:
+            compact.sort(session(), tenant, dataset, day, done)
+        case Task.MANIFESTS, _:
+            compact.rewrite_manifests(session(), tenant, dataset, done)
+        case Task.EXPIRE, _:
+            expire_snapshots.expire(tenant, dataset, done)
+        case Task.SWEEP, _:
+            _sweep(session, tenant, dataset, done)
+
+
+def _of_tenant(need: Need, done: Done) -> None:
+    began = state.database_time()
+    if need.task is Task.RAW:
+        raw_retention.sweep(need.tenant, need.since, done)
+    elif need.task is Task.RETENTION:
+        retention.retain(need.tenant, done)
+    state.save_tenant(need.tenant, **{"swept" if need.task is Task.RAW else "retained": began})
+
+
+def _sweep(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:
+    try:
+        history.nobody_abandoned(tenant, dataset)
+    except Skipped:
+        session().interruptTag(compact.tag(dataset))
+        raise
+    min_age = timedelta(hours=load_settings().upkeep.orphan_hours)
+    remove_orphan_files.remove_orphan_files(tenant, dataset, done, min_age=min_age)
+
+
+def _dataset(tenant: Tenant, dataset_id: UUID) -> Dataset | None:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        found = list(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]))
+    return found[0] if found else None
+
+
+def _done(need: Need, run_id: str | None) -> Done:
+    return Done(need.tenant.slug, need.slug, need.day, need.task.value, need.reason, run_id=run_id)

@@ -1,0 +1,137 @@
+"""Maintenance state: what was left behind, for the next look at the ledger to compare with.
+
+Ledger totals and the table's pointer are read in one snapshot of Postgres: what the totals count is in the
+files that are counted here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables.file_metrics import EPOCH
+from pulse_resources import iceberg, postgres
+
+LANDED = """
+SELECT coalesce(sum(files), 0)::bigint, coalesce(sum(bytes), 0)::bigint FROM landings
+WHERE tenant_id = %s AND dataset_id = %s AND day = %s
+"""
+SAVE_DAY = """
+INSERT INTO upkeep_days (tenant_id, dataset_id, day, level, landed_files, landed_bytes, files, bytes)
+VALUES (%(tenant)s, %(dataset)s, %(day)s, %(level)s, %(landed_files)s, %(landed_bytes)s, %(files)s, %(bytes)s)
+ON CONFLICT (dataset_id, day) DO UPDATE SET level = EXCLUDED.level, landed_files = EXCLUDED.landed_files,
+    landed_bytes = EXCLUDED.landed_bytes, files = EXCLUDED.files, bytes = EXCLUDED.bytes, compacted_at = now()
+"""
+SAVE_TABLE = """
+INSERT INTO upkeep_tables (tenant_id, dataset_id, seen_at, snapshots, oldest_at, manifests)
+VALUES (%(tenant)s, %(dataset)s, %(seen)s, %(snapshots)s, %(oldest)s, %(manifests)s)
+ON CONFLICT (dataset_id) DO UPDATE SET seen_at = EXCLUDED.seen_at, snapshots = EXCLUDED.snapshots,
+    oldest_at = EXCLUDED.oldest_at, manifests = EXCLUDED.manifests
+"""
+SWEPT = "UPDATE upkeep_tables SET swept_at = clock_timestamp() WHERE tenant_id = %s AND dataset_id = %s"
+
+SAVE_TENANT = """
+INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at)
+VALUES (%(tenant)s, %(swept)s, %(retained)s)
+ON CONFLICT (tenant_id) DO UPDATE SET swept_at = coalesce(EXCLUDED.swept_at, u.swept_at),
+    retained_at = coalesce(EXCLUDED.retained_at, u.retained_at)
+"""
+
+
+@dataclass(frozen=True)
+class DayFiles:
+    """The data files of a day, and how many the ledger had landed in it by the same moment."""
+
+    table: Table
+    files: tuple[DataFile, ...]
+    landed_files: int
+    landed_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.file_size_in_bytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.files)
+
+
+def of_day(tenant: Tenant, dataset: Dataset, day: date) -> DayFiles:
+    """A day of a table as it is now."""
+    name = (tenant.namespace, dataset.slug)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        location = iceberg.current_location(connection, name)
+        values = [tenant.tenant_id, dataset.dataset_id, day]
+        files, size = connection.execute(LANDED, values).fetchone() or (0, 0)
+    table = iceberg.load_table(name, location)
+    return DayFiles(table, tuple(files_of(table, [day])), files, size)
+
+
+def files_of(table: Table, days: Sequence[date]) -> list[DataFile]:
+    """The data files of some days in the current snapshot."""
+    snapshot, wanted = table.current_snapshot(), {(day - EPOCH).days for day in days}
+    return [
+        entry.data_file
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        if entry.data_file.partition[0] in wanted
+    ]
+
+
+def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, left: DayFiles) -> None:
+    """Remember what a compaction left of a day."""
+    values = {
+        "tenant": tenant.tenant_id,
+        "dataset": dataset.dataset_id,
+        "day": day,
+        "level": level,
+        "landed_files": left.landed_files,
+        "landed_bytes": left.landed_bytes,
+        "files": len(left.files),
+        "bytes": left.bytes,
+    }
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(SAVE_DAY, values)
+
+
+def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
+    """Remember a table's snapshots and manifests as they are now."""
+    name = (tenant.namespace, dataset.slug)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        location = iceberg.current_location(connection, name)
+        (seen,) = connection.execute("SELECT now()").fetchone() or (None,)
+    table = iceberg.load_table(name, location)
+    snapshot = table.current_snapshot()
+    oldest = min((s.timestamp_ms for s in table.metadata.snapshots), default=None)
+    values = {
+        "tenant": tenant.tenant_id,
+        "dataset": dataset.dataset_id,
+        "seen": seen,
+        "snapshots": len(table.metadata.snapshots),
+        "oldest": None if oldest is None else datetime.fromtimestamp(oldest / 1000, UTC),
+        "manifests": len(snapshot.manifests(table.io)) if snapshot else 0,
+    }
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(SAVE_TABLE, values)
+        if swept:
+            connection.execute(SWEPT, [tenant.tenant_id, dataset.dataset_id])
+    return table
+
+
+def save_tenant(tenant: Tenant, *, swept: datetime | None = None, retained: datetime | None = None) -> None:
+    """Remember when a tenant's raw zone was searched, and its retention carried out; None: as it was."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(SAVE_TENANT, {"tenant": tenant.tenant_id, "swept": swept, "retained": retained})
+
+
+def database_time() -> datetime:
+    """What Postgres' clock says, by which the ledger is dated."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute("SELECT now()").fetchone()
+    assert row is not None  # noqa: S101 - a SELECT without FROM has a row
+    now: datetime = row[0]
+    return now

@@ -1,0 +1,1 @@
+"""Monitoring: status, issues, alerts, reconciliation, and the facts behind the asset checks."""

@@ -1,0 +1,171 @@
+"""Accounts: what Postgres says became of a tenant's events, all of it at one moment."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring import claims, raw_duplicates
+from pulse_pipelines.monitoring.raw_duplicates import Wanted
+from pulse_resources import postgres
+
+POSITIONS = """
+SELECT partition, settled_offset, claims_from FROM ingest_positions
+WHERE tenant_id = %(tenant)s ORDER BY partition
+"""
+RANGES = """
+SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_letters,
+    duplicate_offsets, absent_offsets
+FROM ingest_ranges WHERE tenant_id = %(tenant)s AND settled_at IS NOT NULL ORDER BY partition, start_offset
+"""
+# Those that a backfill landed are rows. An erased one may have been a row before: its claim is still there.
+DEAD_LETTERS = """
+SELECT partition, resolution IS NOT DISTINCT FROM 'erased', array_agg(event_offset) FROM dead_letters
+WHERE tenant_id = %(tenant)s AND resolution IS DISTINCT FROM 'landed' GROUP BY 1, 2
+"""
+ERASED = "SELECT partition, offsets FROM erased_offsets WHERE tenant_id = %(tenant)s"
+# The rows of a rollup's table, <slug>__<rollup>, are no events.
+TABLES = """
+SELECT t.table_name, t.metadata_location, d.dataset_id FROM iceberg_catalog.iceberg_tables t
+LEFT JOIN pdm_datasets d ON d.tenant_id = %(tenant)s AND d.slug = t.table_name
+WHERE t.table_namespace = %(namespace)s AND (strpos(t.table_name, '__') = 0 OR d.dataset_id IS NOT NULL)
+ORDER BY t.table_name
+"""
+# What landed in a dataset stays in its files when it is deleted.
+DELETED = """
+SELECT slug, metadata_location FROM deleted_datasets
+WHERE tenant_id = %(tenant)s AND metadata_location IS NOT NULL ORDER BY slug, deleted_at
+"""
+REFUSED = """
+SELECT DISTINCT event_id FROM dead_letters
+WHERE tenant_id = %s AND dataset = %s AND event_id = ANY(%s) AND reason = 'landing_failed'
+"""
+
+Offsets = npt.NDArray[np.int64]
+
+
+class Table(NamedTuple):
+    """A table with events of the tenant."""
+
+    slug: str
+    location: str
+    """Of its metadata."""
+    deleted: bool
+    claims: Path | None
+    """Where they were copied to; None: its dataset is gone, nobody asks for them any more."""
+
+    @property
+    def name(self) -> str:
+        return f"dataset {self.slug}{', deleted' if self.deleted else ''}"
+
+
+class SettledRange(NamedTuple):
+    """A settled range of a partition, and what became of it."""
+
+    partition: int
+    start: int
+    end: int
+    drained: int
+    landed: int
+    duplicates: int
+    dead_letters: int
+    copies: "Multirange[int]"
+    absent: "Multirange[int]"
+
+
+@dataclass
+class Accounts:
+    """Of one tenant; offsets are by partition."""
+
+    settled: Mapping[int, int]
+    """The first offset that is not settled."""
+    claims_from: Mapping[int, int]
+    """Claims of earlier offsets may have been retired."""
+    ranges: Sequence[SettledRange]
+    tables: Sequence[Table]
+    """Those of deleted datasets last."""
+    duplicates: Wanted
+    dead_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
+    erased_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
+    """Those among the dead letters."""
+    erased_rows: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
+    """Of events that were rows."""
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether there may be ids of which nothing is left: an erasure took the row, retention the claim.
+
+        Or the dataset was deleted: its claims are not looked at any more.
+        """
+        if self.erased_rows and any(table.deleted for table in self.tables):
+            return True
+        return any(
+            bool(np.any(offsets < self.claims_from.get(partition, 0)))
+            for partition, parts in self.erased_rows.items()
+            for offsets in parts
+        )
+
+
+def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
+    """Read a tenant's accounts, in its RLS session.
+
+    Args:
+        folder: that the claims are copied to.
+        raw: see `reconcile.reconcile_tenant`.
+    """
+    values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        positions = connection.execute(POSITIONS, values).fetchall()
+        tables = []
+        for slug, location, dataset_id in connection.execute(TABLES, values).fetchall():
+            path = None if dataset_id is None else folder / f"{dataset_id}.parquet"
+            if path is not None:
+                claims.copy_claims(connection, tenant.tenant_id, dataset_id, path)
+            tables.append(Table(slug, location, False, path))
+        deleted = connection.execute(DELETED, values)
+        accounts = Accounts(
+            settled={partition: settled for partition, settled, _ in positions},
+            claims_from={partition: first for partition, _, first in positions},
+            ranges=[SettledRange(*row) for row in connection.execute(RANGES, values)],
+            tables=[*tables, *(Table(slug, location, True, None) for slug, location in deleted)],
+            duplicates=raw_duplicates.wanted(connection, tenant, everything=raw),
+        )
+        for partition, erased, offsets in connection.execute(DEAD_LETTERS, values):
+            accounts.dead_letters[partition].append(np.array(offsets, np.int64))
+            if erased:
+                accounts.erased_letters[partition].append(np.array(offsets, np.int64))
+        for partition, offsets in connection.execute(ERASED, values):
+            accounts.erased_rows[partition].extend(expanded(offsets))
+    return accounts
+
+
+def locations(tenant: Tenant) -> list[str]:
+    """Of the metadata of the tenant's tables as they are now, in the order of `Accounts.tables`."""
+    values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        tables = [location for _, location, _ in connection.execute(TABLES, values).fetchall()]
+        return tables + [location for _, location in connection.execute(DELETED, values).fetchall()]
+
+
+def refused(tenant: Tenant, slug: str, event_ids: Sequence[str]) -> set[str]:
+    """Those of the ids that a dead letter has whose dataset could not land: it stands for its copies."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        found = connection.execute(REFUSED, [tenant.tenant_id, slug, list(event_ids)])
+        return {event_id for (event_id,) in found}
+
+
+def expanded(spans: "Iterable[Range[int]]") -> Iterable[Offsets]:
+    """The offsets of ranges."""
+    return (np.arange(span.lower or 0, span.upper or 0, dtype=np.int64) for span in spans)
+
+
+def length(spans: "Iterable[Range[int]]") -> int:
+    """How many offsets ranges have."""
+    return sum((span.upper or 0) - (span.lower or 0) for span in spans)

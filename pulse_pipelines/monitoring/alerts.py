@@ -1,0 +1,139 @@
+"""Alerts: issues that are remembered while they last, and told to every notifier until it has heard.
+
+What is wrong, and what each notifier is owed, is in Postgres: a receiver that is down, or a process that dies
+between telling and noting so, can make an alert late or double, never lost.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from pulse_pipelines.monitoring.issues import Issues, brief
+from pulse_resources import notify, postgres
+from pulse_resources.faults import fail_point
+from pulse_resources.notify import Alert, Notifier
+from pulse_resources.settings import load_settings
+
+TOGETHER = 100
+"""Most alerts in one message."""
+
+RAISE = """
+INSERT INTO alerts (key, kind, severity, about, summary, fix) VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (key) WHERE resolved_at IS NULL DO UPDATE SET last_seen = now(),
+    severity = EXCLUDED.severity, about = EXCLUDED.about, summary = EXCLUDED.summary, fix = EXCLUDED.fix
+"""
+RESOLVE = """
+UPDATE alerts SET resolved_at = now()
+WHERE resolved_at IS NULL AND kind = ANY(%s) AND key <> ALL(%s)
+"""
+OWE = """
+INSERT INTO alert_deliveries (alert_id, notifier)
+SELECT alert_id, notifier FROM alerts, unnest(%s::text[]) notifier WHERE resolved_at IS NULL
+ON CONFLICT DO NOTHING
+"""
+FORGET = "DELETE FROM alerts WHERE resolved_at < now() - make_interval(secs => %s * 86400.0)"
+FIELDS = "a.key, a.kind, a.severity, a.about, a.summary, a.fix, a.first_seen, a.last_seen, a.resolved_at"
+DUE = f"""
+SELECT a.alert_id, {FIELDS} FROM alert_deliveries d JOIN alerts a USING (alert_id)
+WHERE d.notifier = %(notifier)s AND NOT d.closed AND (a.resolved_at IS NOT NULL OR d.notified_at IS NULL
+    OR d.notified_at <= now() - make_interval(secs => %(repeat)s)
+    OR a.severity = 'error' AND d.told_severity = 'warning')
+ORDER BY a.alert_id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED
+"""  # noqa: S608 - from constants
+TOLD = """
+UPDATE alert_deliveries SET notified_at = now(), told_severity = %s, closed = %s, error = NULL
+WHERE notifier = %s AND alert_id = %s
+"""
+NOT_TOLD = "UPDATE alert_deliveries SET error = %s WHERE notifier = %s AND alert_id = ANY(%s)"
+LIST = f"""
+SELECT {FIELDS}, (
+    SELECT coalesce(jsonb_object_agg(notifier,
+        jsonb_build_object('notified_at', notified_at, 'error', error)), '{{}}')
+    FROM alert_deliveries d WHERE d.alert_id = a.alert_id)
+FROM alerts a WHERE %(all)s OR resolved_at IS NULL ORDER BY a.alert_id DESC LIMIT %(limit)s
+"""  # noqa: S608
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of an attempt to tell one notifier."""
+
+    notifier: str
+    alerts: tuple[Alert, ...]
+    error: str | None
+    """None: it was told."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    alert: Alert
+    told: Mapping[str, Mapping[str, Any]]
+    """By notifier: `notified_at` (ISO 8601; None: never) and the last `error`."""
+
+
+def record(found: Issues) -> None:
+    """Remember what was found, and end the alerts of the kinds that were looked at and not found again."""
+    settings = load_settings().alerts
+    issues = {issue.key: issue for issue in found.issues}
+    with postgres.transaction("pulse_pipeline") as connection:
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                RAISE,
+                [
+                    (f.key, f.kind, f.severity, Jsonb(dict(f.about)), f.summary, f.fix)
+                    for _, f in sorted(issues.items())
+                ],
+            )
+        connection.execute(RESOLVE, [[kind.value for kind in found.looked_at], list(issues)])
+        connection.execute(OWE, [settings.notifiers])
+        connection.execute(FORGET, [settings.keep_days])
+
+
+def deliver(make: Callable[[str], Notifier] = notify.notifier) -> list[Delivery]:
+    """Tell every notifier what it is owed: new alerts, those that go on long enough, and ends.
+
+    A notifier that fails is told again at the next call; the others do not wait for it.
+    """
+    deliveries = []
+    for name in load_settings().alerts.notifiers:
+        while (told := _deliver(name, make)) is not None:
+            deliveries.append(told)
+            if told.error is not None or len(told.alerts) < TOGETHER:
+                break
+    return deliveries
+
+
+def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
+    """One message to one notifier; None when it is owed nothing."""
+    values = {"notifier": name, "repeat": load_settings().alerts.repeat_seconds, "limit": TOGETHER}
+    with postgres.transaction("pulse_pipeline") as connection:
+        due = connection.execute(DUE, values).fetchall()
+        if not due:
+            return None
+        alerts = {row[0]: Alert(*row[1:]) for row in due}
+        error = tell(name, list(alerts.values()), make)
+        fail_point("alerts.before_mark")
+        if error is None:  # as it was told: meanwhile it may have ended
+            told = [(a.severity, a.resolved_at is not None, name, number) for number, a in alerts.items()]
+            connection.cursor().executemany(TOLD, told)
+        else:
+            connection.execute(NOT_TOLD, [error, name, list(alerts)])
+    return Delivery(name, tuple(alerts.values()), error)
+
+
+def tell(name: str, alerts: Sequence[Alert], make: Callable[[str], Notifier] = notify.notifier) -> str | None:
+    """Tell one notifier, once; why it could not be told, if so."""
+    try:
+        make(name).notify(alerts)
+    except Exception as error:  # a notifier may be anybody's code: it must not take the others' alerts along
+        return brief(f"{type(error).__name__}: {error}")
+    return None
+
+
+def remembered(*, everything: bool = False, limit: int = 1_000) -> list[Remembered]:
+    """Alerts that go on, or all that are kept; the latest first."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows: Iterable[Sequence[Any]] = connection.execute(LIST, {"all": everything, "limit": limit})
+        return [Remembered(Alert(*row[:-1]), row[-1]) for row in rows]

@@ -1,0 +1,108 @@
+"""`freshness`: how long each tenant's events wait, and whether something keeps them from being settled."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from confluent_kafka import KafkaException
+
+from pulse_pipelines.ingest import plan
+from pulse_pipelines.ingest.plan import Survey
+from pulse_pipelines.monitoring.checks.subject import Finding
+from pulse_pipelines.monitoring.status import FRESHNESS, WAITING
+from pulse_resources import kafka, postgres
+from pulse_resources.settings import load_settings
+
+LONGEST = timedelta(days=7)
+"""Events that wait longer are not told apart."""
+
+STUCK = """
+SELECT DISTINCT r.tenant_id, b.batch_id, b.last_error
+FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
+WHERE (b.state = 'stuck' OR b.attempt > %s) AND b.state <> 'settled' AND r.settled_at IS NULL
+"""
+POSITIONS = """
+SELECT tenant_id, partition, settled_offset - base_offset FROM ingest_positions WHERE tenant_id = ANY(%s)
+"""
+
+
+def look(*, ask_broker: bool) -> Mapping[UUID, Finding]:
+    """What is to say of each tenant; those of which nothing is known are left out.
+
+    Args:
+        ask_broker: also for events that are in no batch yet, and for topics that cannot be ingested.
+    """
+    limits = load_settings().checks
+    with postgres.transaction("pulse_pipeline") as connection:
+        latest = connection.execute(FRESHNESS).fetchall()
+        waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
+        stuck = connection.execute(STUCK, [load_settings().ingest.max_attempts]).fetchall()
+    found: dict[UUID, Finding] = defaultdict(lambda: Finding(grave=False))
+    if ask_broker:
+        _ask_broker(found, waiting)
+    for tenant_id, seconds, ago in latest:
+        found[tenant_id].numbers["longest_batch_seconds"] = round(seconds, 1)
+        # What took long some time ago is over.
+        if seconds > limits.late_seconds > ago:
+            found[tenant_id].problems.append(
+                f"the latest batch took {seconds:.0f} s from its oldest event to the table"
+            )
+    for tenant_id, seconds in waiting.items():
+        finding = found[tenant_id]
+        finding.numbers["longest_wait_seconds"] = round(seconds, 1)
+        finding.grave |= seconds > limits.very_late_seconds
+        if seconds > limits.late_seconds:
+            finding.problems.append(
+                f"its oldest event that is not settled has waited {seconds:.0f} s or more"
+            )
+    for tenant_id, batch, error in stuck:
+        _fail(found[tenant_id], f"batch {batch} is stuck: {error}; then run: pulse batch retry {batch}")
+    return found
+
+
+def _fail(finding: Finding, problem: str) -> None:
+    finding.grave = True
+    finding.problems.append(problem)
+
+
+def _ask_broker(found: Mapping[UUID, Finding], waiting: dict[UUID, float]) -> None:
+    try:
+        survey = plan.survey()
+        for tenant_id, seconds in _waits(survey):
+            waiting[tenant_id] = max(seconds, waiting.get(tenant_id, 0.0))
+    except KafkaException as error:
+        with postgres.transaction("pulse_pipeline") as connection:
+            for (tenant_id,) in connection.execute("SELECT tenant_id FROM pdm_tenants"):
+                _fail(found[tenant_id], f"the broker does not answer: {error.args[0].str()}")
+        return
+    for alarm in survey.alarms:
+        problem = f"partition {alarm.partition}: {alarm.problem}. {alarm.fix}"
+        _fail(found[alarm.tenant.tenant_id], problem)
+
+
+def _waits(survey: Survey) -> Iterator[tuple[UUID, float]]:
+    """How long at least the oldest event of each tenant waits, of those that are late.
+
+    The broker is asked what was appended before a moment, twice as long ago each time: one request for all
+    partitions, and none that reads an event.
+    """
+    late = [tenant_id for tenant_id, lag in survey.lag.items() if lag]
+    with postgres.transaction("pulse_pipeline") as connection:
+        rows = connection.execute(POSITIONS, [late]).fetchall()
+    where = {(survey.tenants[t].topic, partition): (t, settled) for t, partition, settled in rows}
+    ends = kafka.offsets(where, "latest")
+    left = {pair: known for pair, known in where.items() if _beyond(ends[pair], known[1])}
+    age = timedelta(seconds=load_settings().checks.late_seconds)
+    now = datetime.now(UTC)
+    while left and age < LONGEST:
+        firsts = kafka.offsets(left, now - age)
+        # -1: everything in the partition is older.
+        left = {p: known for p, known in left.items() if firsts[p] == -1 or _beyond(firsts[p], known[1])}
+        for tenant_id in {tenant_id for tenant_id, _ in left.values()}:
+            yield tenant_id, age.total_seconds()
+        age *= 2
+
+
+def _beyond(offset: int | KafkaException, position: int) -> bool:
+    return isinstance(offset, int) and offset > position

@@ -1,0 +1,91 @@
+"""`tenant_isolation`: a table lies where its tenant's data lies, and holds nobody else's."""
+
+import uuid
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.query import duckdb_pool
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+OWNERS = """
+SELECT count(*), count(*) FILTER (tenant_id IS DISTINCT FROM ? OR dataset_id IS DISTINCT FROM ?)
+FROM read_parquet(?)
+"""
+UNFORCED = """
+SELECT relname FROM pg_class
+WHERE relname = ANY(%s) AND relkind = 'r' AND NOT (relrowsecurity AND relforcerowsecurity)
+"""
+RLS_TABLES = (
+    "pdm_tenants",
+    "pdm_schemas",
+    "pdm_datasets",
+    "processed_event_ids",
+    "ingest_ranges",
+    "ingest_positions",
+    "landings",
+    "raw_objects",
+    "dead_letters",
+    "dead_letter_outbox",
+    "usage",
+    "api_keys",
+    "quotas",
+    "rates",
+    "intake",
+    "intake_doubts",
+    "dataset_versions",
+    "deleted_datasets",
+    "backfills",
+    "upkeep_log",
+    "upkeep_tables",
+    "upkeep_days",
+    "upkeep_tenants",
+    "erasures",
+    "erased_offsets",
+    "accepted_losses",
+    "summaries",
+    "failures",
+    "iceberg_tables",
+    "iceberg_namespace_properties",
+)
+
+
+def tenant_isolation(subject: Subject) -> Finding:
+    """Namespace, prefix of every file, owner of every row, and row-level security itself."""
+    tenant, dataset, finding = subject.tenant, subject.dataset, Finding()
+    bucket = load_settings().object_store.bucket
+    location = tenant.table_location(bucket, dataset.slug, dataset.dataset_id)
+    if subject.table.location() != location:
+        finding.problems.append(f"the table is at {subject.table.location()}, not at {location}")
+    paths = [file.file_path for file in subject.files]
+    strays = [path for path in paths if not path.startswith(f"{location}/")]
+    finding.problems.extend(f"a data file is outside the tenant's prefix: {p}" for p in strays[:5])
+    read = [file.file_path for file in subject.scope.sample(subject.files)]
+    if read:
+        with duckdb_pool.connect() as connection:
+            rows, foreign = connection.execute(
+                OWNERS, [str(tenant.tenant_id), str(dataset.dataset_id), read]
+            ).fetchone() or (0, 0)
+        finding.numbers |= {"rows": rows, "foreign_rows": foreign}
+        if foreign:
+            finding.problems.append(f"{foreign} rows belong to another tenant or dataset")
+    finding.numbers |= {"files": len(paths), "files_read": len(read), "stray_files": len(strays)}
+    finding.problems.extend(_rls_problems(tenant, dataset))
+    return finding
+
+
+def _rls_problems(tenant: Tenant, dataset: Dataset) -> list[str]:
+    with postgres.tenant_transaction("pulse_api", uuid.uuid4()) as stranger:
+        unforced = [row[0] for row in stranger.execute(UNFORCED, [list(RLS_TABLES)])]
+        leaks = stranger.execute(
+            "SELECT count(*) FROM pdm_datasets WHERE dataset_id = %s", [dataset.dataset_id]
+        ).fetchone()
+        catalog = stranger.execute(
+            "SELECT count(*) FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s",
+            [tenant.namespace],
+        ).fetchone()
+    problems = [f"row-level security is not forced on {name}" for name in unforced]
+    if leaks != (0,) or catalog != (0,):
+        problems.append("another tenant's session sees this dataset")
+    return problems

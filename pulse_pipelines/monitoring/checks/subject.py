@@ -1,0 +1,126 @@
+"""What the checks of a table look at, and what they find."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple
+
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables import dataset_rows
+from pulse_pipelines.tables.commit import BATCH_PROPERTY
+from pulse_resources import iceberg, postgres, readable
+from pulse_resources.errors import NotFound
+
+LANDED = "SELECT coalesce(sum(rows), 0)::bigint FROM landings WHERE dataset_id = %s"
+# Per partition: where the ledger ends (by the index, whatever the history), and where the position is.
+ENDS = """
+SELECT p.partition, p.settled_offset, coalesce((
+    SELECT r.end_offset FROM ingest_ranges r
+    WHERE r.tenant_id = p.tenant_id AND r.partition = p.partition AND r.settled_at IS NOT NULL
+    ORDER BY r.start_offset DESC LIMIT 1), 0)
+FROM ingest_positions p ORDER BY p.partition
+"""
+
+
+@dataclass
+class Finding:
+    """What a check saw of one tenant's dataset: numbers, and every way in which it is wrong."""
+
+    numbers: dict[str, int | float] = field(default_factory=dict)
+    """Those of many tenants are added up, but `most_...` and `longest_...`, of which the largest counts."""
+    problems: list[str] = field(default_factory=list)
+    grave: bool = True
+    """Whether the problems are errors, not warnings."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much of each table is looked at."""
+
+    batch_id: str | None = None
+    """Only files that this batch added; None: all."""
+    max_files: int | None = None
+    """Files whose rows are read, if there are more: half of them the newest, half any; None: all."""
+
+    def sample(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        if self.max_files is None or len(files) <= self.max_files:
+            return files
+        newest = self.max_files // 2
+        return [*files[:newest], *random.sample(files[newest:], self.max_files - newest)]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dataset to check: its table and its ledger, both of one moment."""
+
+    tenant: Tenant
+    dataset: Dataset
+    table: Table
+    scope: Scope
+    landed: int
+    """Rows that the table has by the ledger."""
+    ends: Sequence[tuple[int, int, int]]
+    """Partition of the tenant's topic, its settled position, and where the ledger of its ranges ends."""
+
+    @cached_property
+    def manifests(self) -> Sequence[ManifestFile]:
+        """Of the current snapshot, the newest first."""
+        snapshot = self.table.current_snapshot()
+        return snapshot.manifests(self.table.io) if snapshot else ()
+
+    @cached_property
+    def files(self) -> Sequence[DataFile]:
+        """The data files of the current snapshot that are in scope, the newest first."""
+        batch = self.scope.batch_id
+        wanted = {
+            s.snapshot_id
+            for s in self.table.snapshots()
+            if batch and s.summary and s.summary.additional_properties.get(BATCH_PROPERTY) == batch
+        }
+        return [
+            entry.data_file
+            for manifest in self.manifests
+            if manifest.content is ManifestContent.DATA
+            and (batch is None or manifest.added_snapshot_id in wanted)
+            for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
+        ]
+
+
+class _Seen(NamedTuple):
+    """What Postgres knows of a dataset at one moment."""
+
+    dataset: Dataset
+    location: str
+    landed: int
+    ends: Sequence[tuple[int, int, int]]
+
+
+def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
+    """Load what the checks look at, in the tenant's RLS session.
+
+    Raises:
+        Terminal: the dataset's table or its metadata is gone.
+        NotFound: the tenant has no such dataset.
+    """
+
+    def subject(seen: _Seen) -> Subject:
+        table = iceberg.load_table((tenant.namespace, slug), seen.location)
+        return Subject(tenant, seen.dataset, table, scope, seen.landed, seen.ends)
+
+    look = partial(_look, tenant, slug)
+    return readable.as_it_is(subject, look(), look, lambda seen: seen.location)
+
+
+def _look(tenant: Tenant, slug: str) -> _Seen:
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        dataset = next(dataset_rows.read(connection, "d.slug = %s", [slug]), None)
+        if dataset is None:
+            raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
+        location = iceberg.current_location(connection, (tenant.namespace, slug))
+        ((landed,),) = connection.execute(LANDED, [dataset.dataset_id]).fetchall()
+        return _Seen(dataset, location, landed, connection.execute(ENDS).fetchall())

@@ -1,0 +1,205 @@
+"""Issues: what is wrong just now with batches, topics, tenants, work for them and dead letters. Nothing is
+remembered here but since when each tenant's events have waited, which the caller keeps.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import groupby
+
+from pulse_pipelines.ingest import attempts, dead_letter
+from pulse_pipelines.ingest.attempts import OpenBatch
+from pulse_pipelines.monitoring import status
+from pulse_pipelines.monitoring.status import Status
+from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry.failed_work import Standing
+from pulse_resources.notify import Severity
+from pulse_resources.settings import load_settings
+
+SHOWN_DAYS = 5
+"""Days that an issue names."""
+LONGEST = 500
+"""Characters of a summary: the cause of a failed run can be a page."""
+
+
+class Kind(StrEnum):
+    UNREACHABLE = "unreachable"
+    TOPIC = "topic"
+    BATCH_STUCK = "batch_stuck"
+    TENANT_STALE = "tenant_stale"
+    OUTBOX_OVERDUE = "outbox_overdue"
+    WORK_FAILED = "work_failed"
+    RUN_FAILED = "run_failed"
+    CHECK_FAILING = "check_failing"
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Something that is wrong now."""
+
+    kind: Kind
+    of: str
+    """What it is about, unique in its kind."""
+    severity: Severity
+    summary: str
+    fix: str
+    about: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.of}"
+
+
+@dataclass(frozen=True)
+class Issues:
+    issues: tuple[Issue, ...]
+    looked_at: frozenset[Kind]
+    """Kinds of which nothing else is wrong; of the others, nobody knows."""
+
+
+Waiting = Mapping[str, tuple[int, float]]
+"""By tenant slug, of those with events that are not settled: how many are, and since when it is as many, in
+seconds of the caller's clock."""
+
+
+def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, float]]]:
+    """What is wrong now.
+
+    Args:
+        waiting: what the last look returned.
+        now: by the clock of all looks, in seconds.
+
+    Returns:
+        What was found, and the `waiting` of the next look.
+
+    Raises:
+        psycopg.OperationalError: Postgres does not answer.
+    """
+    settings = load_settings().alerts
+    measured = status.gather()
+    following = _waiting(measured, waiting, now)
+    issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
+    issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
+    looked_at = {Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE, Kind.WORK_FAILED}
+    issues.extend(_unreachable(measured))
+    if not measured.unreachable:
+        issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
+        looked_at |= {Kind.TOPIC, Kind.TENANT_STALE}
+    return Issues(tuple(issues), frozenset(looked_at)), following
+
+
+def _waiting(measured: Status, before: Waiting, now: float) -> dict[str, tuple[int, float]]:
+    """Since when the count of a tenant's settled events stands still while others wait."""
+    following = {}
+    for tenant in measured.tenants:
+        slug = tenant.tenant.slug
+        settled = tenant.landed + tenant.duplicates + tenant.dead_letters
+        count, since = before.get(slug, (settled, now))
+        if tenant.lag_events is None:  # the broker does not say: it goes on as it was
+            if slug in before:
+                following[slug] = (count, since)
+        elif tenant.lag_events:
+            # A clock set back must not make events wait.
+            following[slug] = (settled, min(since, now) if settled == count else now)
+    return following
+
+
+def _stale(waiting: Waiting, now: float, patience: float) -> Iterable[Issue]:
+    for slug, (_, since) in waiting.items():
+        if now - since >= patience:
+            yield Issue(
+                Kind.TENANT_STALE,
+                slug,
+                "error",
+                f"the oldest event of tenant {slug} waits longer than {patience:,.0f} s to be settled",
+                "Look at its batches with `pulse batch list` and at the sensor `ingest_lag` in Dagster",
+                {"tenant": slug},
+            )
+
+
+def _stuck(batches: Iterable[OpenBatch]) -> Iterable[Issue]:
+    for batch in batches:
+        if batch.stuck:
+            tenants = attempts.waiting_in(batch.batch_id)
+            yield Issue(
+                Kind.BATCH_STUCK,
+                batch.batch_id,
+                "error",
+                brief(f"batch {batch.batch_id} is stuck after {batch.attempt} attempts: {batch.last_error}"),
+                "Remove the cause; it is tried again from time to time, and at once by: "
+                f"pulse batch retry {batch.batch_id}",
+                {"batch": batch.batch_id, "tenants": ", ".join(tenants)},
+            )
+
+
+def _topics(measured: Status) -> Iterable[Issue]:
+    for alarm in measured.alarms:
+        yield Issue(
+            Kind.TOPIC,
+            f"{alarm.tenant.slug}/{alarm.partition}",
+            "error",
+            brief(f"partition {alarm.partition} of tenant {alarm.tenant.slug}'s topic: {alarm.problem}"),
+            f"Nothing of this topic is ingested meanwhile. {alarm.fix}",
+            {"tenant": alarm.tenant.slug, "topic": alarm.tenant.topic, "partition": str(alarm.partition)},
+        )
+
+
+def _overdue(patience: float) -> Iterable[Issue]:
+    for tenant, batches in dead_letter.overdue(patience).items():
+        yield Issue(
+            Kind.OUTBOX_OVERDUE,
+            tenant.slug,
+            "warning",
+            f"dead letters of tenant {tenant.slug} settled more than {patience:,.0f} s ago and are not all "
+            "on its topic",
+            "Look at the runs of the job `publish_dead_letters`; the dead letters themselves are safe",
+            {"tenant": tenant.slug, "batches": ", ".join(sorted(batches)[:10])},
+        )
+
+
+def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Issue]:
+    """An issue per job and dataset, or tenant, some of whose work failed when it was tried last."""
+    recent = (each for each in standing if datetime.now(UTC) - each.last_at < lately)
+    of_one = sorted(recent, key=lambda each: _whose(each))
+    for (job, tenant, slug), group in groupby(of_one, key=_whose):
+        mine = list(group)
+        worst = max(mine, key=lambda each: each.count)
+        days = sorted({str(each.work.day) for each in mine if each.work.day})
+        named = ", ".join([*days[:SHOWN_DAYS], *([f"{len(days)} in all"] if len(days) > SHOWN_DAYS else [])])
+        about = {"job": job, "tenant": tenant, "dataset": slug, "days": named}
+        whose = f"tenant {tenant}" + (f", dataset {slug}" if slug else "") + (f", {named}" if named else "")
+        mend = f": pulse backfill {tenant} {slug} --from {days[0]}" if slug and days else ""
+        times = "once" if worst.count == 1 else f"{worst.count} times in a row"
+        yield Issue(
+            Kind.WORK_FAILED,
+            "/".join(part for part in (job, tenant, slug) if part),
+            "warning" if worst.count == 1 else "error",
+            brief(f"{job} of {whose} failed {times}: {worst.error}"),
+            f"Remove the cause: it is tried again by itself at {worst.retry_at:%Y-%m-%d %H:%M} UTC, and each "
+            f"time later. The work of others goes on. Look at the runs of the job `{job}`, and at the checks "
+            f"of the dataset; what only fails one day may be mended by a backfill of it{mend}",
+            {name: value for name, value in about.items() if value},
+        )
+
+
+def _whose(failed: Standing) -> tuple[str, str, str]:
+    return failed.work.job, failed.work.tenant.slug, failed.work.slug or ""
+
+
+def _unreachable(measured: Status) -> Iterable[Issue]:
+    for service, error in measured.unreachable.items():
+        yield Issue(
+            Kind.UNREACHABLE,
+            service,
+            "error",
+            brief(f"{service} does not answer: {error}"),
+            "Look with `pulse status`; nothing is lost, ingestion goes on when it is back",
+            {"service": service},
+        )
+
+
+def brief(text: str) -> str:
+    """A text of any length as one line that is not too long."""
+    line = " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

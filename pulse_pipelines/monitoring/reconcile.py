@@ -1,0 +1,248 @@
+"""Reconcile: prove, from the tables, the dead letters and the ledger, that every event is there once.
+
+Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the
+settled position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset
+that holds no message. Each row has its event id claimed at its position, as far as retention keeps claims,
+and each claim its row, so that no event can land twice and none is kept out. What is missing or double is
+named.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring import accounts, claims, raw_duplicates
+from pulse_pipelines.monitoring.accounts import Accounts, Offsets
+from pulse_pipelines.monitoring.claims import EVENTS, Rows
+from pulse_resources import outages, readable
+
+LOOKS = 3
+"""At tables that go on while they are read."""
+SHOWN = 10
+"""Offsets named per problem; its count is always exact."""
+FIXES = {
+    "unclaimed": "the rows are right; do not send these events again: each would land a second time",
+    "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
+}
+"""What to do about a problem that nothing repairs, by its kind."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that does not add up, precisely."""
+
+    kind: str
+    """What it is:
+
+    gap, count        the ledger does not agree with itself, or with what there is
+    missing           an event is nowhere
+    double            an event is in two places
+    unaccounted       an event is where none can be
+    double_id         several rows have one event id
+    unclaimed         a row's event id is not claimed: sent again, it would land again
+    idle_claim        an event id is claimed for what is no row: sent again, it would not land
+    lost              an event was dropped as a duplicate, and nothing with its id has landed
+    unreadable        a file is gone or damaged
+    """
+    where: str
+    count: int
+    offsets: tuple[int, ...] = ()
+
+    @property
+    def fix(self) -> str | None:
+        """What to do, where it is not to find what was lost."""
+        return FIXES.get(self.kind)
+
+
+@dataclass
+class TenantReport:
+    tenant: str
+    drained: int = 0
+    landed: int = 0
+    duplicates: int = 0
+    dead_letters: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def balanced(self) -> bool:
+        return not self.problems
+
+
+@dataclass
+class _Found:
+    """Offsets of one partition, by what the event became."""
+
+    rows: list[Offsets] = field(default_factory=list)
+    others: list[Offsets] = field(default_factory=list)
+    once: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """For each settled offset, whether it is one thing and one only."""
+
+
+def reconcile(tenants: Iterable[Tenant]) -> list[TenantReport]:
+    """One report per tenant; each is read in that tenant's own RLS session."""
+    return [reconcile_tenant(tenant) for tenant in tenants]
+
+
+def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
+    """Account for every offset of the tenant's topic below its settled position.
+
+    Args:
+        raw: look every duplicate up in the raw zone, whether what it is a copy of has landed; else only
+            those of batches that were tried again and have dead letters, where it may be otherwise.
+
+    Raises:
+        Transient, OSError: the object store does not answer.
+    """
+    for _ in range(LOOKS):
+        report = TenantReport(tenant.slug)
+        with TemporaryDirectory(prefix="pulse-reconcile-") as folder:
+            recorded = accounts.read(tenant, Path(folder), raw=raw)
+            tables = _read_tables(report, tenant, recorded)
+        damaged = any(problem.kind == "unreadable" for problem in report.problems)
+        if not damaged or accounts.locations(tenant) == [table.location for table in recorded.tables]:
+            break  # else an erasure may have taken away what the tables have left meanwhile
+    found = _sort_out(recorded, (rows for _, rows in tables))
+    _balance(report, recorded, found)
+    for name, rows in tables:
+        report.problems.extend(_hold_claims(name, rows, recorded, found))
+    return report
+
+
+def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> list[tuple[str, Rows]]:
+    """What is in the tables that can be read; reports what is wrong within one of them."""
+    duplicates = raw_duplicates.read(recorded.duplicates)
+    report.problems.extend(Problem("unreadable", why, 1) for why in duplicates.unreadable)
+    found: list[tuple[str, Rows]] = []
+    left: dict[str, pa.Table] = {}
+    for table in recorded.tables:
+        wanted = left.get(table.slug, duplicates.events.get(table.slug))
+        try:
+            readable.check_table(table.location)
+            rows = claims.compare(table.location, table.claims, recorded.claims_from, wanted)
+        except Exception as error:  # whatever is wrong with one table, all else is accounted for
+            outages.check()
+            report.problems.append(Problem("unreadable", f"{table.name}: {error}", 1))
+            left[table.slug] = EVENTS.empty_table()  # nobody knows what it holds
+            continue
+        found.append((table.name, rows))
+        left[table.slug] = rows.lost
+        count, example = rows.doubled
+        if count:
+            where = f"{table.name}: event ids in more than one row, such as {example!r}"
+            report.problems.append(Problem("double_id", where, count))
+    if not recorded.forgotten:
+        report.problems.extend(problem for slug in left for problem in _lost(tenant, slug, left[slug]))
+    return found
+
+
+def _lost(tenant: Tenant, slug: str, events: pa.Table) -> Iterable[Problem]:
+    """Duplicates of events that have no row, and whose id nobody has claimed."""
+    if events.num_rows:
+        ids = events.column("event_id")
+        kept = accounts.refused(tenant, slug, ids.unique().to_pylist())
+        events = events.filter(pc.invert(pc.is_in(ids, pa.array(kept, pa.string()))))
+    for partition, offsets in _by_partition(events):
+        where = f"dataset {slug}, partition {partition}: duplicates of events that have no row"
+        yield _problem("lost", where, offsets)
+
+
+def _sort_out(recorded: Accounts, tables: Iterable[Rows]) -> dict[int, _Found]:
+    found: dict[int, _Found] = defaultdict(_Found)
+    for rows in tables:
+        for partition, offsets in _by_partition(rows.positions):
+            found[partition].rows.append(offsets)
+    for places in (recorded.dead_letters, recorded.erased_rows):
+        for partition, parts in places.items():
+            found[partition].others.extend(parts)
+    for settled in recorded.ranges:
+        found[settled.partition].others.extend(accounts.expanded((*settled.copies, *settled.absent)))
+    return found
+
+
+def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found]) -> None:
+    """Account for each offset once, and for the sums of the ledger."""
+    ends: dict[int, int] = defaultdict(int)
+    covered = copied = 0
+    for part in recorded.ranges:
+        if part.start != ends[part.partition]:
+            where = f"partition {part.partition}: a settled range begins at {part.start}"
+            report.problems.append(Problem("gap", where, part.start - ends[part.partition]))
+        ends[part.partition] = part.end
+        report.drained += part.drained
+        report.landed += part.landed
+        report.duplicates += part.duplicates
+        report.dead_letters += part.dead_letters
+        covered += part.end - part.start - accounts.length(part.absent)
+        copied += accounts.length(part.copies)
+    for partition in sorted({*recorded.settled, *ends, *found}):
+        settled = recorded.settled.get(partition, 0)
+        if ends[partition] != settled:
+            where = f"partition {partition}: the ledger ends at {ends[partition]}"
+            report.problems.append(Problem("gap", where, settled - ends[partition]))
+        report.problems.extend(_account(partition, settled, found[partition]))
+    rows = sum(len(o) for f in found.values() for o in f.rows)
+    rows += sum(len(o) for parts in recorded.erased_rows.values() for o in parts)  # they had landed
+    dead_letters = sum(len(o) for parts in recorded.dead_letters.values() for o in parts)
+    for kind, counted, ledger in (
+        ("drained", covered, report.drained),
+        ("rows", rows, report.landed),
+        ("duplicates", copied, report.duplicates),
+        ("dead letters", dead_letters, report.dead_letters),
+        ("sum", report.landed + report.duplicates + report.dead_letters, report.drained),
+    ):
+        if counted != ledger:
+            report.problems.append(Problem("count", f"{kind}: ledger {ledger}", counted - ledger))
+
+
+def _account(partition: int, settled: int, found: _Found) -> Iterable[Problem]:
+    everything = [*found.rows, *found.others]
+    offsets = np.concatenate(everything) if everything else np.empty(0, np.int64)
+    inside = (offsets >= 0) & (offsets < settled)
+    seen = np.bincount(offsets[inside], minlength=settled)
+    found.once = seen == 1
+    for kind, odd in (
+        ("missing", np.flatnonzero(seen == 0)),
+        ("double", np.flatnonzero(seen > 1)),
+        ("unaccounted", offsets[~inside]),
+    ):
+        if len(odd):
+            yield _problem(kind, f"partition {partition}", odd)
+
+
+def _hold_claims(name: str, rows: Rows, recorded: Accounts, found: Mapping[int, _Found]) -> Iterable[Problem]:
+    """Rows without their claim, and claims without their row, as far as their offsets are accounted for."""
+    for partition, offsets in _by_partition(rows.unclaimed):
+        odd = _accounted(offsets, found[partition].once)
+        if len(odd):
+            yield _problem("unclaimed", f"{name}, partition {partition}: rows whose id is not claimed", odd)
+    for partition, offsets in _by_partition(rows.idle):
+        odd = _accounted(offsets, found[partition].once)
+        for erased in (*recorded.erased_rows[partition], *recorded.erased_letters[partition]):
+            odd = odd[~np.isin(odd, erased)]  # their claims outlive them
+        if len(odd):
+            yield _problem("idle_claim", f"{name}, partition {partition}: claims without their row", odd)
+
+
+def _accounted(offsets: Offsets, once: npt.NDArray[np.bool_]) -> Offsets:
+    """Those that are settled and one thing only: of others it is said already."""
+    offsets = offsets[(offsets >= 0) & (offsets < len(once))]
+    return offsets[once[offsets]]
+
+
+def _by_partition(positions: pa.Table) -> Iterable[tuple[int, Offsets]]:
+    partitions = positions.column("partition").to_numpy()
+    offsets = positions.column("event_offset").to_numpy()
+    for partition in np.unique(partitions):
+        yield int(partition), offsets[partitions == partition]
+
+
+def _problem(kind: str, where: str, offsets: Offsets) -> Problem:
+    return Problem(kind, where, len(offsets), tuple(int(offset) for offset in offsets[:SHOWN]))

@@ -1,0 +1,163 @@
+"""Status: how far behind, how fresh and how healthy everything is, in a handful of queries.
+
+The cost grows with tenants and open dead letters, never with history. What does not answer is named, not
+raised: measures matter most when something is down.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import psycopg
+from confluent_kafka import KafkaException
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import plan
+from pulse_pipelines.ingest.plan import Alarm
+from pulse_resources import postgres
+
+QUANTILES = (0.5, 0.95, 0.99)
+RECENT = 100
+"""Settled batches that the latencies are of."""
+
+TOTALS = """
+SELECT t.tenant_id, t.slug, coalesce(sum(p.landed), 0)::bigint, coalesce(sum(p.duplicates), 0)::bigint,
+    coalesce(sum(p.dead_letters), 0)::bigint
+FROM pdm_tenants t LEFT JOIN ingest_positions p USING (tenant_id) GROUP BY 1, 2 ORDER BY 2
+"""
+# The last range of each partition; those that settled together last are the tenant's latest batch: how long
+# it took, and how long ago it was.
+FRESHNESS = """
+SELECT tenant_id, extract(epoch FROM last - min(oldest_received))::float8,
+    extract(epoch FROM now() - last)::float8
+FROM (
+    SELECT p.tenant_id, r.settled_at, r.oldest_received, max(r.settled_at) OVER (PARTITION BY tenant_id) last
+    FROM ingest_positions p CROSS JOIN LATERAL (
+        SELECT settled_at, oldest_received FROM ingest_ranges i
+        WHERE i.tenant_id = p.tenant_id AND i.partition = p.partition AND i.settled_at IS NOT NULL
+        ORDER BY i.start_offset DESC LIMIT 1) r
+) latest
+WHERE settled_at = last AND oldest_received IS NOT NULL GROUP BY tenant_id, last
+"""
+WAITING = """
+SELECT r.tenant_id, extract(epoch FROM now() - min(b.planned_at))::float8
+FROM ingest_batches b JOIN ingest_ranges r USING (batch_id)
+WHERE b.state <> 'settled' AND r.settled_at IS NULL GROUP BY r.tenant_id
+"""
+OPEN_LETTERS = "SELECT reason, count(*) FROM dead_letters WHERE resolution IS NULL GROUP BY reason"
+BATCHES = "SELECT state, count(*) FROM ingest_batches WHERE state <> 'settled' GROUP BY state"
+LATENCIES = """
+SELECT percentile_cont(%(quantiles)s::float8[]) WITHIN GROUP (ORDER BY settle_seconds),
+    percentile_cont(%(quantiles)s::float8[]) WITHIN GROUP (ORDER BY commit_seconds)
+FROM (
+    SELECT settle_seconds, commit_seconds FROM ingest_batches
+    WHERE state = 'settled' ORDER BY settled_at DESC LIMIT %(recent)s
+) recent
+"""
+OUTBOX = """
+SELECT count(*), coalesce(extract(epoch FROM now() - min(settled_at)), 0)::float8 FROM dead_letter_outbox
+"""
+
+
+@dataclass(frozen=True)
+class TenantStatus:
+    tenant: Tenant
+    landed: int
+    """Rows, of all time; so are the next two."""
+    duplicates: int
+    dead_letters: int
+    freshness_seconds: float | None
+    """Of the latest settled batch: from its oldest event's append to when it could be queried."""
+    waiting_seconds: float | None
+    """How long ago the oldest batch with events of this tenant was planned, if one is open."""
+    dead_letters_open: Mapping[str, int]
+    """By reason."""
+    lag_events: int | None = None
+    """In its topic and not settled; None when the broker does not say."""
+
+
+@dataclass(frozen=True)
+class Status:
+    tenants: tuple[TenantStatus, ...] = ()
+    """By slug."""
+    batches: Mapping[str, int] = field(default_factory=dict)
+    """Planned, running and stuck ones."""
+    settle_seconds: Mapping[float, float] = field(default_factory=dict)
+    """By quantile, of the settle stage of the last `RECENT` batches; empty before the first."""
+    commit_seconds: Mapping[float, float] = field(default_factory=dict)
+    """The same of the slowest transaction of each."""
+    outbox_batches: int = 0
+    """Batches of tenants whose dead letters are perhaps not all on their topic ..."""
+    outbox_seconds: float = 0.0
+    """... and how long ago the first of them settled."""
+    alarms: tuple[Alarm, ...] = ()
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """What did not answer (`postgres`, `kafka`), with its error: what it knows is missing above."""
+
+
+def gather() -> Status:
+    """All measures as they are now. Raises nothing for a service that does not answer."""
+    try:
+        with postgres.transaction("pulse_pipeline") as connection:
+            known = _known(connection)
+        survey = plan.survey()
+    except psycopg.Error as error:
+        return Status(unreachable={"postgres": _first_line(error)})
+    except KafkaException as error:
+        return replace(known, unreachable={"kafka": str(error.args[0].str())})
+    return replace(
+        known,
+        tenants=tuple(replace(t, lag_events=survey.lag.get(t.tenant.tenant_id)) for t in known.tenants),
+        alarms=survey.alarms,
+    )
+
+
+def _known(connection: postgres.Connection) -> Status:
+    """What Postgres knows."""
+    totals = connection.execute(TOTALS).fetchall()
+    freshness = {tenant_id: seconds for tenant_id, seconds, _ in connection.execute(FRESHNESS)}
+    waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
+    batches = dict.fromkeys(("planned", "running", "stuck"), 0) | dict(connection.execute(BATCHES).fetchall())
+    ((settle, commit),) = connection.execute(
+        LATENCIES, {"quantiles": list(QUANTILES), "recent": RECENT}
+    ).fetchall()
+    ((owed, owed_for),) = connection.execute(OUTBOX).fetchall()
+    letters = _open_letters(connection, [tenant_id for tenant_id, *_ in totals])
+    return Status(
+        tenants=tuple(
+            TenantStatus(
+                Tenant(tenant_id, slug),
+                landed,
+                duplicates,
+                dead,
+                # The broker's clock and Postgres' need not agree.
+                freshness_seconds=max(0.0, freshness[tenant_id]) if tenant_id in freshness else None,
+                waiting_seconds=waiting.get(tenant_id),
+                dead_letters_open=letters[tenant_id],
+            )
+            for tenant_id, slug, landed, duplicates, dead in totals
+        ),
+        batches=batches,
+        settle_seconds=_quantiles(settle),
+        commit_seconds=_quantiles(commit),
+        outbox_batches=owed,
+        outbox_seconds=owed_for,
+    )
+
+
+def _open_letters(connection: postgres.Connection, tenant_ids: Sequence[UUID]) -> dict[UUID, dict[str, int]]:
+    """Open dead letters by tenant and reason, each counted in its own RLS session, in one round trip."""
+    cursors = {}
+    with connection.pipeline():
+        for tenant_id in tenant_ids:
+            postgres.set_tenant(connection, tenant_id)
+            cursors[tenant_id] = connection.execute(OPEN_LETTERS)
+    return {tenant_id: dict(cursor.fetchall()) for tenant_id, cursor in cursors.items()}
+
+
+def _quantiles(values: Sequence[float] | None) -> dict[float, float]:
+    return dict(zip(QUANTILES, values or (), strict=False))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

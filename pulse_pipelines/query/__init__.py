@@ -1,0 +1,1 @@
+"""Reading tables: previews through DuckDB, snapshots, and which files a query needs."""

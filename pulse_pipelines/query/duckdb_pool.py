@@ -1,0 +1,242 @@
+"""The DuckDB pool: a few instances that know Iceberg and the object store.
+
+Each instance has a memory limit, threads and a cache of its own and is lent to one user at a time. Only
+queries that Pulse builds run here, never a caller's SQL: DuckDB's own limits are no tenant boundary.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from pulse_resources.errors import Gone, Terminal, Transient, UserError
+from pulse_resources.settings import load_settings
+
+EXTENSIONS = ("avro", "httpfs", "iceberg")
+SCAN = "iceberg_scan(?, allow_moved_paths = false)"
+_NOT_FOUND = 404
+_NAG_S = 0.05
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What each instance of a pool may take."""
+
+    purpose: str
+    """In the plural, for errors: "previews"."""
+    memory: str
+    threads: int
+    instances: int | None = None
+    """Lent at a time; None: as many as are asked for, of which one is kept."""
+    seconds: float | None = None
+    """To wait for an instance and to use it, together; None: without limit."""
+    spill: bool = False
+    """May go to the disk when memory is short."""
+    trust_cache: bool = False
+    """Answer from cached bytes without asking the store whether the file is still there; else keep none."""
+
+    def too_late(self) -> Transient:
+        """The error of whoever did not finish in time."""
+        return Transient(
+            f"it took longer than the {self.seconds:g} s that {self.purpose} have",
+            fix="Ask for fewer rows, fewer columns or a shorter time range, or try again later",
+        )
+
+
+PROOFS = Limits("proofs", memory="1GB", threads=2, spill=True)
+"""For those that must see what the object store holds now: reconciliation, checks, reports."""
+
+
+class _Store(NamedTuple):
+    endpoint: str
+    region: str
+    access_key: str
+    secret_key: str
+
+
+@contextmanager
+def connect(limits: Limits = PROOFS, until: float | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An instance of this process's pool for `limits`, until the block ends.
+
+    Args:
+        limits: which pool.
+        until: when time is up, by `time.monotonic()`, for a caller who began before; None: the time that
+            `limits` give, from now.
+
+    Raises:
+        Gone: a file that the block reads is.
+        Terminal: one is damaged.
+        Transient: the object store does not answer, all instances are busy, or time is up.
+        UserError: the block's query needs more memory than the limit.
+    """
+    if until is None and limits.seconds is not None:
+        until = time.monotonic() + limits.seconds
+    store = _store()
+    with (
+        _pool(limits, store).lend(until) as connection,
+        _explained(limits, store),
+        _interrupted(connection, limits, until),
+    ):
+        yield connection
+
+
+def warm(limits: Limits) -> None:
+    """Make all instances of a pool of a fixed size, so that nobody waits for their extensions."""
+    _pool(limits, _store()).fill()
+
+
+def _store() -> _Store:
+    store = load_settings().object_store
+    return _Store(store.endpoint, store.region, store.access_key, store.secret_key.get_secret_value())
+
+
+@contextmanager
+def _explained(limits: Limits, store: _Store) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise UserError(
+            f"the query needs more than the {limits.memory} of memory that {limits.purpose} have",
+            fix="Ask for fewer rows, fewer columns or a shorter time range",
+        ) from error
+    except duckdb.IOException as error:
+        if getattr(error, "status_code", None) == _NOT_FOUND:
+            raise Gone(f"a file of the table is gone: {_first_line(error)}") from error
+        raise Transient(
+            f"the object store does not answer: {_first_line(error)}", endpoint=store.endpoint
+        ) from error
+    except duckdb.InvalidInputException as error:
+        raise Terminal(f"a file of the table is damaged: {_first_line(error)}") from error
+
+
+@contextmanager
+def _interrupted(
+    connection: duckdb.DuckDBPyConnection, limits: Limits, until: float | None
+) -> Iterator[None]:
+    """Interrupt whatever the block runs when time is up, and go on until the block has ended."""
+    if until is None:
+        yield
+        return
+    left = until - time.monotonic()
+    done, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not done.wait(left):
+            late.set()
+            while not done.wait(_NAG_S):  # once is not enough: it may fall between two queries
+                connection.interrupt()
+
+    watcher = threading.Thread(target=watch, name="duck-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except duckdb.Error as error:
+        if late.is_set():  # an interrupted request of the object store is no failure of the store
+            raise limits.too_late() from error
+        raise
+    finally:
+        done.set()
+        watcher.join()
+
+
+class _Pool:
+    """Instances for one set of limits; one whose use failed is thrown away.
+
+    The one that came back last is lent first: its cache is the warmest.
+    """
+
+    def __init__(self, limits: Limits, store: _Store) -> None:
+        self._limits = limits
+        self._store = store
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._free = threading.Semaphore(limits.instances or 0)
+
+    @contextmanager
+    def lend(self, until: float | None) -> Iterator[duckdb.DuckDBPyConnection]:
+        fixed = self._limits.instances
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if fixed and not self._free.acquire(timeout=left):
+            raise Transient(
+                f"{self._limits.purpose} are busy: all {fixed} instances are in use", fix="Try again later"
+            )
+        try:
+            connection = self._take()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._keep(connection)
+        finally:
+            if fixed:
+                self._free.release()
+
+    def fill(self) -> None:
+        for _ in range((self._limits.instances or 0) - len(self._idle)):
+            self._keep(_instance(self._limits, self._store))
+
+    def _take(self) -> duckdb.DuckDBPyConnection:
+        with suppress(IndexError):
+            return self._idle.pop()
+        return _instance(self._limits, self._store)
+
+    def _keep(self, connection: duckdb.DuckDBPyConnection) -> None:
+        if len(self._idle) < (self._limits.instances or 1):
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+
+@cache
+def _pool(limits: Limits, store: _Store) -> _Pool:
+    return _Pool(limits, store)
+
+
+def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
+    """In memory, with the extensions from their wheels: loading those takes 0.2 s, so it is kept."""
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": limits.memory,
+        "threads": limits.threads,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    if not limits.spill:
+        config["max_temp_directory_size"] = "0B"
+    database = duckdb.connect(":memory:", config=config)
+    for name in EXTENSIONS:
+        database.load_extension(_extension(name))
+    scheme, _, address = store.endpoint.partition("://")
+    database.execute("SET TimeZone = 'UTC'")
+    database.execute("SET GLOBAL s3_endpoint = ?", [address])
+    database.execute("SET GLOBAL s3_use_ssl = ?", [scheme == "https"])
+    database.execute("SET GLOBAL s3_url_style = 'path'")
+    database.execute("SET GLOBAL s3_region = ?", [store.region])
+    database.execute("SET GLOBAL s3_access_key_id = ?", [store.access_key])
+    database.execute("SET GLOBAL s3_secret_access_key = ?", [store.secret_key])
+    if limits.seconds is not None:  # an interrupt does not reach a request that hangs
+        database.execute("SET GLOBAL http_timeout = ?", [math.ceil(limits.seconds)])
+        database.execute("SET GLOBAL http_retries = 1")
+    if limits.trust_cache:
+        database.execute("SET GLOBAL validate_external_file_cache = 'NO_VALIDATION'")
+        database.execute("SET GLOBAL parquet_metadata_cache = true")
+    else:  # not merely validated: `iceberg_scan` has its files exempted from that, whatever the setting says
+        database.execute("SET GLOBAL enable_external_file_cache = false")
+    return database
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return str(error).partition("\n")[0]  # what follows quotes Pulse's own query
+
+
+def _extension(name: str) -> str:
+    package = import_module(f"duckdb_extension_{name}")
+    folder = Path(str(package.__file__)).parent / "extensions" / f"v{duckdb.__version__}"
+    return str(folder / f"{name}.duckdb_extension")

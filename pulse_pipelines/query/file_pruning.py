@@ -1,0 +1,197 @@
+"""File pruning: the files that hold a snapshot's newest rows, found by the time bounds in its manifests.
+
+Manifests never change, so what matters of each is read once per process. A query over the table itself
+reads all of them again each time: about a millisecond for each commit since the last compaction.
+"""
+
+import struct
+import threading
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from pulse_resources import iceberg
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_US = 86_400_000_000
+ALWAYS = 2**63 - 1
+"""Microseconds after every moment; its negative is before all."""
+CACHED_FILES = 50_000
+"""Data files whose bounds this process keeps, about 1 kB each."""
+MANY_ROWS = 50_000
+"""In the files of one query: beyond these, it pays to try for less than all of them."""
+AMPLE = 4
+"""How many times the rows wanted a first try expects to meet, and"""
+WIDER = 16
+"""by what the next one exceeds it."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Moments [start, end) in microseconds since the epoch."""
+
+    start: int = -ALWAYS
+    end: int = ALWAYS
+
+    @classmethod
+    def between(cls, start: datetime | None, end: datetime | None) -> "Span":
+        return cls(
+            -ALWAYS if start is None else (start - EPOCH) // timedelta(microseconds=1),
+            ALWAYS if end is None else (end - EPOCH) // timedelta(microseconds=1),
+        )
+
+    def meets(self, low: int, high: int) -> bool:
+        return low < self.end and high >= self.start
+
+    def covers(self, low: int, high: int) -> bool:
+        return self.start <= low and high < self.end
+
+
+@dataclass(frozen=True)
+class BoundedFile:
+    """A data file, and moments between which its rows are."""
+
+    file: DataFile
+    low: int
+    high: int
+
+
+def newest_files(
+    metadata: TableMetadata, manifests: Iterable[ManifestFile], span: Span, limit: int, until: float
+) -> list[BoundedFile] | None:
+    """Files among which the newest `limit` rows within the span certainly are.
+
+    Files that lie wholly within the span and have rows enough set a floor: every row looked for is at
+    or above it, so files that end below it cannot hold one. A file without bounds is always taken.
+
+    Returns:
+        None where files alone do not tell: the snapshot has delete files, or a partitioning that is
+        not the table's present one.
+
+    Raises:
+        TimeoutError: `until` (by `time.monotonic()`) came first; what was read is kept for next time.
+        OSError: the object store failed; FileNotFoundError: a manifest is gone.
+    """
+    spec, column = metadata.default_spec_id, metadata.schema().find_field("timestamp").field_id
+    found: list[BoundedFile] = []
+    floor = -ALWAYS
+    live = [(_days(m), m) for m in manifests if m.has_added_files() or m.has_existing_files()]
+    if any(m.content is ManifestContent.DELETES or m.partition_spec_id != spec for _, m in live):
+        return None
+    live = [(days, manifest) for days, manifest in live if span.meets(*days)]
+    live.sort(key=lambda item: item[0][1], reverse=True)
+    for high, group in groupby(live, key=lambda item: item[0][1]):
+        if high < floor:
+            break
+        found += _read([manifest for _, manifest in group], column, until)
+        floor = _floor((f for f in found if span.covers(f.low, f.high)), limit)
+    return [f for f in found if f.high >= floor and span.meets(f.low, f.high)]
+
+
+def tries(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterator[Span]:
+    """Ends of the span to look for the newest `limit` rows in, shortest first; the last is all of it.
+
+    Whichever has `limit` rows has the right ones. How short to begin is a guess, that rows spread evenly
+    over the time of their file; it saves most of a large file, whose row groups have bounds, too.
+    """
+    rows = sum(f.file.record_count for f in files or ())
+    if files and rows > MANY_ROWS and all(-ALWAYS < f.low <= f.high < ALWAYS for f in files):
+        low, high = min(f.low for f in files), min(span.end, max(f.high for f in files) + 1)
+        wanted = limit * AMPLE
+        while wanted < rows // AMPLE:
+            # The latest moment after which enough is expected: what is expected falls as moments pass.
+            after = bisect_left(range(low, high), -wanted, key=lambda at: -_expected(files, at, span.end)) - 1
+            yield Span(max(span.start, low + after), span.end)
+            wanted *= WIDER
+    yield span
+
+
+def _expected(files: Sequence[BoundedFile], start: int, end: int) -> int:
+    """Rows within [start, end), if each file's were spread evenly."""
+    return sum(
+        f.file.record_count * max(0, min(f.high + 1, end) - max(f.low, start)) // (f.high + 1 - f.low)
+        for f in files
+    )
+
+
+def _floor(files: Iterable[BoundedFile], limit: int) -> int:
+    """The latest moment that `limit` rows are certainly not before."""
+    rows = 0
+    for each in sorted(files, key=lambda f: f.low, reverse=True):
+        rows += each.file.record_count
+        if rows >= limit:
+            return each.low
+    return -ALWAYS
+
+
+def _days(manifest: ManifestFile) -> tuple[int, int]:
+    """First and last moment of the days that the manifest has files of."""
+    days = manifest.partitions[0] if manifest.partitions else None
+    if days is None or days.lower_bound is None or days.upper_bound is None or days.contains_null:
+        return -ALWAYS, ALWAYS
+    first, last = (struct.unpack("<i", bound)[0] for bound in (days.lower_bound, days.upper_bound))
+    return first * DAY_US, (last + 1) * DAY_US - 1
+
+
+class _Cache:
+    """Bounded files by manifest path; the least recently used go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int], tuple[BoundedFile, ...]] = OrderedDict()
+        self._files = 0
+
+    def get(self, manifest: ManifestFile, column: int) -> tuple[BoundedFile, ...]:
+        """The manifest's files, read when they are not kept."""
+        key = (manifest.manifest_path, column)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        files = tuple(_bounded(e.data_file, column) for e in manifest.fetch_manifest_entry(iceberg.file_io()))
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = files
+                self._files += len(files)
+            while self._files > CACHED_FILES and len(self._kept) > 1:
+                self._files -= len(self._kept.popitem(last=False)[1])
+        return files
+
+
+_CACHE = _Cache()
+
+
+def _read(manifests: Sequence[ManifestFile], column: int, until: float) -> list[BoundedFile]:
+    def read(manifest: ManifestFile) -> tuple[BoundedFile, ...]:
+        if time.monotonic() > until:
+            raise TimeoutError
+        return _CACHE.get(manifest, column)
+
+    if len(manifests) == 1:
+        return list(read(manifests[0]))
+    return [f for files in ExecutorFactory.get_or_create().map(read, manifests) for f in files]
+
+
+def _bounded(file: DataFile, column: int) -> BoundedFile:
+    """A file with no more of its statistics than its time bounds, so that many can be kept."""
+    bounds = [(b or {}).get(column) for b in (file.lower_bounds, file.upper_bounds)]
+    low, high = (None if b is None else struct.unpack("<q", b)[0] for b in bounds)
+    lean = DataFile.from_args(
+        content=file.content,
+        file_path=file.file_path,
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=file.record_count,
+        file_size_in_bytes=file.file_size_in_bytes,
+        lower_bounds={} if bounds[0] is None else {column: bounds[0]},
+        upper_bounds={} if bounds[1] is None else {column: bounds[1]},
+    )
+    return BoundedFile(lean, -ALWAYS if low is None else low, ALWAYS if high is None else high)

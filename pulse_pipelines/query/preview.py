@@ -1,0 +1,180 @@
+"""Preview: the newest rows of a dataset, after its slug was resolved in the tenant's RLS session."""
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.query import duckdb_pool, partial_table
+from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, tries
+from pulse_pipelines.query.snapshots import as_of as snapshot_as_of
+from pulse_pipelines.query.snapshots import by_id, manifests, of_current, store_errors_explained
+from pulse_resources import iceberg, readable
+from pulse_resources.errors import UserError
+from pulse_resources.settings import load_settings
+
+MAX_LIMIT = 10_000
+QUERY = """
+SELECT {columns} FROM {scan} WHERE {within}
+ORDER BY timestamp DESC, _kafka_partition, _offset LIMIT ?
+"""
+AT_OR_AFTER = "timestamp >= make_timestamptz(?::BIGINT)"
+BEFORE = "timestamp < make_timestamptz(?::BIGINT)"
+
+
+def moment(text: str) -> datetime:
+    """An RFC 3339 timestamp with its zone, in UTC. Raises UserError."""
+    found = parse_timestamp(text)
+    if isinstance(found, Rejected):
+        raise UserError(f"{text!r} is {found.detail}", fix="Write it like 2026-11-19T10:00:00Z")
+    return found
+
+
+def warm() -> None:
+    """Make ready what the first preview of this process would wait for."""
+    duckdb_pool.warm(limits())
+
+
+def limits() -> duckdb_pool.Limits:
+    """What previews may take, by the settings."""
+    api = load_settings().api
+    return duckdb_pool.Limits(
+        "previews",
+        memory=api.preview_memory,
+        threads=max(1, (os.cpu_count() or 1) // api.preview_parallelism),
+        instances=1,  # a process reads one at a time
+        seconds=api.preview_seconds,
+        trust_cache=True,  # files of the lake have names of their own and never change
+    )
+
+
+def preview(
+    tenant: Tenant,
+    slug: str,
+    limit: int,
+    *,
+    columns: Sequence[str] | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    snapshot_id: int | None = None,
+    as_of: datetime | None = None,
+) -> pa.Table:
+    """At most `limit` rows of the dataset, latest event first, then by partition and offset.
+
+    Args:
+        tenant, slug: whose dataset.
+        limit: 1 to `MAX_LIMIT` rows.
+        columns: names of table columns, in the order wanted; all in the table's order if not given.
+        start, end: rows with start <= timestamp < end; each may be absent.
+        snapshot_id: the table as this snapshot left it, with the schema that it had then.
+        as_of: the table as it was at this moment; before its first snapshot it had no rows.
+
+    Returns:
+        The rows with the table's own columns, physical ones included; timestamps in UTC.
+
+    Raises:
+        UserError: a value is out of its range, a column is not in the table, `snapshot_id` and
+            `as_of` are both given, or the rows need more memory than a preview has.
+        NotFound: the tenant has no such dataset, whoever else has one; the dataset has no such
+            snapshot; or what was current at `as_of` is not kept any more.
+        Terminal: the dataset's table, or a file of it, is gone or damaged.
+        Transient: the object store does not answer, previews are busy, or time is up.
+    """
+    allowed = limits()
+    until = time.monotonic() + (allowed.seconds or 0)
+    _check(limit, start, end, snapshot_id, as_of)
+    span = Span.between(start, end)
+
+    def newest(metadata: TableMetadata) -> pa.Table:
+        snapshot, schema = _snapshot(metadata, snapshot_id, as_of)
+        chosen = _columns(schema, columns)
+        files = None if snapshot is None else _files(metadata, snapshot, span, limit, until)
+        seen = None if files is None else [bounded.file for bounded in files]
+        with (
+            duckdb_pool.connect(allowed, until) as connection,
+            partial_table.of_files(metadata, snapshot, schema.schema_id, seen) as location,
+        ):
+            for part in tries(files, span, limit):
+                within, moments = _within(part)
+                query = QUERY.format(columns=chosen, scan=duckdb_pool.SCAN, within=within)
+                rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
+                if rows.num_rows == limit:
+                    break
+            return rows
+
+    return of_current(newest, tenant, slug)
+
+
+def _check(
+    limit: int,
+    start: datetime | None,
+    end: datetime | None,
+    snapshot_id: int | None,
+    as_of: datetime | None,
+) -> None:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise UserError(f"the limit is {limit}", fix=f"Ask for 1 to {MAX_LIMIT:,} rows")
+    if any(at is not None and at.utcoffset() is None for at in (start, end, as_of)):
+        raise UserError("a moment has no time zone", fix="Write it like 2026-11-19T10:00:00Z")
+    if snapshot_id is not None and as_of is not None:
+        raise UserError("both a snapshot and a moment are given", fix="Give one of them")
+
+
+def _snapshot(
+    metadata: TableMetadata, snapshot_id: int | None, as_of: datetime | None
+) -> tuple[Snapshot | None, Schema]:
+    """The snapshot to read (None: no rows), and the schema to read it with.
+
+    The present is read with the present schema, which may have columns that no snapshot has yet.
+    """
+    if snapshot_id is not None:
+        snapshot: Snapshot | None = by_id(metadata, snapshot_id)
+    elif as_of is not None:
+        snapshot = snapshot_as_of(metadata, as_of)
+    else:
+        return metadata.current_snapshot(), metadata.schema()
+    if snapshot is None or snapshot.schema_id is None:
+        return snapshot, metadata.schema()
+    return snapshot, metadata.schema_by_id(snapshot.schema_id) or metadata.schema()
+
+
+def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
+    """The select list. Names match exactly: each is one that the table has."""
+    names = [field.name for field in schema.fields]
+    chosen = names if wanted is None else list(wanted)
+    unknown = [name for name in chosen if name not in names]
+    if unknown or not chosen:
+        missing = f"the dataset has no column {', '.join(map(repr, unknown))}"
+        raise UserError(missing if unknown else "no column is asked for", fix=f"It has: {', '.join(names)}")
+    if len(set(chosen)) < len(chosen):
+        twice = next(name for name in chosen if chosen.count(name) > 1)
+        raise UserError(f"the column {twice!r} is asked for twice", fix="Name each column once")
+    return ", ".join('"{}"'.format(name.replace('"', '""')) for name in chosen)
+
+
+def _within(span: Span) -> tuple[str, list[int]]:
+    """The condition that a row is within the span, and its parameters."""
+    after, before = span.start > -ALWAYS, span.end < ALWAYS
+    parts = ["true", *[AT_OR_AFTER] * after, *[BEFORE] * before]
+    return " AND ".join(parts), [*[span.start] * after, *[span.end] * before]
+
+
+def _files(
+    metadata: TableMetadata, snapshot: Snapshot, span: Span, limit: int, until: float
+) -> list[BoundedFile] | None:
+    try:
+        with store_errors_explained():
+            listed = manifests(snapshot.manifest_list)
+            files = newest_files(metadata, listed, span, limit, until)
+            if files is None:  # DuckDB reads all of them itself
+                readable.check(listed, iceberg.file_io())
+            return files
+    except TimeoutError as error:
+        raise limits().too_late() from error

@@ -1,0 +1,162 @@
+"""Snapshots of a dataset: its history as its current metadata tells it, and moments to travel to."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache, partial
+from itertools import islice
+from typing import TypeVar
+
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.query.file_pruning import EPOCH
+from pulse_pipelines.registry import CurrentTable
+from pulse_pipelines.tables.commit import BATCH_PROPERTY
+from pulse_resources import iceberg, readable
+from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
+from pulse_resources.settings import load_settings
+
+SHOWN = 100
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One commit to a dataset's table."""
+
+    snapshot_id: int
+    parent_id: int | None
+    committed_at: datetime
+    operation: str
+    """append, overwrite, replace or delete."""
+    added_rows: int
+    total_rows: int
+    batch_id: str | None
+    """Of the batch that landed it; None: upkeep."""
+    schema_id: int | None
+
+
+def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN) -> list[Snapshot]:
+    """The dataset's snapshots that are kept, newest first.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Terminal: the dataset's table is gone or damaged.
+        Transient: the object store does not answer.
+    """
+
+    def newest(metadata: TableMetadata) -> list[Snapshot]:
+        return [_described(snapshot) for snapshot in islice(history(metadata), limit)]
+
+    return of_current(newest, tenant, slug)
+
+
+def _described(snapshot: IcebergSnapshot) -> Snapshot:
+    summary = snapshot.summary
+    properties = summary.additional_properties if summary else {}
+    return Snapshot(
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        committed_at=EPOCH + timedelta(milliseconds=snapshot.timestamp_ms),
+        operation=summary.operation.value if summary else "",
+        added_rows=int(properties.get("added-records") or 0),
+        total_rows=int(properties.get("total-records") or 0),
+        batch_id=properties.get(BATCH_PROPERTY),
+        schema_id=snapshot.schema_id,
+    )
+
+
+def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str) -> _Made:
+    """What `use` makes of the current metadata of the dataset's table, resolved in the tenant's RLS session.
+
+    Raises:
+        as `snapshots`, and what `use` does.
+    """
+
+    def read(seen: CurrentTable) -> _Made:
+        with store_errors_explained():
+            metadata = _metadata((tenant.namespace, slug), seen.metadata_location)
+        return use(metadata)
+
+    look = partial(registry.current_table, tenant, slug)
+    return readable.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
+
+
+@lru_cache(maxsize=32)
+def _metadata(table: iceberg.TableName, location: str) -> TableMetadata:
+    """A metadata file never changes."""
+    return iceberg.load_table(table, location).metadata
+
+
+@lru_cache(maxsize=32)
+def manifests(manifest_list: str) -> tuple[ManifestFile, ...]:
+    """The manifests of a snapshot, as its list (which never changes either) names them.
+
+    Raises:
+        OSError: the object store failed; FileNotFoundError: the list is gone.
+    """
+    return tuple(read_manifest_list(iceberg.file_io().new_input(manifest_list)))
+
+
+@contextmanager
+def store_errors_explained() -> Iterator[None]:
+    """What reading a table's metadata raises, as errors of Pulse."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Gone(f"a file of the table is gone: {error}") from error
+    except TimeoutError:
+        raise
+    except OSError as error:
+        endpoint = load_settings().object_store.endpoint
+        raise Transient(f"the object store does not answer: {error}", endpoint=endpoint) from error
+    except PulseError:
+        raise
+    except Exception as error:  # of whatever kind: damaged bytes are taken for lengths and types
+        raise Terminal(f"a file of the table is damaged: {error}") from error
+
+
+def history(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
+    """The current snapshot and its ancestors that are kept, newest first; none of an empty table."""
+    kept = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    following = metadata.current_snapshot_id
+    while following is not None and following in kept:
+        yield kept[following]
+        following = kept[following].parent_snapshot_id
+
+
+def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:
+    """A snapshot of the table's history. Raises NotFound, also for one that was rolled back."""
+    for snapshot in history(metadata):
+        if snapshot.snapshot_id == snapshot_id:
+            return snapshot
+    raise NotFound(
+        "the dataset has no such snapshot",
+        fix="See those that it has with `pulse snapshots`, or GET /v1/datasets/<slug>/snapshots",
+        snapshot=snapshot_id,
+    )
+
+
+def as_of(metadata: TableMetadata, moment: datetime) -> IcebergSnapshot | None:
+    """The snapshot that was current at a moment; None: the table was still empty.
+
+    Raises:
+        NotFound: what was current then is not kept any more.
+    """
+    kept = list(history(metadata))
+    for snapshot in kept:
+        if EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) <= moment:
+            return snapshot
+    if kept and kept[-1].parent_snapshot_id is not None:
+        since = EPOCH + timedelta(milliseconds=kept[-1].timestamp_ms)
+        raise NotFound(
+            f"the dataset's history is kept since {since.isoformat()} only",
+            fix="Ask for a later moment",
+            moment=moment.isoformat(),
+        )
+    return None

@@ -1,0 +1,1 @@
+"""What stands under Dagster and Spark in Pulse: processes, storage and defaults."""

@@ -1,0 +1,48 @@
+"""Spark's Python daemon, whose workers begin with everything imported that a batch's tasks need.
+
+Spark forks a Python worker per core from its daemon, and does so anew after a minute without a task. The
+daemon of pyspark has imported nothing but pyspark: each worker then imports for two seconds of its core.
+
+Spark starts a daemon per session and ends none before it ends itself, and one that has imported so much
+weighs 200 MB. So a daemon without workers leaves; Spark starts another when it wants a worker.
+"""
+
+import os
+import signal
+from types import FrameType
+
+from pyspark import daemon
+
+from pulse_pipelines.backfill import rebuild
+from pulse_pipelines.ingest import drain, land
+
+PRELOADED = (drain, land, rebuild)
+LOOK_S = 30.0
+IDLE_LOOKS = 4
+"""Spark must have noticed, too: it forgets idle workers after a minute, and until then asks for them."""
+
+
+class _Idle:
+    """Called now and then: ends the process when there have been no workers for so many looks."""
+
+    looks = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+            self.looks = 0
+        except ChildProcessError:
+            self.looks += 1
+        if self.looks == IDLE_LOOKS:
+            os._exit(0)
+
+
+def main() -> None:
+    """Fork workers until none has been wanted for a while."""
+    signal.signal(signal.SIGALRM, _Idle())
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)  # workers do not inherit it
+    daemon.manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

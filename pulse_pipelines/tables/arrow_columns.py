@@ -1,0 +1,236 @@
+"""Arrow columns: lists of decoded JSON values become Arrow arrays of the table's types.
+
+The fast path hands a whole column to Arrow; a column that Arrow refuses is gone through value by value,
+so that exactly the events at fault become dead letters.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+
+from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
+from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.schema import Column, FieldType, Kind
+from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
+
+# A year 0000 goes the slow way: Arrow knows it, and an offset may push it into year 1.
+_YEAR = r"([1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
+_RFC3339_UTC_OR_OFFSET = rf"^{_YEAR}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{{1,6}})?(Z|[+-]\d\d:\d\d)$"
+_EARLIEST = pa.scalar(EARLIEST, TIMESTAMP)
+_LATEST = pa.scalar(datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), TIMESTAMP)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST = 2**63 - 1
+_ISO_DATE = rf"^{_YEAR}-\d\d-\d\d$"
+
+
+@lru_cache(maxsize=4096)
+def arrow_schema(table_schema: str) -> pa.Schema:
+    """The Arrow schema, with Iceberg field ids, of a table schema kept as JSON."""
+    schema = schema_to_pyarrow(Schema.model_validate_json(table_schema))
+    return pa.schema([_plain(field) for field in schema])
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """pyiceberg maps strings to large_string; files are the same, 32-bit offsets are smaller."""
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain(kind.field(index)) for index in range(kind.num_fields)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    return kind
+
+
+def arrow_type(kind: FieldType) -> pa.DataType:
+    """The Arrow type of a declared field."""
+    if kind.kind is Kind.STRUCT:
+        return pa.struct([(name, arrow_type(member)) for name, member in kind.fields])
+    if kind.kind is Kind.LIST and kind.item is not None:
+        return pa.list_(arrow_type(kind.item))
+    return SCALARS[kind.kind].arrow
+
+
+def json_text(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], pointer: str) -> pa.Array:
+    """The column of one declared field; what its type cannot hold is added to `rejects` by index."""
+    match kind.kind:
+        case Kind.JSON:
+            return pa.array([json_text(value) for value in values], pa.string())
+        case Kind.TIMESTAMP:
+            return timestamps(values, rejects, pointer)
+        case Kind.DATE:
+            return _dates(values, rejects, pointer)
+    wanted = arrow_type(kind)
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array(_one_by_one(values, kind, wanted, rejects, pointer), wanted)
+
+
+def refuse_misfits(
+    values: list[Any], kind: FieldType, chosen: Iterable[int], rejects: dict[int, Rejected], pointer: str
+) -> None:
+    """Add those of the chosen values that the field's column cannot hold to `rejects`, and make them None.
+
+    For values that no validator has seen as the field's: of events that name another schema version, by
+    which the field may be undeclared, or declared otherwise. Arrow would make an integer of a fraction.
+    """
+    for index in chosen:
+        if not _holds(kind, values[index]):
+            detail = f"the column is {kind.kind}, which the event's own schema version does not ask for"
+            rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
+            values[index] = None
+
+
+def _holds(kind: FieldType, value: Any) -> bool:
+    if value is None:
+        return True
+    if kind.kind is Kind.STRUCT:
+        return type(value) is dict and all(_holds(member, value.get(name)) for name, member in kind.fields)
+    if kind.kind is Kind.LIST and kind.item is not None:
+        return type(value) is list and all(_holds(kind.item, item) for item in value)
+    return SCALARS[kind.kind].holds(value)
+
+
+def _one_by_one(
+    values: Sequence[Any],
+    kind: FieldType,
+    wanted: pa.DataType,
+    rejects: dict[int, Rejected],
+    pointer: str,
+) -> list[Any]:
+    kept: list[Any] = []
+    for index, value in enumerate(values):
+        fitting = _fit(value, kind)
+        try:
+            pa.array([fitting], wanted)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, str(error), pointer))
+            fitting = None
+        kept.append(fitting)
+    return kept
+
+
+def _fit(value: Any, kind: FieldType) -> Any:
+    """The value as its column holds it; as it is where it cannot."""
+    if kind.kind is Kind.STRUCT:
+        if type(value) is not dict:
+            return value
+        return {name: _fit(value.get(name), member) for name, member in kind.fields}
+    if kind.kind is Kind.LIST and kind.item is not None:
+        return [_fit(item, kind.item) for item in value] if type(value) is list else value
+    return SCALARS[kind.kind].fit(value)
+
+
+def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) -> pa.Array:
+    """RFC 3339 strings as UTC microseconds, within the range that every engine shares.
+
+    The event's own timestamp has reasons of its own; a declared field cannot be represented.
+    """
+    required = pointer == "/timestamp"
+    try:
+        texts = pa.array(values, pa.string())
+        if pc.all(pc.match_substring_regex(texts, _RFC3339_UTC_OR_OFFSET)).as_py() is not False:
+            parsed = texts.cast(TIMESTAMP)
+            low, high = pc.min_max(parsed).values()
+            if not low.is_valid or (low.value >= _EARLIEST.value and high.value <= _LATEST.value):
+                return parsed
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pass
+    kept: list[datetime | None] = []
+    for index, value in enumerate(values):
+        moment = None if value is None else parse_timestamp(value)
+        if isinstance(moment, Rejected):
+            reason = moment.reason if required else Reason.UNREPRESENTABLE
+            rejects.setdefault(index, Rejected(reason, moment.detail, pointer))
+            moment = None
+        kept.append(moment)
+    filler = EARLIEST if required else None  # a required column takes no null
+    return pa.array([filler if k is None else k for k in kept], TIMESTAMP)
+
+
+def refuse_untimely(
+    moments: pa.Array, received_ms: pa.Array, limits: EventLimits, rejects: dict[int, Rejected]
+) -> None:
+    """Add the events whose timestamp is outside the accepted range to `rejects`, by index.
+
+    Args:
+        moments: the events' timestamps, none of them null; what is among the rejects stays what it is.
+        received_ms: when each event was received, in milliseconds since the epoch.
+    """
+    micros = moments.cast(pa.int64())
+    earliest, ahead = (limits.earliest - _EPOCH) // MICROSECOND, limits.ahead // MICROSECOND
+    low, high = (bound.as_py() for bound in pc.min_max(micros).values())
+    if low is None or (low >= earliest and high <= pc.min(received_ms).as_py() * 1000 + ahead):
+        return
+    since_received = pc.subtract(micros, pc.multiply(received_ms, 1000))
+    untimely = pc.or_(pc.less(micros, earliest), pc.greater(since_received, min(ahead, _MOST)))
+    for index in pc.indices_nonzero(untimely).to_pylist():
+        received = _EPOCH + received_ms[index].as_py() * timedelta(milliseconds=1)
+        if (rejected := limits.untimely(moments[index].as_py(), received)) is not None:
+            rejects.setdefault(index, rejected)
+
+
+def _dates(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) -> pa.Array:
+    try:
+        texts = pa.array(values, pa.string())
+        if pc.all(pc.match_substring_regex(texts, _ISO_DATE)).as_py() is not False:
+            return texts.cast(pa.date32())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pass
+    kept: list[date | None] = []
+    for index, value in enumerate(values):
+        try:
+            kept.append(None if value is None else parse_date(value))
+        except ValueError as error:
+            kept.append(None)
+            detail = f"not a date: {error}"
+            rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
+    return pa.array(kept, pa.date32())
+
+
+def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Array:
+    """What the schema does not declare, as JSON text: nothing that was accepted is lost."""
+    names = {column.field for column in declared}
+    nested = [c for c in declared if c.type.kind in (Kind.STRUCT, Kind.LIST)]
+    texts: list[str | None] = []
+    for data in datas:
+        if not nested and data.keys() <= names:
+            texts.append(None)
+            continue
+        rest = {key: value for key, value in data.items() if key not in names}
+        for column in nested:
+            if left := _undeclared(data.get(column.field), column.type):
+                rest[column.field] = left
+        texts.append(json_text(rest) if rest else None)
+    return pa.array(texts, pa.string())
+
+
+def _undeclared(value: Any, kind: FieldType) -> Any:
+    """The parts of a nested value that its typed column drops; lists keep their positions."""
+    if kind.kind is Kind.STRUCT and type(value) is dict:
+        known = dict(kind.fields)
+        rest = {key: item for key, item in value.items() if key not in known}
+        for key, member in kind.fields:
+            if left := _undeclared(value.get(key), member):
+                rest[key] = left
+        return rest
+    if kind.kind is Kind.LIST and type(value) is list and kind.item is not None:
+        lefts = [_undeclared(item, kind.item) for item in value]
+        return lefts if any(lefts) else None
+    return None

@@ -1,0 +1,185 @@
+"""The files of a task: candidate data files and raw-zone objects, encoded and uploaded side by side.
+
+Rows wait in a buffer until the task ends or the buffer is full, so that a (dataset, day) gets few,
+large files. Encoding uses the core; uploads overlap it in threads.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.parquet_files import encode, positions
+from pulse_pipelines.tables.written_files import CandidateFile, RawObject
+from pulse_resources.object_store import put
+
+COPY = "_copy"
+"""Column that marks a copy of an earlier row while the files are written."""
+
+UPLOADS = 8
+
+
+class BatchFiles:
+    """Collects one tenant's rows and writes them as files; a context manager that waits for uploads.
+
+    Args:
+        tenant: whose prefix everything goes under.
+        bucket: of the object store.
+        stem: begins every file name; unique to the task attempt.
+        drop_copies: leave rows out whose id an earlier row of the same buffer has.
+        pause: called before each upload.
+    """
+
+    def __init__(
+        self, tenant: Tenant, bucket: str, stem: str, *, drop_copies: bool, pause: Callable[[], None]
+    ) -> None:
+        self._tenant = tenant
+        self._bucket = bucket
+        self._stem = stem
+        self._drop_copies = drop_copies
+        self._pause = pause
+        self._number = 0
+        self._rows: dict[str, tuple[Dataset, list[pa.Table]]] = {}
+        self._raw: dict[tuple[str, date], list[bytes]] = {}
+        self._uploads = ThreadPoolExecutor(UPLOADS, thread_name_prefix="upload")
+        self._pending: list[Future[None]] = []
+        self.buffered_bytes = 0
+        self.candidates: list[CandidateFile] = []
+        self.copies: dict[UUID, list[int]] = {}
+        """By dataset: positions of rows whose id an earlier row of the same buffer has. They are in no
+        file; the gate finds them again and counts them."""
+        self.raw_objects: list[RawObject] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._uploads.shutdown(wait=True, cancel_futures=kind is not None)
+
+    def add(self, dataset: Dataset, table: pa.Table) -> None:
+        """Buffer conformed rows. Those that carry their raw line go to the raw zone, too."""
+        self._rows.setdefault(dataset.slug, (dataset, []))[1].append(table)
+        self.buffered_bytes += table.nbytes
+
+    def add_raw(self, slug: str, received_ms: int, line: bytes) -> None:
+        """Buffer the raw line of an event that is no row: its day is the day it was received."""
+        day = datetime.fromtimestamp(received_ms / 1000, UTC).date()
+        self._raw.setdefault((slug, day), []).append(line)
+        self.buffered_bytes += len(line)
+
+    def flush(self) -> None:
+        """Write everything buffered and wait until the object store has it."""
+        for dataset, tables in self._rows.values():
+            self._write_rows(dataset, pa.concat_tables(tables))
+        for (slug, day), lines in self._raw.items():
+            self._put_raw(slug, day, len(lines), lines)
+        self._rows.clear()
+        self._raw.clear()
+        self.buffered_bytes = 0
+        for upload in self._pending:
+            upload.result()
+        self._pending.clear()
+
+    def _write_rows(self, dataset: Dataset, rows: pa.Table) -> None:
+        copies = _copies(rows) if self._drop_copies else None
+        if copies is not None:
+            rows = rows.append_column(COPY, copies)
+            found = self.copies.setdefault(dataset.dataset_id, [])
+            found.extend(positions(rows.filter(copies)).to_pylist())
+        for day, part in _by_day(rows):
+            fresh = part
+            if raw_zone.LINE in part.column_names:
+                lines = (_joined(chunk) for chunk in part.column(raw_zone.LINE).chunks)
+                self._put_raw(dataset.slug, day, len(part), lines)
+                fresh = part.drop_columns([raw_zone.LINE])
+            if copies is not None:
+                fresh = fresh.filter(pc.invert(part.column(COPY))).drop_columns([COPY])
+            if len(fresh):
+                self._put_candidate(dataset, day, fresh, len(part) - len(fresh))
+
+    def _put_candidate(self, dataset: Dataset, day: date, rows: pa.Table, copies: int) -> None:
+        location = self._tenant.table_location(self._bucket, dataset.slug, dataset.dataset_id)
+        path = f"{location}/data/timestamp_day={day}/{self._name()}.parquet"
+        candidate, content = encode(dataset, day, path, rows)
+        self.candidates.append(replace(candidate, copies=copies))
+        self._put(path, content)
+
+    def _put_raw(self, slug: str, day: date, events: int, lines: "Iterable[bytes | pa.Buffer]") -> None:
+        prefix = self._tenant.raw_prefix(self._bucket, slug)
+        path = f"{prefix}/dt={day}/{self._name()}{raw_zone.SUFFIX}"
+        content = raw_zone.pack(lines)
+        self.raw_objects.append(RawObject(self._tenant.tenant_id, path, slug, day, events, len(content)))
+        self._put(path, content)
+
+    def _put(self, path: str, content: "bytes | pa.Buffer") -> None:
+        self._pause()
+        if len(self._pending) >= 4 * UPLOADS:  # bounds what waits in memory
+            self._pending.pop(0).result()
+        self._pending.append(self._uploads.submit(put, path, content))
+
+    def _name(self) -> str:
+        self._number += 1
+        return f"{self._stem}-{self._number}"
+
+
+def _copies(rows: pa.Table) -> pa.ChunkedArray | None:
+    """Marks every row whose id a row at an earlier position has, or None where there is none.
+
+    Such a row cannot land, whatever the gate says of the first one: leaving it out here saves writing the
+    file twice when events are re-delivered close together.
+    """
+    ids = rows.column("id")
+    if pc.count_distinct(ids).as_py() == len(rows):
+        return None
+    at = positions(rows)
+    first = pa.table({"id": ids, "at": at}).group_by("id").aggregate([("at", "min")])
+    return pc.invert(pc.is_in(at, first.column("at_min").combine_chunks()))
+
+
+def _by_day(rows: pa.Table) -> Iterator[tuple[date, pa.Table]]:
+    """Rows of each day, in received order within it."""
+    of_row = days(rows)
+    if pc.min(of_row) == pc.max(of_row):
+        yield of_row[0].as_py(), rows
+        return
+    order = pc.sort_indices(of_row)  # stable
+    rows = rows.take(order)
+    runs = pc.run_end_encode(of_row.take(order).combine_chunks())
+    start = 0
+    for day, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield day, rows.slice(start, end - start)
+        start = end
+
+
+def _joined(lines: pa.LargeBinaryArray) -> pa.Buffer:
+    """The concatenation of a slice of a binary array, without a copy."""
+    if not len(lines):
+        return pa.py_buffer(b"")
+    offsets = pa.Array.from_buffers(
+        pa.int64(), len(lines) + 1, [None, lines.buffers()[1]], offset=lines.offset
+    )
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return lines.buffers()[2].slice(first, last - first)
+
+
+def days(table: pa.Table) -> pa.Array:
+    """The UTC day of each row, by its event timestamp."""
+    return pc.cast(pc.floor_temporal(table.column("timestamp"), unit="day"), pa.date32())

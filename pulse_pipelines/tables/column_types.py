@@ -1,0 +1,79 @@
+"""Column types: one entry for each kind of a declared field that has no parts, for all who need to know.
+
+A new kind is an entry here, a row in docs/column-types.md, which a test compares, and a case in
+`domain.schema`, which finds it in a JSON Schema; one that is sent as text has a parser in `arrow_columns`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    StringType,
+    TimestamptzType,
+)
+
+from pulse_pipelines.domain.event import INT64
+from pulse_pipelines.domain.schema import Kind
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if type(value) is float and _is_whole(value) and int(value) in INT64 else value
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    declared_by: str
+    """What in a JSON Schema makes a column of this type."""
+    arrow: pa.DataType
+    iceberg: IcebergType
+    holds: Callable[[Any], bool]
+    """Whether it can hold a decoded JSON value, other than null, that no validator has seen."""
+    fit: Callable[[Any], Any] = lambda value: value
+    """A value as Arrow takes it: JSON has one type of numbers, Arrow has two."""
+
+
+SCALARS: dict[Kind, ColumnType] = {
+    Kind.STRING: ColumnType('`"type": "string"`', pa.string(), StringType(), _is_text),
+    Kind.LONG: ColumnType('`"type": "integer"`', pa.int64(), LongType(), _is_whole, _whole),
+    Kind.DOUBLE: ColumnType(
+        '`"type": "number"`',
+        pa.float64(),
+        DoubleType(),
+        lambda value: type(value) in (int, float),
+        lambda value: float(value) if type(value) is int else value,
+    ),
+    Kind.BOOLEAN: ColumnType(
+        '`"type": "boolean"`', pa.bool_(), BooleanType(), lambda value: type(value) is bool
+    ),
+    Kind.TIMESTAMP: ColumnType(
+        '`"type": "string", "format": "date-time"`, not within another field',
+        TIMESTAMP,
+        TimestamptzType(),
+        _is_text,
+    ),
+    Kind.DATE: ColumnType(
+        '`"type": "string", "format": "date"`, not within another field', pa.date32(), DateType(), _is_text
+    ),
+    Kind.JSON: ColumnType(
+        "anything else: several types, none, or a `oneOf`", pa.string(), StringType(), lambda value: True
+    ),
+}
+ICEBERG = {each.arrow: each.iceberg for kind, each in SCALARS.items() if kind is not Kind.JSON}
+"""By Arrow's type."""

@@ -1,0 +1,30 @@
+"""Datasets as rows: as Postgres has them, with every schema version that they follow or followed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_resources import postgres
+
+SELECT = """
+SELECT d.dataset_id, d.tenant_id, d.slug, d.name, d.schema_uri, s.document, d.table_schema,
+    d.on_invalid, d.created_at,
+    (SELECT json_agg(json_build_array(v.version, o.document) ORDER BY v.version)
+        FROM dataset_versions v JOIN pdm_schemas o USING (schema_uri)
+        WHERE v.dataset_id = d.dataset_id AND v.schema_uri <> d.schema_uri)
+FROM pdm_datasets d JOIN pdm_schemas s USING (schema_uri)
+"""
+ORDER = " ORDER BY d.tenant_id, d.slug"
+
+
+def read(
+    connection: postgres.Connection, where: str = "true", values: Sequence[object] = ()
+) -> Iterator[Dataset]:
+    """Datasets that this session sees, by tenant and slug.
+
+    Args:
+        where: a condition of Pulse's own on `d`, with a %s for each of `values`.
+    """
+    for *row, earlier in connection.execute(f"{SELECT} WHERE {where}{ORDER}", values):
+        versions = tuple((version, document) for version, document in earlier or ())
+        yield replace(Dataset(*row), earlier=versions)

@@ -1,0 +1,136 @@
+"""The Iceberg table of a dataset: physical columns, typed declared fields, and its partitioning."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import (
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from pulse_pipelines.domain.schema import Column, FieldType, Kind
+from pulse_pipelines.tables.column_types import SCALARS
+
+_PHYSICAL: tuple[tuple[str, IcebergType, bool, str], ...] = (
+    ("id", StringType(), True, "event_id: unique in this dataset"),
+    ("tenant_id", StringType(), True, "owner of the row"),
+    ("dataset_id", StringType(), True, "dataset of the row"),
+    ("timestamp", TimestamptzType(), True, "when the event happened, by its sender"),
+    ("ingested_at", TimestamptzType(), True, "when the broker accepted the event"),
+    ("context", StringType(), False, "context of the event, JSON text"),
+    ("trace_id", StringType(), False, "trace that the event belongs to"),
+    ("schema_version", IntegerType(), True, "version of the schema that it was validated by"),
+    ("_batch", StringType(), True, "batch that landed the row"),
+    ("_kafka_partition", IntegerType(), True, "Kafka partition of the event"),
+    ("_offset", LongType(), True, "Kafka offset of the event"),
+)
+_EXTRA = ("_extra", StringType(), False, "properties that the schema does not declare, JSON text")
+_TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "timestamp")
+
+PARTITIONED_BY_DAY = PartitionSpec(
+    PartitionField(source_id=_TIMESTAMP_ID, field_id=1000, transform=DayTransform(), name="timestamp_day")
+)
+PROPERTIES = {
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.previous-versions-max": "20",
+    "write.metadata.delete-after-commit.enabled": "false",
+    # For files that Spark writes, in compactions: about as many rows in a row group as in our own files.
+    "write.parquet.row-group-size-bytes": str(16 * 1024 * 1024),
+    # A compaction's commit merges the manifests of the appends before it, which saves rewriting them apart.
+    "commit.manifest.min-count-to-merge": "4",
+}
+
+
+def table_schema(columns: Iterable[Column]) -> Schema:
+    """The schema of a new table: physical columns, then the declared ones, then `_extra`."""
+    ids = count(len(_PHYSICAL) + 1)
+    fields = [
+        NestedField(field_id, name, kind, required=required, doc=doc)
+        for field_id, (name, kind, required, doc) in enumerate(_PHYSICAL, 1)
+    ]
+    name, kind, required, doc = _EXTRA
+    extra = NestedField(next(ids), name, kind, required=required, doc=doc)
+    for column in columns:
+        field_id = next(ids)
+        fields.append(NestedField(field_id, column.name, _iceberg_type(column.type, ids)))
+    return Schema(*fields, extra)
+
+
+@dataclass(frozen=True)
+class Evolved:
+    schema: Schema
+    replaced: frozenset[str]
+    """Columns whose values have another type now. They have new field ids: Iceberg (v2) knows no promotion
+    of long to double, and no engine may read an old file's longs as the new column."""
+
+
+def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
+    """The table's schema once it follows a newer, compatible version of the dataset's schema.
+
+    Args:
+        schema: of the table as it is.
+        columns: all that the newer version declares (see `domain.compatibility`).
+        last_id: the highest field id that the table ever gave away.
+    """
+    ids = count(last_id + 1)
+    declared = {column.name: column.type for column in columns}
+    fields: list[NestedField] = []
+    replaced = set()
+    for field in schema.fields:
+        kind = declared.pop(field.name, None)
+        if kind is None:  # a physical column
+            fields.append(field)
+        elif _retyped(field.field_type, kind):
+            replaced.add(field.name)
+            fields.append(NestedField(next(ids), field.name, _iceberg_type(kind, ids)))
+        else:
+            grown = _grown(field.field_type, kind, ids)
+            fields.append(NestedField(field.field_id, field.name, grown, doc=field.doc))
+    added = [NestedField(next(ids), name, _iceberg_type(kind, ids)) for name, kind in declared.items()]
+    extra = fields.pop()  # it stays the last
+    return Evolved(Schema(*fields, *added, extra), frozenset(replaced))
+
+
+def _retyped(before: IcebergType, kind: FieldType) -> bool:
+    if isinstance(before, StructType):
+        members = dict(kind.fields)
+        return any(_retyped(field.field_type, members[field.name]) for field in before.fields)
+    if isinstance(before, ListType) and kind.item is not None:
+        return _retyped(before.element_type, kind.item)
+    return before != SCALARS[kind.kind].iceberg
+
+
+def _grown(before: IcebergType, kind: FieldType, ids: "count[int]") -> IcebergType:
+    """The same type with the members that were added, which get the next ids."""
+    if isinstance(before, StructType):
+        members = dict(kind.fields)
+        kept = [
+            NestedField(field.field_id, field.name, _grown(field.field_type, members.pop(field.name), ids))
+            for field in before.fields
+        ]
+        added = (NestedField(next(ids), name, _iceberg_type(member, ids)) for name, member in members.items())
+        return StructType(*kept, *added)
+    if isinstance(before, ListType) and kind.item is not None:
+        element = _grown(before.element_type, kind.item, ids)
+        return ListType(before.element_id, element, element_required=False)
+    return before
+
+
+def _iceberg_type(kind: FieldType, ids: "count[int]") -> IcebergType:
+    if kind.kind is Kind.STRUCT:
+        return StructType(
+            *(NestedField(next(ids), name, _iceberg_type(member, ids)) for name, member in kind.fields)
+        )
+    if kind.kind is Kind.LIST and kind.item is not None:
+        return ListType(next(ids), _iceberg_type(kind.item, ids), element_required=False)
+    return SCALARS[kind.kind].iceberg

@@ -1,0 +1,60 @@
+"""The live table: a dataset's table, its location and its data files as they are now."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import iceberg, postgres, readable
+from pulse_resources.errors import Terminal
+
+_Made = TypeVar("_Made")
+
+
+def current(tenant: Tenant, dataset: Dataset) -> Table:
+    """The dataset's table as it is now.
+
+    Raises:
+        Terminal: it is gone, or another dataset's of the same slug.
+    """
+    return of_current(lambda table: table, tenant, dataset)
+
+
+def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) -> _Made:
+    """What `use` makes of the dataset's table as it is now; for who reads without its lease.
+
+    Raises:
+        Terminal: the table is gone, or another dataset's of the same slug.
+    """
+    name = (tenant.namespace, dataset.slug)
+    look = partial(current_location, tenant.tenant_id, name)
+
+    def read(location: str) -> _Made:
+        with readable.damage_explained(location):
+            table = iceberg.load_table(name, location)
+        if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
+            raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
+        return use(table)
+
+    return readable.as_it_is(read, look(), look, str)
+
+
+def live_files(table: Table) -> dict[str, DataFile]:
+    """The data files of the current snapshot, by path."""
+    snapshot = table.current_snapshot()
+    return {
+        entry.data_file.file_path: entry.data_file
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:
+    """Where the table's metadata is now. Raises Terminal: the tenant has no such table."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+        return iceberg.current_location(connection, table)

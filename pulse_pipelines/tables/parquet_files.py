@@ -1,0 +1,98 @@
+"""Data files: Parquet of the rows of one day, with what a manifest says of it."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.tables import file_metrics
+from pulse_pipelines.tables.written_files import CandidateFile
+
+_PARTITION_SHIFT = 48  # offsets stay far below 2^48, partitions below 2^15
+_DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingested_at"})
+KNOWN_ROWS = 200
+"""Rows up to which a candidate's handle names every position."""
+ROW_GROUP = 122_880
+"""Rows per row group: what DuckDB reads at a time, so a preview of a large file need not read it all."""
+SMALL_FILE_ROWS = 10_000
+"""Below this, setting zstd up for every column costs more than all the rest of writing the file."""
+
+
+def token() -> str:
+    """A short random name part: two attempts never write the same object."""
+    return uuid.uuid4().hex[:12]
+
+
+def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[CandidateFile, pa.Buffer]:
+    """Parquet bytes of rows of one day, and the candidate that describes them."""
+    collected: list[pq.FileMetaData] = []
+    sink = pa.BufferOutputStream()
+    with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
+        writer.write_table(rows, row_group_size=ROW_GROUP)
+    content = sink.getvalue()
+    return (
+        CandidateFile(
+            tenant_id=dataset.tenant_id,
+            dataset_id=dataset.dataset_id,
+            day=day,
+            path=path,
+            rows=rows.num_rows,
+            bytes=content.size,
+            metrics=file_metrics.of_footer(dataset.table_schema, collected[0]),
+            offsets=_offset_bounds(rows),
+            positions=frozenset(positions(rows).to_pylist()) if rows.num_rows <= KNOWN_ROWS else None,
+        ),
+        content,
+    )
+
+
+def parquet_writer(
+    sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData]
+) -> pq.ParquetWriter:
+    """A writer of a data file of about this many rows; `collected` gets its footer."""
+    dictionary = [
+        field.name
+        for field in schema
+        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT
+    ]
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="snappy" if rows < SMALL_FILE_ROWS else "zstd",
+        use_dictionary=dictionary,
+        metadata_collector=collected,
+        store_schema=False,
+    )
+
+
+def position(partition: int, offset: int) -> int:
+    """A topic position as one number, in the order of (partition, offset)."""
+    return (partition << _PARTITION_SHIFT) + offset
+
+
+def positions(rows: pa.Table) -> pa.ChunkedArray:
+    """The topic position of each row."""
+    partition = pc.shift_left(rows.column("_kafka_partition").cast(pa.int64()), _PARTITION_SHIFT)
+    return pc.add(partition, rows.column("_offset"))
+
+
+def _offset_bounds(rows: pa.Table) -> dict[int, tuple[int, int]]:
+    partitions = rows.column("_kafka_partition").to_numpy()
+    offsets = rows.column("_offset").to_numpy()
+    bounds = {}
+    for partition in np.unique(partitions):
+        own = offsets[partitions == partition]
+        bounds[int(partition)] = (int(own.min()), int(own.max()))
+    return bounds
+
+
+def data_files(candidates: Sequence[CandidateFile]) -> list[DataFile]:
+    """The manifest entries of candidates."""
+    return [file_metrics.data_file(c.path, c.day, c.rows, c.bytes, c.metrics) for c in candidates]

@@ -1,0 +1,112 @@
+"""The raw zone: events as they were received, a JSON document a line, in gzipped objects by dataset and day.
+
+A line is the event's origin (partition, offset, append time) and its payload: unchanged as `event` where it
+is JSON, base64 as `bytes` where it is not. Backfills, erasures and reconciliation read the same lines again.
+"""
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal import igzip, isal_zlib
+
+from pulse_resources import object_store
+
+SUFFIX = ".jsonl.gz"
+LINE = "_raw"
+"""Column that carries the line of a row until the files are written."""
+UNRESOLVED = "_unresolved"
+"""Stands in paths for the dataset of an event that names none which exists."""
+_GZIP_LEVEL = 1
+_EVENT = b',"event":'
+
+
+class Message(NamedTuple):
+    """One Kafka message: `received_ms` is the broker's append time."""
+
+    partition: int
+    offset: int
+    received_ms: int
+    payload: bytes
+
+
+def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:
+    """The lines of messages whose payloads are JSON."""
+    parts = (
+        b'{"partition":',
+        pa.array([m.partition for m in messages], pa.int32()).cast(pa.string()),
+        b',"offset":',
+        pa.array([m.offset for m in messages], pa.int64()).cast(pa.string()),
+        b',"received_ms":',
+        pa.array([m.received_ms for m in messages], pa.int64()).cast(pa.string()),
+        _EVENT,
+        pa.array(_one_line_each(messages), pa.large_binary()),
+        b"}\n",
+    )
+    columns = (pa.scalar(p, pa.large_binary()) if isinstance(p, bytes) else p for p in parts)
+    binary = (c.cast(pa.large_binary()) for c in columns)
+    return pc.binary_join_element_wise(*binary, pa.scalar(b"", pa.large_binary()))
+
+
+def _one_line_each(messages: Sequence[Message]) -> list[bytes]:
+    """Line breaks can stand only between JSON tokens, so a space in their place is the same event."""
+    payloads = [message.payload for message in messages]
+    joined = b"".join(payloads)
+    if b"\n" in joined or b"\r" in joined:
+        return [payload.replace(b"\n", b" ").replace(b"\r", b" ") for payload in payloads]
+    return payloads
+
+
+def line_of_bytes(message: Message) -> bytes:
+    """The line of a message whose payload is no JSON."""
+    origin = {"partition": message.partition, "offset": message.offset, "received_ms": message.received_ms}
+    return orjson.dumps({**origin, "bytes": base64.b64encode(message.payload).decode()}) + b"\n"
+
+
+def pack(lines: "Iterable[bytes | pa.Buffer]") -> bytes:
+    """The content of an object with these lines."""
+    packer = isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+    return b"".join([*map(packer.compress, lines), packer.flush()])
+
+
+def content(path: str) -> bytes:
+    """An object as it is stored.
+
+    Raises:
+        OSError: the object store failed; FileNotFoundError: the object is gone.
+    """
+    with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
+        found: bytes = source.read()
+    return found
+
+
+def unpack(packed: bytes) -> Iterator[bytes]:
+    """The lines of an object. Raises OSError: it is damaged."""
+    with igzip.open(io.BytesIO(packed)) as found:  # type: ignore[no-untyped-call]
+        yield from found
+
+
+def messages(packed: bytes) -> Iterator[Message]:
+    """The messages of an object whose payloads are JSON. Raises OSError: it is damaged."""
+    for line in unpack(packed):
+        head, event, rest = line.partition(_EVENT)
+        if event:
+            yield _message(orjson.loads(head + b"}"), rest[:-2])
+
+
+def message(line: bytes, wanted: Callable[[bytes], bool]) -> Message | None:
+    """The message of a line; None where its payload is JSON and not wanted: that is asked first, as the
+    cheaper, of the payload and what ends the line."""
+    head, event, rest = line.partition(_EVENT)
+    if not event:
+        origin = orjson.loads(line)
+        return _message(origin, base64.b64decode(origin["bytes"]))
+    return _message(orjson.loads(head + b"}"), rest[:-2]) if wanted(rest) else None
+
+
+def _message(origin: dict[str, int], payload: bytes) -> Message:
+    return Message(origin["partition"], origin["offset"], origin["received_ms"], payload)

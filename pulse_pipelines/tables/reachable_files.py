@@ -1,0 +1,109 @@
+"""Reachable files: every file that some metadata of a table leads to.
+
+Of all snapshots in the current metadata and in the earlier metadata files that its log names. The manifest
+list of an append has all that its parent's had, so of a run of appends only the last list is read; every
+manifest is read once, however many snapshots share it.
+"""
+
+from collections.abc import Iterable
+
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.table import Table
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from pulse_pipelines.tables.commit import BATCH_PROPERTY
+from pulse_resources import iceberg, table_metadata
+from pulse_resources.errors import Terminal
+from pulse_resources.table_metadata import Document
+
+
+class ReachableFiles:
+    """What tables reach; remembers the files that it read, none of which ever changes."""
+
+    def __init__(self) -> None:
+        self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
+        self._data: dict[str, frozenset[str]] = {}
+        self._documents: dict[str, Document | None] = {}
+
+    def of(self, table: Table, *, by_log: bool = True) -> frozenset[str]:
+        """Paths that the table's current metadata and those in its log reach, they themselves included.
+
+        Args:
+            by_log: without it, of those in the log only they themselves.
+
+        Raises:
+            FileNotFoundError: a file that the current metadata reaches is gone.
+        """
+        current = self._document(table.metadata_location)
+        if current is None:
+            raise FileNotFoundError(table.metadata_location)
+        earlier = table_metadata.log(current)
+        reached = {table.metadata_location, *earlier} | self._of_document(current)
+        known = {snapshot["snapshot-id"] for snapshot in current.get("snapshots", ())}
+        for location in earlier if by_log else ():
+            if (document := self._document(location)) is not None:
+                reached |= self._of_document(document, known)
+        return frozenset(reached)
+
+    def _document(self, location: str) -> Document | None:
+        if location not in self._documents:
+            try:
+                self._documents[location] = table_metadata.read(location)
+            except Terminal:
+                self._documents[location] = None
+        return self._documents[location]
+
+    def _of_document(self, document: Document, known: Iterable[int] = ()) -> set[str]:
+        """What a metadata file reaches; of snapshots that are `known` already nothing.
+
+        An expired snapshot's files may be gone: with `known`, what is not there reaches nothing.
+        """
+        known = set(known)
+        snapshots = [s for s in document.get("snapshots", ()) if s["snapshot-id"] not in known]
+        reached = {snapshot["manifest-list"] for snapshot in snapshots}
+        for part in ("statistics", "partition-statistics"):
+            reached |= {each["statistics-path"] for each in document.get(part, ())}
+        found: dict[str, ManifestFile] = {}
+        for snapshot in _telling(snapshots):
+            for manifest in self._list(snapshot["manifest-list"], bool(known)):
+                found[manifest.manifest_path] = manifest
+        fresh = [manifest for path, manifest in found.items() if path not in self._data]
+        for path, files in ExecutorFactory.get_or_create().map(lambda m: _data_files(m, bool(known)), fresh):
+            self._data[path] = files
+        return reached.union(found, *(self._data[path] for path in found))
+
+    def _list(self, path: str, may_be_gone: bool) -> tuple[ManifestFile, ...]:
+        if path not in self._manifests:
+            try:
+                self._manifests[path] = tuple(read_manifest_list(iceberg.file_io().new_input(path)))
+            except FileNotFoundError:
+                if not may_be_gone:
+                    raise
+                return ()
+        return self._manifests[path]
+
+
+def _telling(snapshots: list[Document]) -> list[Document]:
+    """Snapshots whose lists name all manifests of all of them: without appends that another one follows."""
+    covered = {
+        snapshot["parent-snapshot-id"]
+        for snapshot in snapshots
+        if _is_append(snapshot) and "parent-snapshot-id" in snapshot
+    }
+    return [s for s in snapshots if not (_is_append(s) and s["snapshot-id"] in covered)]
+
+
+def _is_append(snapshot: Document) -> bool:
+    """Whether Pulse appended it: such a commit takes over every manifest with files of its parent."""
+    summary = snapshot.get("summary", {})
+    return summary.get("operation") == "append" and BATCH_PROPERTY in summary
+
+
+def _data_files(manifest: ManifestFile, may_be_gone: bool) -> tuple[str, frozenset[str]]:
+    try:
+        entries = manifest.fetch_manifest_entry(iceberg.file_io(), discard_deleted=True)
+    except FileNotFoundError:
+        if not may_be_gone:
+            raise
+        entries = []
+    return manifest.manifest_path, frozenset(entry.data_file.file_path for entry in entries)

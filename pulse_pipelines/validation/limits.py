@@ -1,0 +1,20 @@
+"""Event limits: what every event must keep to, whatever the schema of its dataset says."""
+
+from datetime import timedelta
+
+from pulse_pipelines.domain.limits import EventLimits
+from pulse_resources.settings import load_settings
+
+
+def event_limits() -> EventLimits:
+    """The limits by the settings of this process."""
+    settings = load_settings().ingest
+    return EventLimits(
+        settings.max_event_bytes,
+        settings.max_event_depth,
+        settings.earliest_timestamp,
+        timedelta(seconds=settings.timestamp_ahead_seconds),
+        settings.judge_seconds,
+        settings.judge_memory_bytes,
+        settings.judge_batch_seconds,
+    )

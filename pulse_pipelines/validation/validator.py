@@ -1,0 +1,228 @@
+"""The validator: whether one received event can land, by its envelope and by its schema. No I/O.
+
+The front door, the drain and the replay of dead letters all ask the same judge.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from pulse_pipelines.domain.cost import cost_of
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, nesting, suspicious, unstorable
+from pulse_pipelines.domain.limits import Budget, EventLimits
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.schema import Column, compiled, violation
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.validation.worker_pool import validator_pool
+
+QUICK_SECONDS = 0.001
+"""What judging an event takes at most, by the model of its schema's cost, where nobody measures it ..."""
+INLINE_SECONDS = 0.04
+"""... and where it is judged at once."""
+
+Event = dict[str, Any]
+"""A decoded event with a valid envelope."""
+
+
+class Refusal(NamedTuple):
+    """Why an event cannot land, with as much of its identity as could be read and stored."""
+
+    rejected: Rejected
+    dataset: str | None = None
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A schema version made ready."""
+
+    is_valid: Callable[[Any], bool]
+    document: str
+    quick: int
+    """Bytes of the largest event that cannot take long: what a larger one takes is measured."""
+    largest: int
+    """Bytes of the largest event that is judged in this process: a larger one might hold it up."""
+
+
+class Target:
+    """A dataset made ready: a check per schema version, and the types of its columns."""
+
+    def __init__(self, dataset: Dataset, limits: EventLimits) -> None:
+        self.dataset = dataset
+        self.version = dataset.schema_version
+        self.checks: dict[int | None, Check] = {
+            version: _check(document, limits) for version, document in dataset.documents.items()
+        }
+        self.checks[None] = self.checks[self.version]  # of events that name none
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.dataset.columns
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return arrow_columns.arrow_schema(self.dataset.table_schema)
+
+
+def _check(document: str, limits: EventLimits) -> Check:
+    is_valid = compiled(document).is_valid
+    if math.isinf(limits.judge_seconds):
+        return Check(is_valid, document, sys.maxsize, sys.maxsize)
+    cost = cost_of(document)
+    return Check(is_valid, document, cost.largest(QUICK_SECONDS), cost.largest(INLINE_SECONDS))
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Judges the events of one tenant; a timestamp where it is parsed, in `arrow_columns` or at the door."""
+
+    scope: Scope
+    limits: EventLimits
+    budget: Budget = field(default_factory=Budget)
+    """For all events that it judges."""
+
+    @cached_property
+    def targets(self) -> dict[str, Target]:
+        """By dataset slug."""
+        return {dataset.slug: Target(dataset, self.limits) for dataset in self.scope.datasets}
+
+    @cached_property
+    def pace(self) -> tuple[float, float]:
+        """Of what is judged inline: the share that an event may take, and the share of each of its bytes.
+
+        By whichever schema; an event whose share is no more than 1 is judged in this process.
+        """
+        documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
+        costs = [cost_of(document) for document in documents]
+        nanoseconds = INLINE_SECONDS * 1e9
+        bytes_ = (cost.byte + cost.pair * cost.largest(INLINE_SECONDS) for cost in costs)
+        return max((cost.event for cost in costs), default=0) / nanoseconds, max(
+            bytes_, default=0
+        ) / nanoseconds
+
+    @cached_property
+    def _own_names(self) -> tuple[str | None, ...]:
+        return (None, self.scope.tenant.slug, str(self.scope.tenant.tenant_id))
+
+    def payload(self, payload: bytes) -> Event | Refusal:
+        """Validate an event as it was received."""
+        if (rejected := self.undecodable(payload)) is not None:
+            return Refusal(rejected)
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError as error:
+            return Refusal(Rejected(Reason.UNDECODABLE, f"not JSON: {error}"))
+        return self.event(event, payload)
+
+    def undecodable(self, payload: bytes) -> Rejected | None:
+        """Why a payload must not even be decoded, if so."""
+        limits = self.limits
+        if len(payload) > limits.max_bytes:
+            detail = f"{len(payload):,} bytes, the limit is {limits.max_bytes:,}"
+            return Rejected(Reason.OVERSIZE, detail)
+        # Decoders recurse, so depth is counted first; few brackets need no look.
+        depth = limits.max_depth
+        if payload.count(b"{") + payload.count(b"[") > depth and nesting(payload) > depth:
+            return Rejected(Reason.TOO_DEEP, f"nested deeper than {depth} levels")
+        return None
+
+    def event(self, event: Any, payload: bytes, *, plain: bool = False) -> Event | Refusal:
+        """Validate a decoded event.
+
+        Args:
+            payload: what it was decoded from.
+            plain: whether it is known that nothing in the payload is suspicious.
+        """
+        rejected = self._envelope(event)
+        if rejected is None and not plain and suspicious(payload):
+            rejected = unstorable(payload)
+        if rejected is None:
+            check = self.targets[event["dataset"]].checks.get(event.get("schema_version"))
+            if check is None:
+                detail = f"the dataset has no schema version {event['schema_version']}"
+                rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
+            else:
+                if len(payload) <= check.quick:
+                    rejected = None if check.is_valid(event["data"]) else _violated(check, event)
+                else:
+                    rejected = self._measured(check, event, payload)
+                if rejected is None:
+                    return event  # type: ignore[no-any-return]
+        return refusal(event, rejected)
+
+    def _measured(self, check: Check, event: Event, payload: bytes) -> Rejected | None:
+        """How an event that may take long breaks its schema, on the account of the budget."""
+        limits, budget = self.limits, self.budget
+        if budget.exhausted:
+            return Rejected(
+                Reason.TOO_EXPENSIVE,
+                f"judging the events before it took {budget.seconds:g} s beyond their share, and it may take "
+                "long, too: replay it",
+                "/data",
+            )
+        if len(payload) <= check.largest:
+            began = time.thread_time()
+            rejected = _violated(check, event)
+            seconds = time.thread_time() - began
+        else:
+            memory = limits.judge_memory_bytes
+            asked = validator_pool().rejected(check.document, payload, limits.judge_seconds, memory)
+            rejected, seconds = asked
+        budget.charge(seconds, len(payload))
+        return rejected
+
+    def _envelope(self, event: Any) -> Rejected | None:
+        if type(event) is not dict:
+            return Rejected(Reason.INVALID_ENVELOPE, "the event is not a JSON object", "")
+        get = event.get
+        if get("tenant") not in self._own_names:
+            return Rejected(Reason.WRONG_TENANT, "the event names another tenant", "/tenant")
+        dataset = get("dataset")
+        if type(dataset) is not str or not dataset:
+            return Rejected(Reason.MISSING_DATASET, "dataset is missing or not a string", "/dataset")
+        if dataset not in self.targets:
+            return Rejected(
+                Reason.UNKNOWN_DATASET, f"the tenant has no dataset {dataset[:100]!r}", "/dataset"
+            )
+        event_id = get("event_id")
+        if type(event_id) is not str or not 0 < len(event_id.encode()) <= MAX_ID_BYTES:
+            detail = f"event_id must be a string of 1 to {MAX_ID_BYTES} bytes"
+            return Rejected(Reason.INVALID_ENVELOPE, detail, "/event_id")
+        if type(get("timestamp")) is not str:
+            return Rejected(Reason.INVALID_TIMESTAMP, "timestamp is missing or not a string", "/timestamp")
+        if type(get("data")) is not dict:
+            return Rejected(Reason.INVALID_ENVELOPE, "data is missing or not an object", "/data")
+        trace_id = get("trace_id")
+        if trace_id is not None and type(trace_id) is not str:
+            return Rejected(Reason.INVALID_ENVELOPE, "trace_id is not a string", "/trace_id")
+        version = get("schema_version")
+        if version is not None and type(version) is not int:
+            return Rejected(Reason.INVALID_ENVELOPE, "schema_version is not an integer", "/schema_version")
+        return None
+
+
+def _violated(check: Check, event: Event) -> Rejected | None:
+    if (found := violation(check.document, event["data"])) is None:
+        return None
+    pointer, message = found
+    return Rejected(Reason.SCHEMA_VIOLATION, message[:2000], f"/data{pointer}")
+
+
+def refusal(event: Any, rejected: Rejected) -> Refusal:
+    """A refusal that names the event as far as its names can be stored."""
+    names: list[str | None] = [None, None]
+    if type(event) is dict:
+        for index, key in enumerate(("dataset", "event_id")):
+            value = event.get(key)
+            if type(value) is str and "\0" not in value:
+                names[index] = value[:MAX_ID_BYTES]
+    return Refusal(rejected, names[0], names[1])

@@ -1,0 +1,165 @@
+"""The validator pool: what may take long is judged by a process that ends when it takes too much.
+
+The validator cannot be interrupted, so its process is: the kernel ends it once it has used up the CPU time
+of one event, and gives it no more memory than its limit. Only one event is in it, so no other one is lost,
+and its successor is started at once.
+"""
+
+import atexit
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+from functools import cache
+from multiprocessing.connection import Connection, Pipe
+from queue import LifoQueue
+
+import orjson
+
+from pulse_pipelines.domain.event import Rejected
+from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.schema import compiled, violation
+from pulse_resources.niceness import BACKGROUND, begin_session
+from pulse_resources.settings import load_settings
+
+_HEADER = struct.Struct("<dQI")
+"""Seconds, bytes of memory, and the length of the document; the payload is the rest."""
+GRACE_SECONDS = 0.2
+"""That a worker has to end by itself."""
+PATIENCE = 10.0
+"""Seconds, and times the deadline, that an answer may take by the clock: a stopped process uses no CPU."""
+
+
+class ValidatorPool:
+    """Processes that judge one event at a time each; use from any thread.
+
+    They are started when they are needed, and end when this process does.
+
+    Args:
+        count: how many there may be at a time; whoever comes then waits.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._idle: LifoQueue[_Worker | None] = LifoQueue()
+        for _ in range(count):
+            self._idle.put(None)
+        atexit.register(self.close)
+
+    def rejected(
+        self, document: str, payload: bytes, seconds: float, memory_bytes: int
+    ) -> tuple[Rejected | None, float]:
+        """Why an event's data breaks a published document, if it does, and the CPU time that it took.
+
+        Args:
+            payload: the event, which can be decoded and has data.
+            seconds: of CPU time, after which it is too expensive.
+            memory_bytes: of the whole process; it is too expensive, too, by which a new one needs more.
+        """
+        header = _HEADER.pack(seconds, memory_bytes, len(encoded := document.encode()))
+        request = b"".join((header, encoded, payload))
+        worker = self._idle.get()
+        try:
+            answer = None
+            for _ in range(2):  # that it was ended from outside, or by what others left in it, is no verdict
+                worker = worker or _Worker()
+                answer = worker.ask(request, PATIENCE * (1 + seconds))
+                if answer is not None:
+                    break
+                ended = worker.stop()
+                worker = _Worker()
+                if ended == -signal.SIGPROF:
+                    break
+        finally:
+            self._idle.put(worker)
+        if answer is None:
+            much = f"{memory_bytes >> 20} MB of memory" if ended == -signal.SIGABRT else f"{seconds:g} s"
+            detail = f"judging it by the dataset's schema takes more than {much}"
+            return Rejected(Reason.TOO_EXPENSIVE, detail, "/data"), seconds
+        took, found = orjson.loads(answer)
+        if found is None:
+            return None, took
+        return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}"), took
+
+    def close(self) -> None:
+        """End the processes that judge nothing now."""
+        while not self._idle.empty():
+            if (worker := self._idle.get()) is not None:
+                worker.stop()
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            )
+
+    def ask(self, request: bytes, patience: float) -> bytes | None:
+        """The answer; None when the process ended, or gave none within `patience` seconds."""
+        try:
+            self._connection.send_bytes(request)
+            return self._connection.recv_bytes() if self._connection.poll(patience) else None
+        except (EOFError, OSError):
+            return None
+
+    def stop(self) -> int:
+        """How the process ended, by itself or now."""
+        self._connection.close()
+        try:
+            return self._process.wait(
+                GRACE_SECONDS
+            )  # closing the connection has ended it already, if it was idle
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def validator_pool() -> ValidatorPool:
+    """The workers of this process."""
+    return _of_process(os.getpid())
+
+
+@cache
+def _of_process(_: int) -> ValidatorPool:
+    return ValidatorPool(load_settings().ingest.judge_workers)
+
+
+def answer_all(connection: Connection) -> None:
+    """Answer requests until the other side is gone."""
+    while True:
+        try:
+            request = memoryview(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        seconds, memory_bytes, size = _HEADER.unpack_from(request)
+        _limit_memory(memory_bytes)
+        start = _HEADER.size
+        document = bytes(request[start : start + size]).decode()
+        try:
+            compiled(document)  # is the schema's time, not the event's
+            began = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            found = violation(document, orjson.loads(request[start + size :])["data"])
+        except (MemoryError, SystemError, orjson.JSONDecodeError):  # orjson has three ways to tell it
+            os.abort()  # as the validator does
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        took = time.process_time() - began
+        connection.send_bytes(orjson.dumps((took, found and (found[0], found[1][:2000]))))
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Of what this process allocates: its address space would count libraries, too."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    begin_session(os.nice(0) + BACKGROUND)
+    answer_all(Connection(int(sys.argv[1])))

@@ -1,0 +1,174 @@
+"""Accounts: a stack that root starts runs each server that is not Pulse's own under another user.
+
+The server's folder is all of the stack that it can read. An account may be unable to reach `$PULSE_HOME` (a
+clone in a private home): then the folder is one under /var/tmp, and `$PULSE_HOME/<service>` is a link to it.
+Programs that it cannot reach are copied beside its data.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulse_resources.errors import Terminal, UserError
+from pulse_resources.faults import fail_point
+from pulse_resources.local.layout import PRIVATE, Layout
+
+_NUMBERS = {"kafka": 61_501, "minio": 61_502}
+"""Of the range that systemd gives to services without an entry in /etc/passwd."""
+PROGRAMS = "programs"
+"""In a service's folder: copies that its account can reach."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The user that a service runs under instead of root."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def reaches(self, path: Path) -> bool:
+        """Whether it may enter (or run) `path`; asked of the kernel, not computed."""
+        return not run(self, "test", "-x", str(path)).returncode
+
+
+def account(layout: Layout, service: str) -> Account | None:
+    """The account of a service; None where it runs as the stack does.
+
+    That is where the stack is not root's, or has data of an earlier version which the account cannot reach.
+    """
+    if os.geteuid() != 0:
+        return None
+    number, base = _NUMBERS[service], layout.home / service
+    owner = Account(f"pulse-{service}", number, number)
+    kept = base.exists() and not base.is_symlink()
+    return None if kept and not owner.reaches(layout.home) else owner
+
+
+def known_account(names: Sequence[str]) -> Account | None:
+    """The first of these users that the machine has; None where the stack is not root's.
+
+    Raises:
+        UserError: it has none of them.
+    """
+    if os.geteuid() != 0:
+        return None
+    for name in names:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise UserError(
+        f"this cannot run as root, and there is no user {' or '.join(map(repr, names))}",
+        fix="Create one of them, or run Pulse as an ordinary user",
+    )
+
+
+def folder(layout: Layout, service: str, owner: Account | None) -> Path:
+    """The service's own folder, made on demand; an account gets `data` in it, and only comes in to that.
+
+    Raises:
+        Terminal: it was elsewhere, and is gone.
+    """
+    base = layout.home / service
+    if owner is None:
+        return layout.folder(service)
+    if base.is_symlink() and not base.exists():
+        raise Terminal(
+            f"{base} points to {base.readlink()}, which is gone, and Pulse's data with it",
+            fix="Run `make clean` to start anew, or put the folder back",
+        )
+    if not base.exists():
+        if owner.reaches(layout.home):
+            base.mkdir(mode=PRIVATE)
+        else:  # a new one: that which an earlier home of this name left behind has passwords that are lost
+            base.symlink_to(tempfile.mkdtemp(prefix=f"pulse-{layout.key}-", dir="/var/tmp"))
+    base = base.resolve()
+    os.chown(base, 0, owner.gid)  # it may come in, and replace nothing beside its data: its programs least
+    base.chmod(0o710)
+    data = base / "data"
+    if not data.exists():
+        data.mkdir(mode=PRIVATE)
+    own(owner, data)
+    return base
+
+
+def own(owner: Account, data: Path) -> None:
+    """Make data the account's: it is new, or of a version that ran the service as root.
+
+    The folder itself comes last, and says that all of it is: whoever dies before that does it again.
+    """
+    if data.stat().st_uid == owner.uid:
+        return
+    for path, _, files in os.walk(data, topdown=False):
+        for name in files:
+            give(owner, Path(path, name))
+        fail_point("accounts.before_folder")
+        give(owner, Path(path))
+    give(owner, data)  # where it is a file
+
+
+def elsewhere(home: Path) -> list[Path]:
+    """Folders of a home's services that are not in it."""
+    folders = [home / service for service in ("postgres", *_NUMBERS)]
+    return [folder.resolve() for folder in folders if folder.is_symlink()]
+
+
+def reachable(owner: Account | None, program: Path, base: Path, beside: Sequence[Path] = ()) -> Path:
+    """A program, or a copy of it in `base` where the account cannot reach it.
+
+    Args:
+        program: a file to run, or a folder of them.
+        beside: what has to lie beside it.
+    """
+    if owner is None or owner.reaches(program):
+        return program
+    copies, version = base / PROGRAMS, f"{program.stat().st_mtime_ns:x}"
+    copy = copies / version / program.name
+    if not copy.exists():
+        fresh = Path(tempfile.mkdtemp(prefix=f".{PROGRAMS}", dir=base))
+        (fresh / version).mkdir()
+        for each in filter(Path.exists, (program, *beside)):
+            if each.is_dir():
+                shutil.copytree(each, fresh / version / each.name, symlinks=True, copy_function=_link)
+            else:
+                _link(each, fresh / version / each.name)
+        fresh.chmod(0o755)
+        shutil.rmtree(copies, ignore_errors=True)  # of another version
+        fresh.rename(copies)
+    return copy
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """A hard link; a copy where the folders are of different file systems."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def give(owner: Account | None, path: Path) -> None:
+    """Make a file or folder the account's."""
+    if owner is not None:
+        os.lchown(path, owner.uid, owner.gid)
+
+
+def run(owner: Account | None, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a short command as the account; its output is text, its environment bare."""
+    return subprocess.run(
+        command,
+        cwd="/",
+        user=owner.uid if owner else None,
+        group=owner.gid if owner else None,
+        extra_groups=[] if owner else None,
+        env={"PATH": os.defpath, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,180 @@
+"""The oracle notices what it must, and the shorter part of `make chaos` passes it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
+from pyiceberg.manifest import DataFile
+from support.ingest import Owner
+from support.lake import pointing_at, spark, with_value
+
+from chaos import batches, oracle, report
+from chaos.load import Load
+from chaos.report import Result
+from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison
+from chaos.sent import Sent
+from pulse_pipelines import registry
+from pulse_pipelines.tables import arrow_columns, parquet_files
+from pulse_resources import iceberg, kafka, object_store
+from pulse_resources.settings import Settings
+
+SEED = 5
+Change = Callable[[pa.Table], pa.Table]
+
+
+def ingested(seed: int) -> list[Sent]:
+    """Two tenants with a batch each, as it should be."""
+    loads = [Load(seed, bad=0.1), Load(seed + 1)]
+    found = [Sent(batches.make_tenant()) for _ in loads]
+    for load, each in zip(loads, found, strict=True):
+        each.send(load.events(150))
+    batches.finish(batches.plan([each.tenant for each in found]), attempts_left=1)
+    assert oracle.judge(found, spark()) == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def sent(stack: Settings) -> list[Sent]:
+    return ingested(SEED)
+
+
+def kinds(sent: list[Sent]) -> set[str]:
+    return {finding.kind for finding in oracle.judge(sent)}
+
+
+@contextmanager
+def rewritten(sent: Sent, change: Change, *, folder: str | None = None) -> Iterator[None]:
+    """One file of the tenant's orders is another, written around Pulse, while the block runs."""
+    name, dataset = (sent.tenant.namespace, "orders"), registry.find_dataset(sent.tenant, "orders")
+    location = registry.current_table(sent.tenant, "orders").metadata_location
+    table = iceberg.load_table(name, location)
+    old: DataFile = max((task.file for task in table.scan().plan_files()), key=lambda f: f.record_count)
+    with object_store.file_system().open_input_file(object_store.key(old.file_path)) as source:
+        rows = pq.read_table(source).cast(arrow_columns.arrow_schema(dataset.table_schema))
+    path = f"{folder or table.location()}/data/{parquet_files.token()}.parquet"
+    day = rows.column("timestamp")[0].as_py().date()
+    file, content = parquet_files.encode(dataset, day, path, change(rows))
+    object_store.put(path, content)
+    staged = iceberg.stage_replace(table, [old], parquet_files.data_files([file]), {"test": "harm"})
+    with pointing_at(Owner(sent.tenant), staged.new):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        pytest.param(lambda rows: rows.slice(1), {"lost", "orders: lost ids"}, id="a deleted row"),
+        pytest.param(
+            lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]),
+            {"double", "orders: double ids"},
+            id="a doubled row",
+        ),
+        pytest.param(
+            lambda rows: pa.concat_tables([rows, with_value(rows, "_offset", 10**6).slice(0, 1)]),
+            {"from nowhere", "orders: double ids"},
+            id="an event landed again",
+        ),
+        pytest.param(
+            lambda rows: with_value(rows, "country", "ZZ"),
+            {"orders: rows that differ from their event"},
+            id="a changed value",
+        ),
+        pytest.param(
+            lambda rows: with_value(rows, "id", "forged"),
+            {
+                "orders: lost ids",
+                "orders: ids from nowhere",
+                "orders: rows that differ from their event",
+            },
+            id="a changed id",
+        ),
+    ],
+)
+def test_the_oracle_notices_rows(sent: list[Sent], change: Change, found: set[str]) -> None:
+    with rewritten(sent[0], change):
+        assert kinds(sent) == found
+    assert kinds(sent) == set()
+
+
+def test_the_oracle_notices_a_file_in_another_tenants_folder(sent: list[Sent]) -> None:
+    location = registry.current_table(sent[1].tenant, "orders").metadata_location
+    elsewhere = location.rpartition("/metadata/")[0]
+    with rewritten(sent[0], lambda rows: rows, folder=elsewhere):
+        assert kinds(sent) == {"files outside of their table's folder"}
+
+
+def test_the_oracle_notices_a_file_that_two_tables_have(sent: list[Sent]) -> None:
+    """One tenant's table is pointed at the other's metadata."""
+    theirs = registry.current_table(sent[1].tenant, "orders").metadata_location
+    with pointing_at(Owner(sent[0].tenant), theirs):
+        assert {"a file that is live more than once", "lost", "orders: ids from nowhere"} <= kinds(sent)
+
+
+def test_the_oracle_notices_a_lost_file(sent: list[Sent]) -> None:
+    location = registry.current_table(sent[0].tenant, "orders").metadata_location
+    table = iceberg.load_table((sent[0].tenant.namespace, "orders"), location)
+    path = next(iter(table.scan().plan_files())).file.file_path
+    with object_store.file_system().open_input_file(object_store.key(path)) as source:
+        content = source.read()
+    object_store.file_system().delete_file(object_store.key(path))
+    try:
+        assert "a table that cannot be read" in kinds(sent)
+    finally:
+        object_store.put(path, content)
+    assert kinds(sent) == set()
+
+
+def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
+    """One that says something else, then none is there."""
+    sent = ingested(SEED + 10)
+    tenant = sent[0].tenant
+    topic = tenant.dead_letter_topic
+    (partition, offset), (payload, _) = next(oracle.published(tenant))
+    producer = kafka.producer()
+    key = f"{tenant.topic}/{partition}/{offset}"
+    producer.produce(topic, payload, key, headers={"pulse.reason": "another"})
+    assert producer.flush(30) == 0
+    assert kinds(sent) == {"wrong dead letter"}
+    all_of_it = [TopicPartition(topic, partition, OFFSET_END) for partition in range(2)]
+    for future in kafka.admin().delete_records(all_of_it).values():
+        future.result()
+    assert {"lost", "bad, and not a dead letter"} <= kinds(sent)
+
+
+def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every third step, and at random moments; what is left is as after a run without faults."""
+    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 3 :: 3])  # `make chaos` has the time for all
+    killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
+    assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
+    assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()
+
+
+@pytest.mark.parametrize("scenario", [pauses, poison, losses], ids=lambda module: module.__name__)
+def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType) -> None:
+    """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
+    outcome = scenario.run(None, SEED, 2, lambda _: None)
+    assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+
+
+def test_the_page_keeps_the_last_result_of_each_scenario(tmp_path: Path) -> None:
+    page = tmp_path / "chaos.md"
+    for name, harm, findings in (("b", "2 cuts", []), ("a", "1 kill", ["lost"]), ("a", "3 kills", [])):
+        result = Result(name=name, command=f"again {name}", harm=harm, findings=findings, took_s=1)
+        report.keep(page, result, ["a", "b"])
+    text = page.read_text()
+    assert [line for line in text.splitlines() if line.startswith(("| a |", "| b |"))] == [
+        line for line in text.splitlines() if "3 kills" in line or "2 cuts" in line
+    ]
+    assert "lost" not in text
+    assert "again a\nagain b" in text
+
+
+def test_scenarios_are_named_apart() -> None:
+    """By its whole name each can be chosen alone."""
+    names = [scenario.name for scenario in SCENARIOS]
+    assert [[other for other in names if name in other] for name in names] == [[name] for name in names]

@@ -1,0 +1,725 @@
+"""The command line: every command explains itself, prints JSON, and fails on one line with a right code."""
+
+import http.server
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from psycopg_pool import ConnectionPool
+from rich.console import Console
+from support.ingest import SCHEMA, Owner, event
+from typer.testing import CliRunner, Result
+
+from chaos.surroundings import PULSE, forget_connections
+from pulse_api import cli, client
+from pulse_api.cli import collect as collecting
+from pulse_api.cli import guard, output
+from pulse_api.cli.arguments import duration
+from pulse_api.cli.ingestion import Ingestion
+from pulse_api.cli.lake import print_rows
+from pulse_api.cli.parts import Part, imported
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import OnInvalid
+from pulse_pipelines.domain.key import KeyScope, Presented
+from pulse_pipelines.registry import intake, keys, quotas
+from pulse_resources import postgres
+from pulse_resources.errors import Terminal, Transient, UserError
+from pulse_resources.settings import Settings, load_settings
+
+CLI = CliRunner()
+
+
+def run(*arguments: object, code: int = 0, stdin: str | bytes | None = None) -> Result:
+    """A `pulse` command in this process."""
+    result = CLI.invoke(cli.app, [str(argument) for argument in arguments], stdin, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def as_json(*arguments: object, code: int = 0, stdin: str | bytes | None = None) -> Any:
+    return json.loads(run(*arguments, "--json", code=code, stdin=stdin).stdout)
+
+
+def fails(*arguments: object, code: int, stdin: str | None = None) -> str:
+    """A command that fails: its one line."""
+    result = run(*arguments, code=code, stdin=stdin)
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Every command, by its words; groups left out."""
+    if not hasattr(group, "commands"):
+        return {path: group}
+    found: dict[tuple[str, ...], Any] = {}
+    for name, part in group.commands.items():
+        found |= commands(part, (*path, name))
+    return found
+
+
+COMMANDS = commands(imported(cli.app))
+
+
+@pytest.mark.parametrize("name", cli.PARTS)
+def test_the_list_of_commands_says_what_their_own_help_says(name: str) -> None:
+    module, line = cli.PARTS[name]
+    command = Part(name, module, line).imported()
+    own = command.help if (name,) in COMMANDS else import_module(f"pulse_api.cli.{module}").app.info.help
+    assert line == " ".join(own.partition("\n\n")[0].split())
+
+
+def test_the_version_is_the_package_s() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "pulse"), "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"{version('pulse')}\n")
+
+
+def test_help_and_status_import_nothing_that_takes_long() -> None:
+    """Whoever asks `pulse status` or presses Tab waits for it: parts are in `cli.PARTS`, not imported."""
+    heavy = ["dagster", "duckdb", "pandas", "pyarrow", "pyiceberg", "pyspark"]
+    code = f"import sys, pulse_api.cli, pulse_api.cli.stack; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_has_help_with_an_example_and_json(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options
+    assert re.search(rf"Example: .*pulse {' '.join(path)}\b", command.help), "no example of itself"
+    assert all(getattr(parameter, "help", None) for parameter in command.params if not parameter.hidden)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_wrong_option_is_a_wrong_request(path: tuple[str, ...]) -> None:
+    assert "No such option" in run(*path, "--no-such-option", code=2).stderr
+
+
+# Where Postgres is down: what a command says then, on one line.
+ALONE = {"up", "down", "status", "demo", "alerts"}
+ARGUMENTS = {
+    "TENANT": "acme",
+    "SLUG": "orders",
+    "DATASET": "orders",
+    "NAME": "orders",
+    "FILE": "-",
+    "SCHEMA": "orders",
+    "SCHEMA_URI": "pulse://acme/orders/1",
+    "KEY_ID": "4bf92f3577b3",
+    "BATCH_ID": "4bf92f35",
+}
+MORE = {
+    ("dlq", "replay"): ["--all"],
+    ("dlq", "discard"): ["--all", "--yes"],
+    ("backfill",): ["--from", "2026-11-01"],
+    ("erase",): ["--dataset", "orders", "--where", "country=x", "--yes"],
+}
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path[0] not in ALONE], ids=" ".join)
+def test_a_stack_that_is_down_is_said_on_one_line(path: tuple[str, ...], no_stack: None) -> None:
+    wanted = [p for p in COMMANDS[path].params if p.param_type_name == "argument" and p.required]
+    given = [ARGUMENTS.get(p.name.upper(), "0") for p in wanted]
+    assert "pulse up" in fails(*path, *given, *MORE.get(path, []), code=1)
+
+
+@pytest.fixture
+def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody listens where Postgres should be; nor is it waited for as long as usual."""
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    monkeypatch.setenv("PULSE_POSTGRES__PORT", "1")
+
+    class Impatient(ConnectionPool[postgres.Connection]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options | {"timeout": 0.3})
+
+    monkeypatch.setattr(postgres, "ConnectionPool", Impatient)
+    forget_connections()
+    yield
+    monkeypatch.undo()
+    forget_connections()
+
+
+@pytest.fixture
+def subprocess_env() -> Callable[..., dict[str, str]]:
+    """The environment of a command that finds no stack: a free port, and nobody behind it."""
+
+    def environment(home: Path, port: int = 1) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
+        return ours | {
+            "PULSE_HOME": str(home),
+            "PULSE_POSTGRES__PORT": str(port),
+            "PULSE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        }
+
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h", 3_600), ("30d", 2_592_000), ("1h30m", 5_400)]
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert duration(text).total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1.5h", "1y", "1h ", "99999999w"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        duration(text)
+
+
+# Completion ----------------------------------------------------------------------------------------
+
+
+def complete(line: str, env: dict[str, str]) -> list[str]:
+    """What bash would offer."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [PULSE],
+        env=env | {"_PULSE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_completion_offers_what_there_is(owner: Owner) -> None:
+    slug, env = owner.tenant.slug, dict(os.environ)
+    key = keys.issue_key(owner.tenant, "x", [KeyScope.READ])
+    revoked = keys.issue_key(owner.tenant, "y", [KeyScope.READ])
+    keys.revoke_key(owner.tenant, revoked.stored.key_id)
+    assert slug in complete(f"pulse tenant show {slug[:4]}", env)
+    assert complete(f"pulse dataset show {slug} or", env) == ["orders"]
+    assert complete(f"pulse key revoke {slug} ", env) == [key.stored.key_id]
+    assert complete(f"pulse schema show {slug} pulse", env) == [f"pulse://{slug}/orders/1"]
+    assert complete(f"pulse dataset show {slug}x ", env) == []
+
+
+def test_completion_is_silent_where_there_is_no_stack(
+    tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]
+) -> None:
+    assert complete("pulse tenant show ", subprocess_env(tmp_path)) == []
+
+
+def test_completion_does_not_wait_for_a_postgres_that_hangs(
+    tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        env = subprocess_env(tmp_path, silent.getsockname()[1])
+        complete("pulse dataset show acme orders --", env)
+        began = time.monotonic()
+        complete("pulse dataset show acme orders --", env)  # starting and importing takes this long anyway
+        usual = time.monotonic() - began
+        began = time.monotonic()
+        assert complete("pulse dataset show acme ", env) == []
+        assert time.monotonic() - began < usual + 5
+
+
+# Tenants, limits, usage ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slug(stack: Settings) -> str:
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+def test_a_tenant_is_created_listed_and_shown(slug: str) -> None:
+    created = as_json("tenant", "create", slug, "--name", "A tenant")
+    assert created in as_json("tenant", "list")
+    assert created["tenant_id"] in run("tenant", "list").stdout
+    shown = as_json("tenant", "show", slug)
+    assert shown["datasets"] == []
+    assert shown["limits"]["max_datasets"] == -1
+    assert "unlimited" in run("tenant", "show", slug).stdout
+    assert "a tenant with this slug exists" in fails("tenant", "create", slug, code=2)
+    assert f"[tenant={slug}]" in fails("tenant", "create", slug, code=2), "brackets are no markup"
+    assert "no valid tenant slug" in fails("tenant", "create", "No|pe", code=2)
+    assert f"pulse tenant create {slug}x" in fails("tenant", "show", f"{slug}x", code=2)
+
+
+def test_limits_are_set_one_by_one(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    assert as_json("tenant", "limits", slug)["own"]["max_datasets"] == 0
+    as_json("tenant", "limits", slug, "--max-datasets", 1)
+    found = as_json("tenant", "limits", slug, "--events-per-second", 2.5, "--requests-per-second", -1)
+    assert found["own"] == {
+        "max_datasets": 1,
+        "max_records_per_month": 0,
+        "requests_per_second": -1,
+        "events_per_second": 2.5,
+    }
+    assert found["in_force"]["max_records_per_month"] == -1
+    assert quotas.find_limits(owner.tenant).events_per_second == 2.5
+    assert "2.5" in run("tenant", "limits", slug).stdout
+    uri = f"pulse://{slug}/orders/1"
+    assert "may have 1" in fails("dataset", "create", slug, "more", uri, code=2)
+    for option, value in [
+        ("max-datasets", -2),
+        ("max-records-per-month", 2**63),
+        ("events-per-second", "nan"),
+    ]:
+        run("tenant", "limits", slug, f"--{option}", value, code=2)
+    run("tenant", "limits", slug, "--requests-per-second", -0.5, code=2)
+
+
+def test_usage_is_shown(owner: Owner) -> None:
+    intake.reserve(owner.tenant, [[b"%d" % n for n in range(7)]], 10)
+    found = as_json("usage", owner.tenant.slug)
+    assert (found["datasets"], found["months"][0]["accepted"]) == (1, 7)
+    assert found["months"][0]["landed_delta"] == found["months"][0]["landed"] == 0
+    assert "datasets: 1 of unlimited" in run("usage", owner.tenant.slug).stdout
+
+
+# Keys ----------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_alone_on_stdout_and_shown_once(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    made = run("key", "create", slug, "--name", "shop", "--scope", "collect", "--expires-in", "30d")
+    key = made.stdout.removesuffix("\n")
+    presented = Presented.parse(key)
+    assert presented
+    assert presented.tenant_id == owner.tenant.tenant_id
+    assert "hown once" in made.stderr
+    (listed,) = as_json("key", "list", slug)
+    assert (listed["name"], listed["scopes"], listed["in_force"]) == ("shop", ["collect"], True)
+    assert listed["expires_at"] is not None
+    for shown in (run("key", "list", slug), run("key", "list", slug, "--json")):
+        assert presented.key_id in shown.stdout
+        assert presented.secret not in shown.output
+
+
+def test_a_key_is_rotated_with_overlap_and_revoked(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    old = as_json("key", "create", slug, "--scope", "read", "--scope", "manage")
+    new = as_json("key", "rotate", slug, old["key_id"], "--overlap", "1h")
+    assert new["scopes"] == ["manage", "read"]
+    assert new["key"] != old["key"]
+    listed = {key["key_id"]: key for key in as_json("key", "list", slug)}
+    assert listed[old["key_id"]]["expires_at"] is not None
+    assert listed[old["key_id"]]["in_force"] is True
+    assert Presented.parse(run("key", "rotate", slug, new["key_id"]).stdout.strip())
+    assert "revoked" in run("key", "revoke", slug, old["key_id"]).stdout
+    assert as_json("key", "revoke", slug, old["key_id"])["in_force"] is False
+    assert "revoked" in run("key", "list", slug).stdout
+    child = keys.issue_key(owner.tenant, "child", [KeyScope.READ], issuer=new["key_id"]).stored.key_id
+    assert {key["key_id"]: key["issued_by"] for key in as_json("key", "list", slug)}[child] == new["key_id"]
+    assert new["key_id"] in run("key", "list", slug).stdout
+    assert as_json("key", "revoke", slug, new["key_id"])["revoked_with_it"] == [child]
+    assert "was revoked" in fails("key", "rotate", slug, old["key_id"], code=2)
+    assert "no such key" in fails("key", "revoke", slug, "000000000000", code=2)
+    run("key", "create", slug, "--scope", "everything", code=2)
+    run("key", "create", slug, "--expires-in", "soon", code=2)
+
+
+def test_a_key_of_another_tenant_is_no_such_key(new_owner: Callable[[], Owner]) -> None:
+    one, other = new_owner().tenant, new_owner().tenant
+    key = keys.issue_key(one, "x", [KeyScope.READ]).stored.key_id
+    assert "no such key" in fails("key", "revoke", other.slug, key, code=2)
+    assert keys.list_keys(one)[0].revoked_at is None
+
+
+def test_operator_keys(stack: Settings) -> None:
+    made = run("key", "operator", "create", "--name", "test")
+    presented = Presented.parse(made.stdout.strip())
+    assert presented
+    assert presented.tenant_id is None
+    assert presented.key_id in run("key", "operator", "list").stdout
+    assert as_json("key", "operator", "revoke", presented.key_id)["revoked_at"]
+    assert "is revoked" in run("key", "operator", "revoke", presented.key_id).stdout
+    assert "no such operator key" in fails("key", "operator", "revoke", "000000000000", code=2)
+
+
+# Schemas and datasets ------------------------------------------------------------------------------
+
+
+def test_schemas_are_published_from_files_and_pipes(owner: Owner, tmp_path: Path) -> None:
+    slug, file = owner.tenant.slug, tmp_path / "schema.json"
+    text = json.dumps(SCHEMA | {"title": "Ünïcode"}, indent=1, ensure_ascii=False) + "\n"
+    file.write_text(text)
+    assert run("schema", "publish", slug, "orders", file).stdout.strip() == f"pulse://{slug}/orders/2"
+    again = as_json("schema", "publish", slug, "orders", "-", stdin=text)
+    assert (again["version"], again["created"]) == (2, False)
+    assert run("schema", "show", slug, "orders").stdout == text, "byte for byte"
+    assert run("schema", "show", slug, f"pulse://{slug}/orders/1").stdout.strip() == json.dumps(SCHEMA)
+    assert as_json("schema", "show", slug, "orders")["schema"]["title"] == "Ünïcode"
+    assert [one["version"] for one in as_json("schema", "list", slug)] == [1, 2]
+    assert f"pulse://{slug}/orders/2" in run("schema", "list", slug).stdout
+    assert "no such schema" in fails("schema", "show", slug, "absent", code=2)
+    assert "cannot read" in fails("schema", "publish", slug, "orders", tmp_path / "absent", code=2)
+    for wrong in ("nonsense", '{"type": "string"}', "[]", '{"fields": {"x": "decimal"}}'):
+        fails("schema", "publish", slug, "orders", "-", code=2, stdin=wrong)
+
+
+def test_a_schema_is_published_from_its_shorthand(owner: Owner) -> None:
+    slug, short = owner.tenant.slug, '{"fields": {"country": "string", "at": "timestamp"}}'
+    uri = run("schema", "publish", slug, "short", "-", stdin=short).stdout.strip()
+    fields = as_json("schema", "show", slug, uri)["schema"]["properties"]
+    assert fields["at"] == {"type": "string", "format": "date-time"}
+    as_json("dataset", "create", slug, "short", uri)
+    columns = as_json("dataset", "show", slug, "short")["columns"]
+    assert {"field": "at", "name": "at", "type": "timestamptz"} in columns
+
+
+def test_datasets_are_created_listed_shown_and_deleted(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    uri = f"pulse://{slug}/orders/1"
+    made = as_json("dataset", "create", slug, "more", uri, "--name", "More", "--on-invalid", "dead_letter")
+    assert (made["on_invalid"], made["schema_uri"]) == ("dead_letter", uri)
+    assert [one["slug"] for one in as_json("dataset", "list", slug)] == ["more", "orders"]
+    shown = as_json("dataset", "show", slug, "more")
+    assert shown["metadata_location"].endswith(".metadata.json")
+    for arguments in (("list", slug), ("show", slug, "more")):
+        assert made["dataset_id"] in run("dataset", *arguments).stdout
+    assert "a dataset with this slug" in fails("dataset", "create", slug, "more", uri, code=2)
+    assert "has not published" in fails("dataset", "create", slug, "x", f"pulse://{slug}/x/1", code=2)
+    run("dataset", "create", slug, "x", uri, "--on-invalid", "whatever", code=2)
+
+    asked = run("dataset", "delete", slug, "more", code=2, stdin="n\n")
+    assert "nothing was deleted" in asked.stderr
+    assert "more" in [one["slug"] for one in as_json("dataset", "list", slug)]
+    deleted = run("dataset", "delete", slug, "more", stdin="y\n").stdout
+    assert "files stay" in deleted
+    assert shown["metadata_location"] in deleted
+    gone = as_json("dataset", "delete", slug, "orders", "--yes")
+    assert (gone["files"], gone["slug"]) == ("kept", "orders")
+    assert "no such dataset" in fails("dataset", "delete", slug, "orders", "--yes", code=2)
+    assert as_json("dataset", "list", slug) == []
+
+
+def test_a_dataset_moves_to_a_compatible_version(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    more = {**SCHEMA, "properties": SCHEMA["properties"] | {"city": {"type": "string"}}}
+    two = run("schema", "publish", slug, "orders", "-", stdin=json.dumps(more)).stdout.strip()
+    assert f"follows {two}" in run("dataset", "move", slug, "orders", two).stdout
+    assert as_json("dataset", "move", slug, "orders", two)["schema_versions"] == [1, 2]
+    stricter = more | {"required": ["country", "city"]}
+    three = run("schema", "publish", slug, "orders", "-", stdin=json.dumps(stricter)).stdout.strip()
+    found = as_json("dataset", "move", slug, "orders", three, code=1)["incompatibilities"]
+    assert found
+    assert {"pointer", "change", "reason"} == set(found[0])
+    shown = run("dataset", "move", slug, "orders", three, code=1)
+    assert found[0]["pointer"] in shown.stdout
+    (line,) = shown.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert as_json("dataset", "show", slug, "orders")["schema_uri"] == two
+    assert "no such dataset" in fails("dataset", "move", slug, "absent", two, code=2)
+
+
+# Collect -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> str:
+    text = keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text
+    monkeypatch.setenv("PULSE_KEY", text)
+    return text
+
+
+def received(owner: Owner) -> int:
+    """Events in the tenant's topic."""
+    from pulse_pipelines.ingest import plan
+
+    (found,) = [b for b in plan.survey().backlogs if b.tenant_id == owner.tenant.tenant_id]
+    return found.pending
+
+
+def test_events_are_collected_from_lines_and_arrays(
+    api_service: str, owner: Owner, key: str, tmp_path: Path
+) -> None:
+    file, slug = tmp_path / "events.ndjson", owner.tenant.slug
+    file.write_bytes(b"\n\n".join(event(f"e{n}") for n in range(1_234)) + b"\n")
+    found = as_json("collect", slug, file)
+    assert (found["sent"], found["accepted"], found["verdicts"]) == (1_234, 1_234, [])
+    array = b" \n[\n" + b",\n".join(event(f"a{n}") for n in range(3)) + b"]\n"
+    assert "3 events: 3 accepted" in run("collect", slug, "-", stdin=array).stdout
+    assert as_json("collect", slug, stdin=b"")["sent"] == 0
+    assert received(owner) == 1_237
+
+
+def test_refused_events_are_named_by_their_place(api_service: str, owner: Owner, key: str) -> None:
+    events = [event(f"e{n}") for n in range(1_000)]
+    events[700] = event("bad", country=7)
+    result = run("collect", owner.tenant.slug, stdin=b"\n".join(events), code=1)
+    assert "1,000 events: 999 accepted, 0 dead-lettered, 1 refused" in result.stdout
+    assert "/data/country" in result.stdout
+    found = as_json("collect", owner.tenant.slug, stdin=b"\n".join([*events[:3], events[700]]), code=1)
+    (verdict,) = found["verdicts"]
+    assert (verdict["index"], verdict["event_id"], verdict["status"]) == (3, "bad", "refused")
+    only = as_json("collect", owner.tenant.slug, stdin=b"{}", code=1)
+    assert (only["refused"], only["accepted"]) == (1, 0)
+    assert received(owner) == 999 + 3
+
+
+def test_dead_lettered_events_are_no_failure(api_service: str, owner: Owner, key: str) -> None:
+    slug = owner.tenant.slug
+    registry.create_dataset(
+        owner.tenant, "lenient", f"pulse://{slug}/orders/1", on_invalid=OnInvalid.DEAD_LETTER
+    )
+    found = as_json("collect", slug, stdin=event("e1", dataset="lenient", country=7))
+    assert (found["dead_lettered"], found["refused"]) == (1, 0)
+    assert received(owner) == 1
+
+
+def test_collect_needs_a_key_of_the_tenant(
+    api_service: str, new_owner: Callable[[], Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = new_owner().tenant, new_owner().tenant
+    monkeypatch.delenv("PULSE_KEY", raising=False)
+    assert "no key" in fails("collect", one.slug, code=2)
+    for key in ("nonsense", keys.issue_key(other, "x", [KeyScope.COLLECT]).text):
+        assert "no key of the tenant" in fails("collect", one.slug, "--key", key, code=2)
+    key = keys.issue_key(one, "x", [KeyScope.READ]).text
+    wrong = run("collect", one.slug, "--key", key, code=2, stdin=event("e")).stderr
+    assert "scope collect" in wrong
+    assert key not in wrong
+    keys.revoke_key(one, Presented.parse(key).key_id)
+    assert "not in force" in run("collect", one.slug, "--key", key, code=2, stdin=event("e")).stderr
+    fails("collect", one.slug, "/no/such/file", "--key", key, code=2)
+    assert "no JSON array" in run("collect", one.slug, "--key", key, code=2, stdin="[nonsense").stderr
+
+
+def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner, key: str) -> None:
+    as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
+    result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
+    assert "500 events were taken before" in result.stderr
+    assert "the month has no room" in result.stderr
+
+
+def test_a_rate_is_waited_for(api_service: str, owner: Owner, key: str) -> None:
+    as_json("tenant", "limits", owner.tenant.slug, "--events-per-second", 400)
+    began = time.monotonic()
+    found = as_json("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(1_200)))
+    assert found["accepted"] == 1_200
+    assert time.monotonic() - began > 1
+
+
+def test_an_api_that_is_down_is_said_on_one_line(
+    owner: Owner, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_API__PORT", "1")
+    monkeypatch.setattr(client, "ATTEMPTS", 2)
+    load_settings.cache_clear()
+    try:
+        result = run("collect", owner.tenant.slug, stdin=event("e"), code=1)
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+    assert "the API does not answer" in result.stderr.splitlines()[-1]
+
+
+# The client against an API that misbehaves ---------------------------------------------------------
+
+TAKEN = {"accepted": 1, "dead_lettered": 0, "refused": 0, "verdicts": []}
+BUSY = {"type": "urn:pulse:problem:unavailable", "detail": "slow"}
+Script = list[tuple[int, dict[str, str], Any]]
+
+
+@pytest.fixture
+def answers() -> Iterator[Callable[[Script], tuple[str, list[str]]]]:
+    """A server that gives these answers (status, headers, body) in turn, and remembers what it was sent."""
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def serve(script: Script) -> tuple[str, list[str]]:
+        asked: list[str] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                status, headers, body = script[min(len(asked), len(script) - 1)]
+                asked.append(f"{self.client_address[1]} {self.headers['Content-Encoding']}")
+                if status == 0:
+                    self.close_connection = True
+                    return
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}", asked
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+Serve = Callable[[Script], tuple[str, list[str]]]
+
+
+def collect(url: str, count: int = 1) -> tuple[client.Collected, list[float]]:
+    waits: list[float] = []
+    with client.Client(url, "key", sleep=waits.append) as sender:
+        for _ in range(count - 1):
+            sender.collect([b"{}"])
+        return sender.collect([b"{}"]), waits
+
+
+def test_requests_share_a_connection_and_are_compressed(answers: Serve) -> None:
+    url, asked = answers([(202, {}, TAKEN)])
+    collect(url, 3)
+    assert len(asked) == 3
+    assert len(set(asked)) == 1
+    assert asked[0].endswith(" gzip")
+
+
+def test_it_waits_as_long_as_it_is_told(answers: Serve) -> None:
+    url, asked = answers(
+        [(429, {"Retry-After": "7"}, BUSY), (503, {"Retry-After": "2"}, BUSY), (202, {}, TAKEN)]
+    )
+    found, (first, second) = collect(url)
+    assert found.accepted == 1
+    assert len(asked) == 3
+    assert 7 <= first < 10
+    assert 2 <= second < 4
+
+
+def test_a_broken_connection_is_tried_again(answers: Serve) -> None:
+    url, asked = answers([(0, {}, None), (202, {}, TAKEN)])
+    found, waits = collect(url)
+    assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
+
+
+def test_whatever_is_in_between_may_be_busy_in_its_own_words(answers: Serve) -> None:
+    url, asked = answers([(503, {}, b"Service Unavailable"), (202, {}, TAKEN)])
+    found, waits = collect(url)
+    assert (found.accepted, len(asked), len(waits)) == (1, 2, 1)
+
+
+def test_it_gives_up_in_the_end(answers: Serve) -> None:
+    url, asked = answers([(503, {}, BUSY)])
+    with pytest.raises(Transient, match="slow"):
+        collect(url)
+    assert len(asked) == client.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((401, {}, {"type": "t", "detail": "no key"}), UserError),
+        ((429, {}, {"type": "t", "detail": "the month is over"}), UserError),
+        ((429, {"Retry-After": "86400"}, {"type": "t", "detail": "tomorrow"}), Transient),
+        ((500, {}, {"type": "t", "detail": "oops"}), Transient),
+        ((502, {}, b"<html>a proxy</html>"), Terminal),
+        ((202, {}, b"[]"), Terminal),
+        ((202, {}, TAKEN | {"accepted": 2}), Terminal),
+    ],
+)
+def test_what_cannot_get_better_is_not_tried_again(
+    answer: tuple[int, dict[str, str], Any], error: type[Exception], answers: Serve
+) -> None:
+    url, asked = answers([answer])
+    with pytest.raises(error):
+        collect(url)
+    assert len(asked) == 1
+
+
+def test_requests_are_bounded_by_events_and_bytes() -> None:
+    small = list(client.requests([b"{}"] * 1_234))
+    assert [len(group) for group in small] == [500, 500, 234]
+    large = [b"x" * (client.MAX_BYTES // 2 - 1)] * 3 + [b"y" * (client.MAX_BYTES * 2)]
+    assert [len(group) for group in client.requests(large)] == [2, 1, 1]
+    assert list(client.requests([])) == []
+
+
+def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=200)
+    print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J"}], "orders")
+    shown = written.getvalue()
+    assert "[/b] [red]DE" in shown
+    assert "\x1b" not in shown
+    where = "failed [tenant=acme, dataset=orders]"
+    console.print(Ingestion(problems=(where,)).lines()[-1])
+    assert where in written.getvalue()
+
+
+STEERING = "\x1b]0;title\x07", "\x9b2J", "\u202egnp.exe", "\u2066", "\r", "\u2028"
+
+
+@pytest.mark.parametrize("text", STEERING)
+def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = {
+        "index": 0,
+        "event_id": text,
+        "status": "refused",
+        "reason": text,
+        "pointer": text,
+        "detail": text,
+    }
+    collecting._show({"sent": 1, "accepted": 0, "dead_lettered": 0, "refused": 1}, [verdict])
+    output.say(text)
+    output.remark(text)
+    output.show_fields([("name", text)])
+    guard.complain(text)
+    output.emit({"name": text, "plain": "é 😀"})
+    shown = capsys.readouterr()
+    assert not {c for c in shown.out + shown.err if not c.isprintable()} - {"\n"}
+    assert json.loads(shown.out[shown.out.index("{\n") :]) == {"name": text, "plain": "é 😀"}
+
+
+def test_data_is_as_it_is_but_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.write("a\x1bb\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.write("a\x1bb\n")
+    assert capsys.readouterr().out == "a\x1bb\na\N{REPLACEMENT CHARACTER}b\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "said"),
+    [
+        ("PULSE_INGEST__FLUSH_SECS", "1", 1, "did you mean PULSE_INGEST__FLUSH_SECONDS?"),
+        ("PULSE_INGESTT__X", "1", 1, "is no setting and is ignored"),
+        ("PULSE_POSTGRES__ROLE_PASSWORDS__PULSE_API", "x", 1, ""),
+        (
+            "PULSE_INGEST__FLUSH_SECONDS",
+            "abc",
+            2,
+            "PULSE_INGEST__FLUSH_SECONDS: Input should be a valid number",
+        ),
+    ],
+)
+def test_a_setting_that_is_wrong_or_misspelt_is_said_to_be(
+    tmp_path: Path, variable: str, value: str, code: int, said: str
+) -> None:
+    """It was sixty lines of a library's, or nothing."""
+    command = [PULSE, *(("status",) if code == 1 else ("batch", "list"))]
+    home = {"PULSE_HOME": str(tmp_path), variable: value}
+    done = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert bool(said) or "setting" not in done.stderr

@@ -1,0 +1,542 @@
+"""POST /v1/collect: what is accepted lands, what is refused is said, and nothing is in between."""
+
+import base64
+import ctypes
+import gzip
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import httpx
+import pytest
+import zstandard
+from support.http import Api, Caller, sample, served
+from support.ingest import Owner, ingest
+
+from pulse_api.http.measures import IN_FLIGHT
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import OnInvalid
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.registry import quotas
+from pulse_resources import kafka
+from pulse_resources.local import state
+from pulse_resources.local.layout import Layout
+from pulse_resources.settings import load_settings
+
+
+def waiting(owner: Owner) -> int:
+    """Events on the tenant's topic."""
+    partitions = [(owner.tenant.topic, p) for p in range(load_settings().kafka.partitions_per_topic)]
+    return sum(int(end) for end in kafka.offsets(partitions, "latest").values())
+
+
+def counts(answer: httpx.Response) -> tuple[int, int, int]:
+    found = answer.json()
+    return found["accepted"], found["dead_lettered"], found["refused"]
+
+
+def test_one_event_is_accepted_and_lands(caller: Caller) -> None:
+    answer = caller.collect(sample("o-1", amount=12.5))
+    assert answer.status_code == 202
+    assert counts(answer) == (1, 0, 0)
+    assert caller.collect(sample("o-1", amount=12.5)).status_code == 202, "sent again"
+    ingest(caller.owner)
+    (row,) = caller.owner.rows()
+    assert (row["id"], row["amount"], row["country"]) == ("o-1", 12.5, "DE")
+    assert reconcile_tenant(caller.owner.tenant).balanced
+
+
+LINES = b"\n".join(json.dumps(sample(f"n-{n}")).encode() for n in range(3))
+ARRAY = json.dumps([sample(f"a-{n}") for n in range(3)]).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (ARRAY, {}),
+        (LINES, {"content-type": "application/x-ndjson"}),
+        (LINES + b"\r\n\n", {"content-type": "application/jsonl; charset=utf-8"}),
+        (gzip.compress(ARRAY), {"content-encoding": "gzip"}),
+        (gzip.compress(ARRAY[:50]) + gzip.compress(ARRAY[50:]), {"content-encoding": "gzip"}),
+        (zstandard.compress(ARRAY), {"content-encoding": "zstd"}),
+        (gzip.compress(LINES), {"content-encoding": "gzip", "content-type": "application/x-ndjson"}),
+    ],
+    ids=["array", "lines", "lines with blanks", "gzip", "gzip in members", "zstd", "lines in gzip"],
+)
+def test_many_events_in_one_request(caller: Caller, body: bytes, headers: dict[str, str]) -> None:
+    answer = caller.collect(body, **headers)
+    assert answer.status_code == 202, answer.text
+    assert counts(answer) == (3, 0, 0)
+    assert waiting(caller.owner) == 3
+
+
+def test_a_refused_event_does_not_keep_the_others_out(caller: Caller) -> None:
+    bad = sample("bad") | {"data": {"country": 7}}
+    answer = caller.collect([sample("a"), bad, sample("b"), {"dataset": "nope"}])
+    assert answer.status_code == 207
+    assert counts(answer) == (2, 0, 2)
+    first, second = answer.json()["verdicts"]
+    assert (first["index"], first["event_id"], first["status"]) == (1, "bad", "refused")
+    assert (first["reason"], first["pointer"]) == ("schema_violation", "/data/country")
+    assert (second["index"], second["reason"]) == (3, "unknown_dataset")
+    assert waiting(caller.owner) == 2
+
+
+def test_when_nothing_is_accepted_it_is_a_problem(caller: Caller) -> None:
+    answer = caller.collect([{"dataset": "orders"}])
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["verdicts"][0]["reason"] == "invalid_envelope"
+    assert waiting(caller.owner) == 0
+
+
+def test_a_dataset_may_take_invalid_events_as_dead_letters(caller: Caller) -> None:
+    tenant = caller.owner.tenant
+    registry.create_dataset(
+        tenant, "lenient", f"pulse://{tenant.slug}/orders/1", on_invalid=OnInvalid.DEAD_LETTER
+    )
+    payload = b'{"event_id": "x",  "dataset":"lenient","timestamp":"2026-11-19T10:00:00Z","data":{}}'
+    answer = caller.collect(payload)
+    assert answer.status_code == 202
+    assert counts(answer) == (0, 1, 0)
+    foreign = json.loads(payload) | {"tenant": "somebody_else"}
+    assert caller.collect(foreign).status_code == 422, "what names another tenant is never taken"
+    ingest(caller.owner)
+    (letter,) = caller.owner.dead_letters()
+    assert (letter["reason"], letter["payload"]) == ("schema_violation", payload)
+
+
+DEAR = {"type": "object", "properties": {"a": {"items": {"not": {"enum": [n + 0.5 for n in range(11)]}}}}}
+"""Numbers with large exponents are compared with its floats for microseconds each."""
+
+
+def test_an_event_that_costs_too_much_is_taken_or_refused_as_its_dataset_says(caller: Caller) -> None:
+    tenant = caller.owner.tenant
+    uri = registry.publish_schema(tenant, "dear", json.dumps(DEAR)).schema_uri
+    registry.create_dataset(tenant, "dear", uri)
+    registry.create_dataset(tenant, "lenient", uri, on_invalid=OnInvalid.DEAD_LETTER)
+    dear = {"event_id": "x", "timestamp": "2026-11-19T10:00:00Z", "data": {"a": [1e-300] * 30_000}}
+    events = [sample("o-1"), dear | {"dataset": "dear"}, dear | {"dataset": "lenient"}, sample("o-2")]
+    answer = caller.collect(events)
+    assert (answer.status_code, counts(answer)) == (207, (2, 1, 1))
+    verdicts = [(verdict["status"], verdict["reason"]) for verdict in answer.json()["verdicts"]]
+    assert verdicts == [("refused", "too_expensive"), ("dead_lettered", "too_expensive")]
+    ingest(caller.owner)
+    (letter,) = caller.owner.dead_letters()
+    assert (letter["reason"], letter["pointer"], letter["dataset"]) == ("too_expensive", "/data", "lenient")
+    assert {row["id"] for row in caller.owner.rows()} == {"o-1", "o-2"}
+    assert reconcile_tenant(tenant).balanced
+
+
+def test_a_schema_by_which_events_could_cost_too_much_is_refused(caller: Caller) -> None:
+    dear = {"type": "object", "properties": {"a": {"items": {"enum": [n + 0.5 for n in range(100)]}}}}
+    answer = caller.http.post("/v1/schemas", json={"name": "dear", "schema": dear})
+    assert answer.status_code == 422
+    assert "#/properties/a/items/enum costs most" in answer.json()["detail"]
+
+
+def test_a_new_dataset_and_a_new_version_need_no_restart(caller: Caller) -> None:
+    event = sample() | {"dataset": "fresh"}
+    assert caller.collect(event).status_code == 422
+    body = {"slug": "fresh", "schema_uri": f"pulse://{caller.owner.tenant.slug}/orders/1"}
+    assert caller.http.post("/v1/datasets", json=body).status_code == 201
+    assert _soon(lambda: caller.collect(event).status_code == 202)
+
+
+def _soon(holds: Callable[[], bool], seconds: float = 5) -> bool:
+    """Whether it holds within a few seconds: announcements take a moment."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+NESTED = b'{"a":' * 2_000 + b"1" + b"}" * 2_000
+TRAPS: dict[str, tuple[bytes, int, str]] = {
+    # body: status, and a reason or the kind of the problem
+    "not JSON": (b"{", 400, "malformed"),
+    "empty": (b"", 400, "malformed"),
+    "an empty array": (b"[]", 400, "malformed"),
+    "NaN": (b'{"data":NaN}', 400, "malformed"),
+    "Infinity": (b'[{"data":-Infinity}]', 400, "malformed"),
+    "invalid UTF-8": (b'{"event_id":"\xff"}', 400, "malformed"),
+    "lone surrogate": (b'{"event_id":"\\ud800"}', 400, "malformed"),
+    "beyond every float": (b'{"data":1e999}', 400, "malformed"),
+    "deep array": (b"[" * 50_000 + b"]" * 50_000, 400, "malformed"),
+    "deep object": (NESTED, 400, "malformed"),
+    "not an object": (b'"event"', 422, "invalid_envelope"),
+    "byte order mark": (b"\xef\xbb\xbf{}", 400, "malformed"),
+    "two documents": (b"{}{}", 400, "malformed"),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_json_traps(caller: Caller, name: str) -> None:
+    body, status, kind = TRAPS[name]
+    answer = caller.collect(body)
+    assert answer.status_code == status, answer.text
+    document = answer.json()
+    found = document["verdicts"][0]["reason"] if status == 422 else document["type"].rpartition(":")[2]
+    assert found == kind
+    assert waiting(caller.owner) == 0
+
+
+def with_data(text: str) -> bytes:
+    return json.dumps(sample()).encode().replace(b'{"country": "DE"}', text.encode())
+
+
+def nested(levels: int) -> str:
+    return '{"country":"DE","x":' + "[" * levels + "]" * levels + "}"
+
+
+EVENT_TRAPS = {
+    "NUL": ('{"country":"D\\u0000E"}', "nul_character"),
+    "NUL in a key": ('{"country":"DE","a\\u0000":1}', "nul_character"),
+    "2^64": ('{"country":"DE","count":18446744073709551616}', "integer_out_of_range"),
+    "huge integer": ('{"country":"DE","x":' + "9" * 300 + "}", "integer_out_of_range"),
+    "deep": (nested(100), "too_deep"),
+    "deeper than orjson writes": (nested(300), "too_deep"),
+    "1 MB key": ('{"country":"DE","' + "k" * 1_000_000 + '":1}', "oversize"),
+}
+
+
+@pytest.mark.parametrize("shape", ["one", "array", "line", "cloudevent", "cloudevents"])
+@pytest.mark.parametrize("name", EVENT_TRAPS)
+def test_an_event_with_a_trap_is_refused_in_every_shape(caller: Caller, name: str, shape: str) -> None:
+    text, reason = EVENT_TRAPS[name]
+    body, headers = with_data(text), {}
+    good = json.dumps(sample()).encode()
+    if shape == "array":
+        body = b"[" + good + b"," + body + b"]"
+    elif shape == "line":
+        body, headers = good + b"\n" + body, {"content-type": "application/x-ndjson"}
+    elif shape.startswith("cloudevent"):
+        body = json.dumps(cloud()).encode().replace(b'{"country": "DE"}', text.encode())
+        headers = {"content-type": "application/cloudevents+json"}
+    if shape == "cloudevents":
+        body = b"[" + json.dumps(cloud()).encode() + b"," + body + b"]"
+        headers = {"content-type": "application/cloudevents-batch+json"}
+    answer = caller.collect(body, **headers)
+    mixed = shape in ("array", "line", "cloudevents")
+    assert answer.status_code == (207 if mixed else 422), answer.text[:500]
+    (verdict,) = answer.json()["verdicts"]
+    assert verdict["reason"] == reason
+    assert waiting(caller.owner) == (1 if mixed else 0)
+
+
+@pytest.mark.parametrize("shape", ["array", "cloudevent", "base64"])
+def test_deeper_than_anybody_writes(caller: Caller, shape: str) -> None:
+    body, headers = b"[" + with_data(nested(1_010)) + b"]", {}
+    if shape != "array":
+        body = json.dumps(cloud()).encode().replace(b'{"country": "DE"}', nested(1_010).encode())
+        headers = {"content-type": "application/cloudevents+json"}
+    if shape == "base64":
+        suspicious = nested(1_010).replace("DE", "9" * 30)
+        body = json.dumps(cloud(data_base64=base64.b64encode(suspicious.encode()).decode())).encode()
+    answer = caller.collect(body, **headers)
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:pulse:problem:malformed")
+    assert waiting(caller.owner) == 0
+
+
+def test_of_a_key_that_comes_twice_the_last_one_counts(caller: Caller) -> None:
+    """At the door as in the table: both decode with the same rule."""
+    assert caller.collect(with_data('{"country":7,"country":"FR"}')).status_code == 202
+    assert caller.collect(with_data('{"country":"FR","country":7}')).status_code == 422
+    ingest(caller.owner)
+    assert [row["country"] for row in caller.owner.rows()] == ["FR"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_bomb_is_stopped_at_the_limit(caller: Caller, encoding: str) -> None:
+    content = b" " * (load_settings().api.max_body_bytes + 1)
+    packed = gzip.compress(content) if encoding == "gzip" else zstandard.compress(content)
+    assert len(packed) < 20_000
+    answer = caller.collect(packed, content_encoding=encoding)
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
+
+
+def wide() -> bytes:
+    """Compressed so that a decoder must be ready to keep 64 MiB."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=26)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return writer.compress(ARRAY) + writer.flush()
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (b"no gzip", "gzip", 400),
+        (gzip.compress(ARRAY)[:-9], "gzip", 400),
+        (gzip.compress(ARRAY) + b"more", "gzip", 400),
+        (zstandard.compress(ARRAY)[:-9], "zstd", 400),
+        (b"no zstd", "zstd", 400),
+        (wide(), "zstd", 400),
+        (ARRAY, "br", 415),
+        (ARRAY, "gzip, gzip", 415),
+    ],
+)
+def test_a_broken_encoding_is_said(caller: Caller, body: bytes, encoding: str, status: int) -> None:
+    answer = caller.collect(body, content_encoding=encoding)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_beyond_the_limit_is_not_read(caller: Caller) -> None:
+    answer = caller.collect(b" " * (load_settings().api.max_body_bytes + 1))
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
+    many = [sample()] * (load_settings().api.max_events + 1)
+    assert caller.collect(many).status_code == 413
+
+
+def test_another_media_type_is_not_taken(caller: Caller) -> None:
+    assert caller.collect(b"a=b", content_type="application/x-www-form-urlencoded").status_code == 415
+
+
+def cloud(**changes: Any) -> dict[str, Any]:
+    return {
+        "specversion": "1.0",
+        "id": "c-1",
+        "source": "/shop",
+        "type": "com.example.orders",
+        "time": "2026-11-19T10:00:00Z",
+        "datacontenttype": "application/json",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "subject": "cart",
+        "data": {"country": "DE"},
+    } | changes
+
+
+def test_cloudevents_land_in_every_mode(caller: Caller) -> None:
+    structured = caller.collect(
+        json.dumps(cloud(id="s")).encode(), content_type="application/cloudevents+json; charset=utf-8"
+    )
+    packed = cloud(id="p", data_base64=base64.b64encode(b'{"country": "DE"}').decode())
+    del packed["data"]
+    batch = [cloud(id="b", type="anything", dataset="orders"), packed]
+    batched = caller.collect(json.dumps(batch).encode(), content_type="application/cloudevents-batch+json")
+    attributes = {
+        f"ce-{name}": str(value)
+        for name, value in cloud(id="h", subject="caf%C3%A9").items()
+        if name not in ("data", "datacontenttype")
+    }
+    binary = caller.http.post("/v1/collect", json={"country": "DE"}, headers=attributes)
+    for answer in (structured, batched, binary):
+        assert answer.status_code == 202, answer.text
+    ingest(caller.owner)
+    rows = {row["id"]: row for row in caller.owner.rows()}
+    assert rows.keys() == {f"/shop#{name}" for name in "sbph"}
+    assert {row["trace_id"] for row in rows.values()} == {"4bf92f3577b34da6a3ce929d0e0e4736"}
+    assert json.loads(rows["/shop#s"]["context"])["source"] == "/shop"
+    assert json.loads(rows["/shop#h"]["context"])["subject"] == "café"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"specversion": "0.3"}, {"id": ""}, {"source": None}, {"type": 7}, {"data_base64": "é"}],
+)
+def test_what_is_no_cloudevent_is_said(caller: Caller, change: dict[str, Any]) -> None:
+    body = json.dumps(cloud(**change)).encode()
+    assert caller.collect(body, content_type="application/cloudevents+json").status_code == 400
+
+
+# quotas and rates ---------------------------------------------------------------------------------
+
+
+def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..., Caller]) -> None:
+    """Requests of one to three events from many threads, and from two processes' worth of servers."""
+    caller = new_caller()
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=100))
+    statuses: list[tuple[int, int]] = []
+
+    def send(url: str, size: int) -> None:
+        headers = {"Authorization": f"Bearer {caller.key.text}"}
+        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+            for _ in range(15):
+                answer = client.post("/v1/collect", json=[sample() for _ in range(size)])
+                statuses.append((answer.status_code, size))
+
+    with served() as other:
+        urls = [str(caller.http.base_url), other.url]
+        threads = [threading.Thread(target=send, args=(urls[n % 2], 1 + n % 3)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {status for status, _ in statuses} == {202, 429}
+    accepted = sum(size for status, size in statuses if status == 202)
+    assert accepted == 100, "the month was filled to the last record, and not beyond"
+    assert waiting(caller.owner) == 100
+    usage = caller.http.get("/v1/usage").json()
+    assert (usage["remaining_records"], usage["months"][0]["accepted"]) == (0, 100)
+    problem = caller.collect(sample()).json()
+    assert problem["type"] == "urn:pulse:problem:quota-exceeded"
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=-1))
+    assert _soon(lambda: caller.collect(sample()).status_code == 202)
+
+
+def test_a_rate_is_answered_with_when_to_come_back(caller: Caller) -> None:
+    quotas.set_limits(caller.owner.tenant, Limits(events_per_second=10))
+    assert _soon(lambda: caller.collect([sample() for _ in range(30)]).status_code == 429)
+    answer = caller.collect([sample() for _ in range(10)])
+    assert answer.status_code == 429
+    assert 1 <= int(answer.headers["retry-after"]) <= 5
+    assert answer.json()["type"] == "urn:pulse:problem:rate-exceeded"
+    quotas.set_limits(caller.owner.tenant, Limits(requests_per_second=1))
+    assert _soon(lambda: [caller.http.get("/v1/usage").status_code for _ in range(3)][-1] == 429)
+
+
+# the broker ---------------------------------------------------------------------------------------
+
+
+def test_without_an_acknowledgement_there_is_no_202(
+    new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is paused: 503 after the time-out, and what was acknowledged before is there."""
+    caller = new_caller()
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=1_000))
+    monkeypatch.setenv("PULSE_API__DELIVERY_TIMEOUT_SECONDS", "2")
+    load_settings.cache_clear()
+    try:
+        with served() as impatient, impatient.client(caller.key.text) as client:
+            assert client.post("/v1/collect", json=sample("before")).status_code == 202
+            with broker_paused():
+                began = time.monotonic()
+                answer = client.post("/v1/collect", json=sample("during"))
+                assert answer.status_code == 503, answer.text
+                assert time.monotonic() - began < 30
+                assert int(answer.headers["retry-after"]) >= 1
+                assert client.get("/healthz").status_code == 200
+            assert _soon(lambda: client.post("/v1/collect", json=sample("after")).status_code == 202, 60)
+            assert client.post("/v1/collect", json=sample("during")).status_code == 202
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+    ingest(caller.owner)
+    assert {row["id"] for row in caller.owner.rows()} == {"before", "during", "after"}
+    assert reconcile_tenant(caller.owner.tenant).balanced
+
+
+def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callable[..., Caller]) -> None:
+    """What may have been written stays reserved, and the same events are not reserved twice."""
+    caller = new_caller()
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=12))
+    nine, probes = [sample(f"nine-{n}") for n in range(9)], []
+    with served_with(delivery_timeout_seconds=2) as impatient, impatient.client(caller.key.text) as client:
+
+        def send(body: Any) -> httpx.Response:
+            return client.post("/v1/collect", json=body)
+
+        def accepted() -> int:
+            return client.get("/v1/usage").json()["months"][0]["accepted"]
+
+        assert send(sample("first")).status_code == 202
+        with broker_paused():
+            assert send(nine).status_code == 503
+            assert accepted() == 10, "all nine may have been written"
+            probe = threading.Thread(target=lambda: probes.append(send(sample("probe")).status_code))
+            probe.start()
+            assert _soon(lambda: IN_FLIGHT._value.get() == 1)
+            refused = send(sample("refused"))
+            assert (refused.status_code, "nothing was sent" in refused.text) == (503, True)
+            assert accepted() == 11, "what was never sent is given back"
+            probe.join(30)
+        others = send([sample() for _ in range(9)])
+        assert (others.status_code, others.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")
+        assert _soon(lambda: send(nine).status_code == 202, 60)
+        assert accepted() == 11, "the same events have their place already"
+        assert send(nine).status_code == 429, "they had been accepted"
+    ingest(caller.owner)
+    landed = {row["id"] for row in caller.owner.rows()}
+    assert landed - {"probe"} == {"first", *(event["event_id"] for event in nine)}
+
+
+def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with events under way: each of their requests is answered."""
+    made: list[confluent_kafka.Producer] = []
+    make = kafka.producer
+    monkeypatch.setattr(kafka, "producer", lambda **how: made.append(make(**how)) or made[-1])
+    answers: list[int] = []
+    with served() as api, api.client(caller.key.text) as client:
+
+        def post(name: str) -> None:
+            answers.append(client.post("/v1/collect", json=sample(name)).status_code)
+
+        post("before")
+        under_way = [threading.Thread(target=post, args=(f"during-{n}",)) for n in range(5)]
+        with broker_paused():
+            for thread in under_way:
+                thread.start()
+            assert _soon(lambda: len(made[0]) == 5)
+            assert IN_FLIGHT._value.get() == 5
+            fail_for_good(made[0])
+            assert _soon(lambda: len(made) == 2)
+        for thread in under_way:
+            thread.join(30)
+        assert len(answers) == 6, "everyone is answered"
+        assert set(answers) <= {202, 503}
+        post("after")
+        assert answers[-1] == 202
+    assert len(made) == 2
+    assert IN_FLIGHT._value.get() == 0
+
+
+def fail_for_good(producer: confluent_kafka.Producer) -> None:
+    """What librdkafka calls a fatal error, by its own function for tests, which Python does not offer."""
+    (library,) = Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka*")
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
+    fail = ctypes.CDLL(str(library)).rd_kafka_test_fatal_error
+    fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    assert fail(handle, 45, b"as a test wants it") == 0
+
+
+def test_too_much_in_flight_is_refused_before_it_is_sent(caller: Caller) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULSE_API__MAX_UNACKNOWLEDGED_EVENTS", "5")
+        load_settings.cache_clear()
+        with served() as small, small.client(caller.key.text) as client:
+            answer = client.post("/v1/collect", json=[sample() for _ in range(6)])
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert client.post("/v1/collect", json=[sample() for _ in range(5)]).status_code == 202
+    load_settings.cache_clear()
+    assert waiting(caller.owner) == 5
+
+
+@contextmanager
+def served_with(**settings: object) -> Iterator[Api]:
+    """A server whose API has these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(f"PULSE_API__{name.upper()}", str(value))
+        load_settings.cache_clear()
+        with served() as api:
+            yield api
+    load_settings.cache_clear()
+
+
+class broker_paused:  # noqa: N801
+    """The Kafka broker of the stack is stopped by SIGSTOP, as a long pause or a partition would."""
+
+    def __enter__(self) -> None:
+        self._pid = broker_pid()
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+def broker_pid() -> int:
+    found = state.read(Layout(load_settings().home))
+    assert found is not None
+    process = found.services["kafka"].process
+    assert process is not None
+    return process.pid

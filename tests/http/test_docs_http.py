@@ -1,0 +1,76 @@
+"""docs/http.md is executed: every command of it, in order, against the real server."""
+
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+from support.http import Api
+from support.ingest import Owner, ingest
+
+from pulse_pipelines import registry
+from pulse_pipelines.query.preview import preview
+from pulse_pipelines.registry import keys
+
+PAGE = Path(__file__).parents[2] / "docs" / "http.md"
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+WAIT = re.compile(r"^sleep \d+$", re.MULTILINE)
+
+
+def test_a_newcomer_needs_fewer_than_ten_commands() -> None:
+    """From `pulse up` to a previewed row."""
+    before, found, after = "".join(BLOCKS).partition("sleep")
+    first = before + found + after.split("\n", 2)[0] + "\n" + after.split("\n", 2)[1]
+    commands = [
+        line for line in first.replace("\\\n", " ").splitlines() if re.match(r"(export|curl|sleep)", line)
+    ]
+    assert commands[-1].startswith("curl")
+    assert "/preview" in commands[-1]
+    assert 1 + len(commands) < 10, "with pulse up itself"
+
+
+def run(script: str, folder: Path, **environment: str) -> str:
+    """Run commands as a person would, but for one thing: an answer that is an error ends it."""
+    curl = shutil.which("curl")
+    preamble = f'set -euo pipefail\ncurl() {{ {curl} --fail-with-body -sS "$@"; }}\n'
+    if "KEY" not in environment:
+        script += '\necho; echo "KEY IS $KEY"\n'
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", preamble + script],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+def test_every_command_works(api: Api, tmp_path: Path) -> None:
+    tenant = f"t{uuid.uuid4().hex[:10]}"
+    script = re.sub(r"\bacme\b", tenant, "\n".join(BLOCKS))
+    script = re.sub(r"^export PULSE=.*$", "", script, flags=re.MULTILINE)
+    first, *others = WAIT.split(script)
+    known = {"PULSE": api.url, "OPERATOR": keys.issue_operator_key("docs").text}
+    said = run(first, tmp_path, **known)
+    key = re.search(r"^KEY IS (\S+)$", said, re.MULTILINE)
+    assert key
+    owner = Owner(registry.find_tenant(tenant))
+    said = ""
+    for script in others:
+        ingest(owner)
+        said += run(script, tmp_path, KEY=key[1], **known)
+    assert '"id":"o-1"' in said
+    assert '"rollup":"daily","from":"2026-11-01","to":"2026-11-30"' in said.replace(" ", "")
+    assert "pulse_lag_events" in said
+    ingest(owner)
+    rows = preview(owner.tenant, "orders", 10).to_pylist()
+    assert {row["id"] for row in rows} == {"o-1", "line-1", "line-2", "line-3", "/shop#7"}
+    assert [row["visitor"] for row in preview(owner.tenant, "visits", 10).to_pylist()] == ["ann"]
+    assert [row["id"] for row in preview(owner.tenant, "kept", 10).to_pylist()] == ["k-1"], "replayed"
+    assert len(owner.dead_letters()) == 1

@@ -1,0 +1,197 @@
+"""What holds for the whole API: problem documents, request ids, logs, CORS, quotas of datasets."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from support.http import Api, Caller, sample, served
+from support.ingest import Owner
+
+from pulse_api.http import app_state, logs
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.registry import intake, keys, quotas
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("PATCH", "/v1/datasets/orders", 405),
+        ("GET", "/v1/collect", 405),
+        ("GET", "/v1/datasets/NOT-A-SLUG", 422),
+        ("GET", "/v1/datasets/absent", 404),
+    ],
+)
+def test_every_error_is_a_problem_document(caller: Caller, method: str, path: str, status: int) -> None:
+    answer = caller.http.request(method, path, headers={"X-Request-Id": "from-the-caller"})
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert document["status"] == status
+    assert document["type"].startswith("urn:pulse:problem:")
+    assert document["request_id"] == answer.headers["x-request-id"] == "from-the-caller"
+    if status == 405:
+        assert "PATCH" not in answer.headers["allow"]
+        assert answer.headers["allow"] == ("POST" if path == "/v1/collect" else "DELETE, GET")
+
+
+def test_what_nobody_foresaw_has_its_id_too(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(quotas, "find_usage", broken)
+    answer = caller.http.get("/v1/usage", headers={"X-Request-Id": "mine"})
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == answer.json()["request_id"] == "mine"
+    assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 65, "né", ""])
+def test_a_request_id_that_could_harm_a_log_is_replaced(api: Api, given: str) -> None:
+    with api.client() as client:
+        answer = client.get("/healthz", headers={"X-Request-Id": given.encode()})
+    assert answer.headers["x-request-id"] != given
+    assert len(answer.headers["x-request-id"]) == 16
+
+
+def test_a_request_is_one_line_of_log_without_payload_or_key(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, object]] = []
+    monkeypatch.setattr(logs, "access", lines.append)
+    answer = caller.collect([sample("visible"), sample("other", country="SECRET")])
+    assert answer.status_code == 202
+    caller.http.get("/v1/datasets/orders")
+    first, second = lines
+    text = json.dumps(lines)
+    assert (first["status"], first["route"], first["tenant"]) == (
+        202,
+        "/v1/collect",
+        caller.owner.tenant.slug,
+    )
+    assert (second["route"], second["key"]) == ("/v1/datasets/{slug}", caller.key.stored.key_id)
+    assert first["request_id"] == answer.headers["x-request-id"]
+    for secret in ("SECRET", "visible", caller.key.text, caller.key.text[-20:]):
+        assert secret not in text
+
+
+def test_no_page_may_call_unless_a_setting_says_so(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = {
+        "Origin": "https://shop.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    answer = caller.http.options("/v1/collect", headers=asks)
+    assert "access-control-allow-origin" not in answer.headers
+    monkeypatch.setenv("PULSE_API__CORS_ORIGINS", '["https://shop.example"]')
+    load_settings.cache_clear()
+    try:
+        with served() as open_api, open_api.client(caller.key.text) as client:
+            allowed = client.options("/v1/collect", headers=asks)
+            assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
+            other = client.options("/v1/collect", headers=asks | {"Origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+            sent = client.post("/v1/collect", json=sample(), headers={"Origin": "https://shop.example"})
+            assert sent.headers["access-control-allow-origin"] == "https://shop.example"
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+
+
+def test_the_quota_of_datasets_is_exact_under_concurrency(
+    new_caller: Callable[..., Caller], operator: httpx.Client
+) -> None:
+    caller = new_caller()
+    tenant = caller.owner.tenant.slug
+    answer = operator.put(f"/v1/tenants/{tenant}/limits", json={"maxDatasets": 4})
+    assert answer.json()["maxDatasets"] == 4
+    statuses: list[int] = []
+
+    def create(number: int) -> None:
+        body = {"slug": f"d{number}", "schema_uri": f"pulse://{tenant}/orders/1"}
+        statuses.append(caller.http.post("/v1/datasets", json=body).status_code)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [201] * 3 + [429] * 7, "with `orders` it has four"
+    usage = caller.http.get("/v1/usage").json()
+    assert (usage["datasets"], usage["remaining_datasets"]) == (4, 0)
+    gone = next(
+        d["slug"] for d in caller.http.get("/v1/datasets").json()["datasets"] if d["slug"] != "orders"
+    )
+    deleted = caller.http.delete(f"/v1/datasets/{gone}").json()
+    assert deleted["files"] == "kept"
+    assert deleted["metadata_location"].startswith("s3://")
+    create(99)
+    assert statuses[-1] == 201, "there is room again"
+
+
+def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert quotas.set_limits(owner.tenant, Limits()).max_datasets == -1
+    monkeypatch.setenv("PULSE_LIMITS__MAX_DATASETS", "7")
+    load_settings.cache_clear()
+    try:
+        assert quotas.find_limits(owner.tenant).max_datasets == 7
+        assert quotas.set_limits(owner.tenant, Limits(max_datasets=-1)).max_datasets == -1
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+
+
+def test_usage_tells_of_months(caller: Caller) -> None:
+    assert caller.http.get("/v1/usage").json()["months"] == []
+    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=50))
+    asked = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]
+    first, none, last = intake.reserve(caller.owner.tenant, asked, 50)
+    assert (len(first), none, len(last)) == (30, None, 20)
+    intake.release(caller.owner.tenant, first[:5], sent=0)
+    (month,) = caller.http.get("/v1/usage").json()["months"]
+    assert (month["accepted"], month["landed"], month["landed_delta"]) == (45, 0, 0)
+
+
+def test_a_month_is_compared_with_the_one_before_whether_or_not_that_is_listed(owner: Owner) -> None:
+    values = [(owner.tenant.tenant_id, date(2026, month, 1), rows) for month, rows in ((9, 50), (10, 80))]
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        insert = "INSERT INTO usage (tenant_id, month, records, bytes) VALUES (%s, %s, %s, 1)"
+        connection.cursor().executemany(insert, values)
+    assert [month.landed_delta for month in quotas.find_usage(owner.tenant).months] == [30, 50]
+    assert [month.landed_delta for month in quotas.find_usage(owner.tenant, months=1).months] == [30]
+
+
+def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Any] = []
+    touch = keys.touch_keys
+
+    def unsteady(used: Any) -> None:
+        if used:
+            tries.append(used)
+            if len(tries) < 4:
+                raise psycopg.OperationalError("the connection is lost")
+        touch(used)
+
+    monkeypatch.setattr(app_state, "TOUCH_EVERY_S", 0.05)
+    monkeypatch.setattr(keys, "touch_keys", unsteady)
+    with served() as unlucky, unlucky.client(caller.key.text) as client:
+        assert client.get("/v1/usage").status_code == 200
+        deadline = time.monotonic() + 20
+        while (key := keys.list_keys(caller.owner.tenant)[0]).last_used_at is None:
+            assert time.monotonic() < deadline, "it is not tried again"
+            time.sleep(0.02)
+    assert len(tries) >= 4
+    keys.touch_keys({caller.owner.tenant.tenant_id: {key.key_id: key.created_at}})
+    assert keys.list_keys(caller.owner.tenant)[0].last_used_at == key.last_used_at, (
+        "an earlier use, told late"
+    )

@@ -1,0 +1,227 @@
+"""One tenant asks for more than it gets: its neighbours, and who watches, do not notice."""
+
+import asyncio
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from support.http import Api, Caller, sample, served
+
+from chaos.surroundings import with_settings
+from pulse_api.http import app, views
+from pulse_api.http.routes import summary
+from pulse_api.http.workers import Workers
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry.view import TenantView, load_view
+from pulse_resources.settings import Settings, load_settings
+
+AT_ONCE = 60
+PREVIEW = "/v1/datasets/orders/preview"
+SUMMARY = "/v1/datasets/orders/summary"
+EVERYTHING = (PREVIEW, SUMMARY, "/v1/dead-letters", "/v1/datasets", "/v1/usage")
+
+
+def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+    """Rates of previews, and of all but collecting, that nobody has to set."""
+    greedy, neighbour = new_caller(), new_caller()
+    few = {"API__PREVIEWS_PER_SECOND": 0.1, "API__OTHER_REQUESTS_PER_SECOND": 0.2, "API__BURST_SECONDS": 30}
+    with with_settings(**few), served() as api, api.client(greedy.key.text) as http:
+        previews = [http.get(path) for path in (PREVIEW, "/v1/datasets/orders/snapshots") * 2]
+        assert [answer.status_code for answer in previews] == [200, 200, 200, 429]
+        others = [http.get("/v1/usage") for _ in range(6)]
+        body = {"slug": "x" * 2_000_000, "schema_uri": "none"}  # for which there is no time, either
+        others.append(http.post("/v1/datasets", json=body))
+        assert [answer.status_code for answer in others] == [200] * 6 + [429]
+        for answer, seconds, what in (
+            (previews[-1], 10, "0.1 previews"),
+            (others[-1], 5, "0.2 requests other than previews and collecting"),
+        ):
+            problem = answer.json()
+            assert problem["type"] == "urn:pulse:problem:rate-exceeded"
+            assert problem["detail"] == f"the tenant may send {what} per second"
+            assert "Retry-After" in problem["fix"]
+            assert 1 <= int(answer.headers["retry-after"]) <= seconds
+        assert http.post("/v1/collect", json=sample()).status_code == 202
+        with api.client(neighbour.key.text) as other:
+            assert [other.get(path).status_code for path in (PREVIEW, "/v1/usage")] == [200, 200]
+
+
+def test_who_changes_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:
+    """A loop of creating and deleting kept Postgres and the object store busy: p99 times four."""
+    greedy, neighbour = new_caller(), new_caller()
+    with with_settings(API__CHANGES_PER_SECOND=1.5), served() as api:
+        with api.client(greedy.key.text) as http:
+            answers = [http.delete("/v1/datasets/none") for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [404] * 3 + [429]
+            assert answers[-1].json()["detail"] == "the tenant may send 1.5 changes per second"
+            assert http.get("/v1/datasets").status_code == 200
+        with api.client(neighbour.key.text) as other:
+            assert other.delete("/v1/datasets/none").status_code == 404
+
+
+@pytest.mark.parametrize("path", [PREVIEW, SUMMARY])
+def test_who_asks_sixty_times_at_once_holds_up_himself(
+    api: Api,
+    new_caller: Callable[..., Caller],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    greedy, neighbour = new_caller(), new_caller()
+    go_on = threading.Event()
+    previewing, summarising = Workers.run, summary.read_summary
+
+    async def endless_preview(self: Workers, work: Callable[..., Any], *args: Any) -> Any:
+        if greedy.owner.tenant in args:
+            await asyncio.to_thread(go_on.wait, 60)
+        return await previewing(self, work, *args)
+
+    def endless_summary(tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant == greedy.owner.tenant:
+            go_on.wait(60)
+        return summarising(tenant, *args, **kwargs)
+
+    monkeypatch.setattr(Workers, "run", endless_preview)
+    monkeypatch.setattr(summary, "read_summary", endless_summary)
+    refused, seen = threading.Semaphore(0), Counter[int]()
+
+    def ask(_: int) -> None:
+        answer = greedy.http.get(path)
+        seen[answer.status_code] += 1
+        if answer.status_code == 429:
+            assert (answer.json()["type"], answer.headers["retry-after"]) == ("urn:pulse:problem:busy", "1")
+            refused.release()
+
+    settings = load_settings().api
+    running = settings.preview_parallelism if path == PREVIEW else settings.parallelism
+    taken = running // 2 + settings.max_waiting
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            asked = threads.map(ask, range(AT_ONCE))
+            for _ in range(AT_ONCE - taken):
+                assert refused.acquire(timeout=30), "it is said at once"
+            assert seen == {429: AT_ONCE - taken}
+            for other in EVERYTHING:
+                assert neighbour.http.get(other).status_code == 200
+            for watched in ("/healthz", "/readyz"):
+                assert neighbour.http.get(watched).status_code == 200
+            assert neighbour.collect(sample()).status_code == 202
+            assert seen == {429: AT_ONCE - taken}, "all of this while the others still waited"
+        finally:
+            go_on.set()
+        list(asked)
+    assert sum(seen.values()) == AT_ONCE
+    assert seen.keys() <= {200, 429, 503}
+
+
+def test_events_that_are_refused_count_against_the_rate(caller: Caller) -> None:
+    quotas.set_limits(caller.owner.tenant, Limits(events_per_second=10))
+    wrong = [sample(country=7) for _ in range(200)]
+    assert caller.collect(wrong).status_code == 422
+    answer = caller.collect(sample())
+    assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:rate-exceeded")
+    assert int(answer.headers["retry-after"]) > 10
+
+
+def test_who_tries_keys_waits_for_himself(
+    api: Api, new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look for a tenant that nobody knows costs a transaction; one address has two at a time."""
+    known, new = new_caller(), new_caller()
+    assert known.collect(sample()).status_code == 202
+    keys.issue_key(known.owner.tenant, "another", [KeyScope.READ])  # its view is read again, but not its key
+    ours = {caller.owner.tenant.tenant_id for caller in (known, new)}
+    looks, go_on, refused = Counter[uuid.UUID](), threading.Event(), threading.Semaphore(0)
+    statuses = Counter[int]()
+
+    def endless(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id not in ours:
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", endless)
+
+    def attempt(_: int) -> None:
+        key = f"pulse_{uuid.uuid4().hex}_{'0' * 12}_{'A' * 43}"
+        status = httpx.post(f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}).status_code
+        statuses[status] += 1
+        if status == 429:
+            refused.release()
+
+    taken = 2 + load_settings().api.max_waiting
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            attempts = threads.map(attempt, range(AT_ONCE))
+            for _ in range(AT_ONCE - taken):
+                assert refused.acquire(timeout=30)
+            assert looks.total() <= 2
+            assert known.collect(sample()).status_code == 202
+            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+            with httpx.Client(base_url=api.url, transport=elsewhere) as client:
+                headers = {"Authorization": f"Bearer {new.key.text}"}
+                assert client.post("/v1/collect", json=sample(), headers=headers).status_code == 202
+        finally:
+            go_on.set()
+        list(attempts)
+    assert statuses.keys() <= {401, 429, 503}
+
+
+def test_requests_of_one_key_share_a_look_at_its_tenant(
+    new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends over many connections is not refused because the tenant was changed just now."""
+    caller = new_caller()
+    here, looks = caller.owner.tenant.tenant_id, Counter[uuid.UUID]()
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(tenant_id: uuid.UUID) -> TenantView | None:
+        looks[tenant_id] += 1
+        if tenant_id == here:
+            begun.release()
+            go_on.wait(60)
+        return load_view(tenant_id)
+
+    monkeypatch.setattr(views, "load_view", slow)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            asked = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
+            assert begun.acquire(timeout=30)
+            time.sleep(1)  # all have come, and a refusal would have been there at once
+            assert [each.result().status_code for each in asked if each.done()] == []
+        finally:
+            go_on.set()
+        statuses = Counter(each.result().status_code for each in asked)
+    assert statuses == {202: AT_ONCE}
+    assert looks[here] <= 2, "one look, and one more for who came while it was kept"
+
+
+@pytest.mark.parametrize(("path", "most"), [("/v1/schemas", 1024 * 1024), ("/v1/collect", 8 * 1024 * 1024)])
+def test_a_body_is_read_up_to_its_limit(caller: Caller, path: str, most: int) -> None:
+    """With its length said, and in chunks that go on for ever."""
+
+    def chunks(read: list[int]) -> Iterator[bytes]:
+        while len(read) < 1_000:
+            read.append(1)
+            yield b" " * 262_144
+
+    read: list[int] = []
+    for content in (b" " * (most + 1), chunks(read)):
+        answer = caller.http.post(path, content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["type"]) == (413, "urn:pulse:problem:too-large")
+    assert len(read) < 1_000, "the server has closed long before"
+
+
+def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second of the event loop, and needs no key: it is there before the first request."""
+    with served() as fresh:
+        monkeypatch.setattr(app, "get_openapi", None)
+        assert httpx.get(f"{fresh.url}/openapi.json").status_code == 200
+        assert httpx.patch(f"{fresh.url}/v1/datasets").status_code == 405

@@ -1,0 +1,91 @@
+"""Worker processes of the API: they end with it, and one that dies costs one request. No services."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pulse_api.http.workers import NICENESS, Workers
+from pulse_resources.errors import NotFound, Transient
+
+Result = TypeVar("Result")
+SERVER = """
+import os, time
+from pulse_api.http.workers import Workers
+if __name__ == "__main__":
+    workers = Workers(2, os.getpid)
+    workers.start()
+    print(*workers._pool._processes, flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def running(processes: int = 1) -> Iterator[Callable[..., object]]:
+    """Has a worker do something, and gives what came of it."""
+    workers = Workers(processes, os.getpid)
+    try:
+        workers.start()
+        yield lambda work, *args: asyncio.run(workers.run(work, *args))
+    finally:
+        workers.stop()
+
+
+def refuse(slug: str) -> None:
+    raise NotFound("the tenant has no such dataset", fix="Create it", dataset=slug)
+
+
+def test_work_is_done_in_another_process_that_leaves_processors_to_this_one() -> None:
+    with running() as do:
+        assert do(os.getpid) not in (os.getpid(), None)
+        assert do(os.getsid, 0) not in (os.getsid(0), None)  # sessions share the processors
+        assert do(os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
+        with pytest.raises(NotFound, match="no such dataset") as caught:
+            do(refuse, "orders")
+        assert (caught.value.fix, caught.value.where) == ("Create it", {"dataset": "orders"})
+
+
+def test_the_environment_is_that_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as do:
+        do(os.getpid)  # the fork server has begun
+    monkeypatch.setenv("PULSE_SAID_LATER", "yes")
+    with running() as do:
+        assert do(os.getenv, "PULSE_SAID_LATER") == "yes"
+
+
+def test_a_process_that_dies_costs_one_request() -> None:
+    with running() as do:
+        for _ in range(2):
+            with pytest.raises(Transient, match="has ended"):
+                do(os.kill, do(os.getpid), signal.SIGKILL)
+            assert do(os.getpid)
+
+
+def test_workers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        workers = [int(pid) for pid in server.stdout.readline().split()]
+        assert workers
+        assert all(Path(f"/proc/{pid}").exists() for pid in workers)
+        server.kill()
+    deadline = time.monotonic() + 20
+    while any(_runs(pid) for pid in workers):
+        assert time.monotonic() < deadline, "they would hold memory for ever"
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

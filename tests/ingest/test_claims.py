@@ -1,0 +1,122 @@
+"""Claims: an id belongs to the row that landed, and to nothing that an attempt found before it died."""
+
+import json
+import signal
+
+import pytest
+from confluent_kafka import TopicPartition
+from support.ingest import (
+    SCHEMA,
+    Owner,
+    event,
+    ingest,
+    plan_batch,
+    run_batch,
+    start_attempt,
+    wait_until_stopped,
+)
+from support.topics import accept, follow, recreate
+
+from chaos import batches
+from chaos.surroundings import superuser
+from pulse_pipelines import dead_letters
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_resources import kafka
+
+STOPPED = {"PULSE_FAIL_POINT": "after.dedup_gate"}
+
+
+def of_version(event_id: str, version: int) -> bytes:
+    return json.dumps(json.loads(event(event_id)) | {"schema_version": version}).encode()
+
+
+def die_after_the_gate(batch: str) -> int:
+    """Attempt 1 dies once the gate has judged; returns the attempt that follows."""
+    start_attempt(batch, **STOPPED).communicate(timeout=120)
+    given_up = batches.current(batch)
+    assert given_up is not None
+    return given_up.attempt
+
+
+def send(owner: Owner, partition: int, *payloads: bytes) -> None:
+    producer = kafka.producer()
+    for payload in payloads:
+        producer.produce(owner.tenant.topic, payload, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def ids(owner: Owner) -> list[str]:
+    return [row["id"] for row in owner.rows()]
+
+
+def test_an_attempt_that_died_has_claimed_nothing(owner: Owner) -> None:
+    owner.send(event("a"), event("a"), b"not JSON")
+    batch = plan_batch([owner])
+    attempt = die_after_the_gate(batch)
+    assert owner.claims() == 0
+    run_batch(batch, attempt)
+    assert (ids(owner), owner.claims()) == (["a"], 1)
+
+
+def test_a_valid_event_is_no_copy_of_one_that_became_a_dead_letter(owner: Owner) -> None:
+    """The first was valid when an attempt met it; by the next, only the second is."""
+    owner.send(event("x", coupon=5), event("x", coupon="SPRING"))
+    batch = plan_batch([owner])
+    attempt = die_after_the_gate(batch)
+    follow(owner, SCHEMA | {"properties": SCHEMA["properties"] | {"coupon": {"type": "string"}}})
+    run_batch(batch, attempt)
+    assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation"]
+    assert ids(owner) == ["x"]
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_an_accepted_loss_of_one_partition_loses_nothing_of_another(owner: Owner) -> None:
+    """An attempt refuses X at partition 0 and finds X at partition 1; then only the former is valid, too."""
+    send(owner, 0, event("gone"), of_version("x", 2))
+    send(owner, 1, event("x"), event("b"), event("c"))  # so many that one task gets both
+    batch = plan_batch([owner])
+    die_after_the_gate(batch)
+    follow(owner, SCHEMA | {"title": "the next"})
+    gone = TopicPartition(owner.tenant.topic, 0, 1)
+    for future in kafka.admin().delete_records([gone]).values():
+        future.result(30)
+    accept(owner)
+    ingest(owner)
+    assert ids(owner) == ["x", "b", "c"]
+    report = reconcile_tenant(owner.tenant)
+    assert (report.landed, report.duplicates, report.balanced) == (3, 1, True)
+
+
+def test_a_replay_closes_no_letter_for_an_event_that_never_landed(owner: Owner) -> None:
+    """A run saw an event with the letter's id and died; then its topic was lost."""
+    owner.send(of_version("x", 2))
+    ingest(owner)
+    follow(owner, SCHEMA | {"title": "the next"})
+    owner.send(event("x"))
+    die_after_the_gate(plan_batch([owner]))
+    recreate(owner)
+    done = dead_letters.replay(owner.tenant, dead_letters.Filter())
+    assert done.counts == {dead_letters.Outcome.PUBLISHED: 1}
+    accept(owner)
+    ingest(owner)
+    assert ids(owner) == ["x"]
+
+
+@pytest.mark.parametrize("staged", ["ids", "dead_letters"])
+def test_what_a_crash_of_postgres_empties_is_drained_again(owner: Owner, staged: str) -> None:
+    """Staging tables are unlogged: a crash leaves them without rows."""
+    owner.send(event("a"), b"not JSON")
+    batch = plan_batch([owner])
+    running = start_attempt(batch, PULSE_FAIL_POINT="stop:after.land")
+    wait_until_stopped(running)
+    with superuser() as connection:
+        connection.execute(f"TRUNCATE staging.{staged}_{batch}_1")
+    running.send_signal(signal.SIGCONT)
+    running.communicate(timeout=120)
+    assert ids(owner) == []
+    given_up = batches.current(batch)
+    assert given_up is not None
+    run_batch(batch, given_up.attempt)
+    assert (ids(owner), owner.claims()) == (["a"], 1)
+    assert [letter["reason"] for letter in owner.dead_letters()] == ["undecodable"]
+    assert reconcile_tenant(owner.tenant).balanced

@@ -1,0 +1,152 @@
+"""Planning against a real broker: what is due, what is new, and what must never be skipped silently."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
+from support.ingest import Owner, event, ingest, plan_batch
+
+from chaos.surroundings import superuser, with_settings
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.domain.batch import plan as choose_ranges
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_resources import kafka
+
+
+def alarms_of(owner: Owner) -> list[str]:
+    return [alarm.problem for alarm in planning.survey().alarms if alarm.tenant == owner.tenant]
+
+
+def backlog_of(owner: Owner) -> int:
+    return sum(b.pending for b in planning.survey().backlogs if b.tenant_id == owner.tenant.tenant_id)
+
+
+def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
+    owner.send(event("a"), event("b"))
+    assert backlog_of(owner) == 2
+    plan_batch([owner])
+    owner.send(event("c"))
+    assert backlog_of(owner) == 0, "a tenant has one open batch at a time"
+
+
+def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner) -> None:
+    def since() -> float | None:
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
+        assert isinstance(result, dg.SensorResult)
+        found: dict[str, float] = json.loads(result.cursor or "")
+        return found.get(owner.tenant.tenant_id.hex)
+
+    cursor = "{}"
+    with with_settings(INGEST__FLUSH_SECONDS=10_000):
+        owner.send(event("a"))
+        plan_batch([owner])
+        assert since() is None, "what a batch has taken does not wait"
+        owner.send(event("b"))
+        assert since() == pytest.approx(time.time(), abs=10)
+        cursor = json.dumps({owner.tenant.tenant_id.hex: 17.0})
+        assert since() == 17.0
+
+
+def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:
+    owner.send(event("a"))
+    seen = planning.survey()
+    backlogs = [b for b in seen.backlogs if b.tenant_id == owner.tenant.tenant_id]
+    ranges = choose_ranges(backlogs, 10)
+    owner.send(event("b"))
+    assert planning.plan_batch(ranges, seen) is not None
+    longer = planning.survey()
+    assert not [b for b in longer.backlogs if b.tenant_id == owner.tenant.tenant_id]
+    late = [type(r)(r.tenant_id, r.partition, r.start, r.end + 1) for r in ranges]
+    assert planning.plan_batch(late, seen) is None
+
+
+def test_retention_that_overtook_the_position_is_an_alarm_and_stops_that_tenant_only(
+    new_owner: Callable[[], Owner],
+) -> None:
+    behind, other = new_owner(), new_owner()
+    behind.send(event("a"), event("b"), event("c"))
+    other.send(event("a"))
+    gone = TopicPartition(behind.tenant.topic, 0, 2)
+    for future in kafka.admin().delete_records([gone]).values():
+        future.result(30)
+    (problem,) = alarms_of(behind)
+    assert "retention removed the offsets 0 to 2" in problem
+    assert (backlog_of(behind), backlog_of(other)) == (0, 1)
+
+
+@pytest.mark.parametrize("events", [1, 3], ids=["shorter", "longer"])
+def test_a_recreated_topic_is_an_alarm_also_when_it_is_longer_than_before(owner: Owner, events: int) -> None:
+    owner.send(event("a"), event("b"))
+    ingest(owner)
+    for future in kafka.admin().delete_topics([owner.tenant.topic]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while owner.tenant.topic in kafka.partition_counts() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    kafka.create_topics([owner.tenant.topic])
+    owner.send(*(event(f"new{n}") for n in range(events)))
+    problems = alarms_of(owner)
+    assert any("recreated" in problem for problem in problems), problems
+    assert backlog_of(owner) == 0
+
+
+def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
+    owner.send(event("a"))
+    ingest(owner)
+    added = NewPartitions(owner.tenant.topic, 4)
+    for future in kafka.admin().create_partitions([added]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while kafka.partition_counts()[owner.tenant.topic] < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    producer = kafka.producer()
+    producer.produce(owner.tenant.topic, event("b"), partition=3)
+    assert producer.flush(30) == 0
+    ingest(owner)
+    assert [(row["id"], row["_kafka_partition"]) for row in owner.rows()] == [("a", 0), ("b", 3)]
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
+    new_owner: Callable[[], Owner],
+) -> None:
+    ahead, other = new_owner(), new_owner()
+    ahead.send(event("a"))
+    ingest(ahead)
+    for each in (ahead, other):
+        each.send(event("b"))
+    seen = planning.survey()
+    both = [b for b in seen.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
+    with superuser() as connection:
+        rewind = "UPDATE ingest_positions SET settled_offset = 0, planned_offset = 0 WHERE tenant_id = %s"
+        connection.execute(rewind, [ahead.tenant.tenant_id])
+    stale = [replace(r, start=0) for b in both for r in b.ranges if b.tenant_id == ahead.tenant.tenant_id]
+    fresh = [r for b in both for r in b.ranges if b.tenant_id == other.tenant.tenant_id]
+    batch = planning.plan_batch([*stale, *fresh], seen)
+    assert batch is not None
+    assert attempts.waiting_in(batch) == {other.tenant.slug: 1}
+    assert alarms_of(ahead) == ["the ledger has a range at 0, and the position is 0"]
+    assert backlog_of(ahead) == 0
+
+
+def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Callable[[], Owner]) -> None:
+    moved, other = new_owner(), new_owner()
+    for each in (moved, other):
+        each.send(event("a"))
+    seen = planning.survey()
+    ranges = [r for b in seen.backlogs for r in b.ranges]
+    mine = [r for r in ranges if r.tenant_id in (moved.tenant.tenant_id, other.tenant.tenant_id)]
+    first = planning.plan_batch([r for r in mine if r.tenant_id == moved.tenant.tenant_id], seen)
+    second = planning.plan_batch(mine, seen)
+    assert first is not None
+    assert second is not None
+    assert attempts.waiting_in(first) == {moved.tenant.slug: 1}
+    assert attempts.waiting_in(second) == {other.tenant.slug: 1}

@@ -1,0 +1,106 @@
+"""Whoever floods waits: batches of their own, runs of their own, tasks that stand aside for small ones."""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+from support.ingest import Owner, event, ingest, make_owner, plan_batch
+
+from chaos.surroundings import with_settings
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.ingest import attempts, priority
+from pulse_resources.settings import Settings
+
+
+def requests(*, since: float = 0.0, **waiting: Owner) -> dict[str, dict[str, str]]:
+    """Tags of the runs that the sensor asks for, by the names given, when all of them have waited."""
+    cursor = "{" + ",".join(f'"{o.tenant.tenant_id.hex}": {since}' for o in waiting.values()) + "}"
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
+    assert isinstance(result, dg.SensorResult)
+    return {
+        name: request.tags
+        for name, owner in waiting.items()
+        for request in result.run_requests or ()
+        if f"pulse.tenant/{owner.tenant.slug}" in request.tags
+    }
+
+
+def test_a_tenant_that_floods_is_not_in_one_batch_with_the_others(stack: Settings) -> None:
+    flooding, one, other = make_owner(), make_owner(), make_owner()
+    flooding.send(*(event(f"e{n}") for n in range(9)))
+    for quiet in (one, other):
+        quiet.send(event("a"))
+    with with_settings(INGEST__FLUSH_ROWS=9):
+        tags = requests(flooding=flooding, one=one, other=other)
+    assert [tags[name]["pulse/lane"] for name in ("flooding", "one", "other")] == ["bulk", "quick", "quick"]
+    batches = [tags[name]["pulse/batch"] for name in ("flooding", "one", "other")]
+    assert batches[0] != batches[1] == batches[2]
+
+
+def test_a_large_batch_lands_whole(owner: Owner) -> None:
+    with with_settings(INGEST__FLUSH_ROWS=2):
+        owner.send(event("a"), event("b"), event("a"))
+        ingest(owner)
+    assert [row["id"] for row in owner.rows()] == ["a", "b"]
+
+
+class Clock(SimpleNamespace):
+    """Time that only naps and the test itself let pass."""
+
+    now: float = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(priority, "time", clock)
+    return clock
+
+
+def test_a_large_batch_stands_aside_at_most_as_long_as_it_has_worked(
+    owner: Owner, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waited(after: float) -> float:
+        clock.now += after
+        before = clock.now
+        pause()
+        return clock.now - before
+
+    owner.send(event("a"), event("b"))
+    batch = plan_batch([owner])
+    mine = f"b.state = 'running' AND b.batch_id = '{batch}'"  # whatever other tests left behind
+    monkeypatch.setattr(
+        priority, "SMALL_BATCH_RUNS", priority.SMALL_BATCH_RUNS.replace("b.state = 'running'", mine)
+    )
+    pause = priority.GiveWay()
+    assert waited(after=5) == 0, "it does not run yet"
+    with attempts.own(batch, 1):
+        assert waited(after=priority.LOOK_S / 2) == 0, "it looks now and then only"
+        assert waited(after=1) == pytest.approx(6, abs=0.2), "as long as it has worked since it last waited"
+        assert waited(after=1) == pytest.approx(1, abs=0.2)
+        with with_settings(INGEST__FLUSH_ROWS=2):
+            assert waited(after=1) == 0, "the other one is large, too"
+    attempts.next_attempt(batch, 1, "given up")
+    assert waited(after=1) == 0, "it runs no more"
+
+
+def niceness_after_standing_aside() -> int:
+    priority.for_good()
+    return os.nice(0)
+
+
+def test_a_run_of_its_own_stands_aside_for_good_and_its_parent_does_not() -> None:
+    before = os.nice(0)
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as runs:
+        assert runs.submit(niceness_after_standing_aside).result() == before + priority.NICENESS
+    assert niceness_after_standing_aside() == before

@@ -1,0 +1,402 @@
+"""Reconcile finds what it is there to find: every kind of harm, with its kind, its count and its offsets."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyiceberg.expressions import EqualTo
+from support.ingest import Owner, event, ingest, make_owner
+from support.lake import changed, harmed, pointing_at, row, superuser, table, with_file
+from support.maintenance import objects
+from typer.testing import CliRunner
+
+from pulse_api import cli
+from pulse_pipelines import erasure, registry
+from pulse_pipelines.maintenance.retention import expire_claims
+from pulse_pipelines.monitoring.checks.reconciled import proven
+from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant
+from pulse_resources import object_store
+from pulse_resources.settings import Settings, load_settings
+
+Found = set[tuple[str, str, int, tuple[int, ...]]]
+
+
+@pytest.fixture(scope="module")
+def owner(stack: Settings) -> Owner:
+    """Two settled ranges of partition 0.
+
+    [0, 6): rows at 0 to 2, a duplicate at 3 and at 5, a dead letter at 4. [6, 8): a row and a dead letter.
+    """
+    made = make_owner()
+    made.send(event("a"), event("b"), event("c"), event("a"), b"not json", event("b"))
+    ingest(made)
+    made.send(event('d, "an id"\r\n ☃'), b"not json either")
+    ingest(made)
+    return made
+
+
+def found(owner: Owner, *options: str, code: int = 1) -> Found:
+    """The problems that `pulse reconcile <tenant> --json` reports, and its exit code."""
+    command = ["reconcile", owner.tenant.slug, "--json", *options]
+    result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    report = json.loads(result.stdout)
+    (tenant,) = report["tenants"]
+    assert report["balanced"] == tenant["balanced"] == (not tenant["problems"])
+    return {(p["kind"], p["where"], p["count"], tuple(p["offsets"])) for p in tenant["problems"]}
+
+
+ZERO = "partition 0"
+
+
+def count(what: str, ledger: int, off: int) -> tuple[str, str, int, tuple[int, ...]]:
+    """The ledger says `ledger`; the evidence is `off` more."""
+    return ("count", f"{what}: ledger {ledger}", off, ())
+
+
+def test_a_healthy_tenant_balances(owner: Owner) -> None:
+    assert found(owner, code=0) == set()
+    assert found(owner, "--raw", code=0) == set()
+    report = reconcile_tenant(owner.tenant)
+    numbers = (report.drained, report.landed, report.duplicates, report.dead_letters)
+    assert (report.balanced, numbers) == (True, (8, 4, 2, 2))
+
+
+def moved(owner: Owner) -> str:
+    def move(orders: Any) -> None:
+        rows = orders.scan(row_filter=EqualTo("_offset", 1)).to_arrow()
+        index = rows.schema.get_field_index("_offset")
+        orders.delete(EqualTo("_offset", 1))
+        orders.append(rows.set_column(index, rows.schema.field(index), [[2]]))
+
+    return changed(owner, move)
+
+
+DOUBLED_A = ("double_id", "dataset orders: event ids in more than one row, such as 'a'", 1, ())
+TABLES: dict[str, tuple[Callable[[Owner], str], Found]] = {
+    "a row is gone": (
+        lambda owner: changed(owner, lambda orders: orders.delete(EqualTo("_offset", 1))),
+        {("missing", ZERO, 1, (1,)), count("rows", 4, -1)},
+    ),
+    "all rows are gone": (
+        lambda owner: changed(owner, lambda orders: orders.delete()),
+        {("missing", ZERO, 4, (0, 1, 2, 6)), count("rows", 4, -4)},
+    ),
+    "a row is there twice": (
+        lambda owner: with_file(owner, row(owner)),
+        {("double", ZERO, 1, (0,)), DOUBLED_A, count("rows", 4, 1)},
+    ),
+    "a duplicate has landed": (
+        lambda owner: with_file(owner, row(owner, _offset=3)),
+        {("double", ZERO, 1, (3,)), DOUBLED_A, count("rows", 4, 1)},
+    ),
+    "a dead letter has landed": (
+        lambda owner: with_file(owner, row(owner, id="z", _offset=4)),
+        {("double", ZERO, 1, (4,)), count("rows", 4, 1)},
+    ),
+    "a row has the place of another": (
+        moved,
+        {("missing", ZERO, 1, (1,)), ("double", ZERO, 1, (2,))},
+    ),
+    "a row is ahead of the position": (
+        lambda owner: with_file(owner, row(owner, id="z", _offset=8)),
+        {("unaccounted", ZERO, 1, (8,)), count("rows", 4, 1)},
+    ),
+    "a row is from nowhere": (
+        lambda owner: with_file(owner, row(owner, id="z", _offset=-1)),
+        {("unaccounted", ZERO, 1, (-1,)), count("rows", 4, 1)},
+    ),
+    "a row is of a partition that there is not": (
+        lambda owner: with_file(owner, row(owner, id="z", _kafka_partition=7, _offset=0)),
+        {("unaccounted", "partition 7", 1, (0,)), count("rows", 4, 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", TABLES)
+def test_harm_to_the_table_is_found(owner: Owner, harm: str) -> None:
+    make, expected = TABLES[harm]
+    with pointing_at(owner, make(owner)):
+        assert found(owner) == expected
+    assert found(owner, code=0) == set()
+
+
+def test_a_table_that_was_rolled_back_is_found(owner: Owner) -> None:
+    before = table(owner).metadata.metadata_log
+    with pointing_at(owner, before[-1].metadata_file):
+        assert found(owner) == {("missing", ZERO, 1, (6,)), count("rows", 4, -1)}
+
+
+def test_a_data_file_that_is_gone_is_found_though_it_was_read_before(owner: Owner) -> None:
+    assert found(owner, code=0) == set()
+    gone = table(owner).inspect.data_files().column("file_path")[0].as_py()
+    with object_store.file_system().open_input_file(object_store.key(gone)) as file:
+        content = file.read()
+    object_store.file_system().delete_file(object_store.key(gone))
+    try:
+        unreadable = [where for kind, where, *_ in found(owner) if kind == "unreadable"]
+        assert [gone.rpartition("/")[2] in where for where in unreadable] == [True]
+    finally:
+        object_store.put(gone, content)
+    assert found(owner, code=0) == set()
+
+
+def test_a_table_that_is_gone_is_found(owner: Owner) -> None:
+    lost = {("missing", ZERO, 4, (0, 1, 2, 6)), count("rows", 4, -4)}
+    with harmed(
+        owner, "iceberg_catalog.iceberg_tables", "DELETE FROM iceberg_catalog.iceberg_tables WHERE {mine}"
+    ):
+        assert found(owner) == lost
+    with pointing_at(owner, "s3://pulse/gone.metadata.json"):
+        problems = found(owner)
+    (unreadable,) = problems - lost
+    assert problems > lost
+    assert unreadable[0] == "unreadable"
+    assert "gone.metadata.json" in unreadable[1]
+
+
+RANGES = "ingest_ranges"
+LEDGER: dict[str, tuple[str, str, Found]] = {
+    "a dead letter is gone": (
+        "dead_letters",
+        "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4",
+        {("missing", ZERO, 1, (4,)), count("dead letters", 2, -1)},
+    ),
+    "a dead letter moved onto a row": (
+        "dead_letters",
+        "UPDATE dead_letters SET event_offset = 0 WHERE {mine} AND event_offset = 4",
+        {("missing", ZERO, 1, (4,)), ("double", ZERO, 1, (0,))},
+    ),
+    "more landed than there are rows": (
+        RANGES,
+        "UPDATE ingest_ranges SET landed = 4, drained = drained + 1 WHERE {mine} AND start_offset = 0",
+        {count("rows", 5, -1), count("drained", 9, -1)},
+    ),
+    "more duplicates than were recorded": (
+        RANGES,
+        "UPDATE ingest_ranges SET duplicates = 3, drained = drained + 1 WHERE {mine} AND start_offset = 0",
+        {count("duplicates", 3, -1), count("drained", 9, -1)},
+    ),
+    "more dead letters than there are": (
+        RANGES,
+        "UPDATE ingest_ranges SET dead_letters = 2, drained = drained + 1 WHERE {mine} AND start_offset = 0",
+        {count("dead letters", 3, -1), count("drained", 9, -1)},
+    ),
+    "a row is counted as a duplicate": (
+        RANGES,
+        "UPDATE ingest_ranges SET landed = 2, duplicates = 3 WHERE {mine} AND start_offset = 0",
+        {count("rows", 3, 1), count("duplicates", 3, -1)},
+    ),
+    "duplicates are forgotten": (
+        RANGES,
+        "UPDATE ingest_ranges SET duplicate_offsets = '{{}}' WHERE {mine} AND start_offset = 0",
+        {("missing", ZERO, 2, (3, 5)), count("duplicates", 2, -2)},
+    ),
+    "a row is said to be absent": (
+        RANGES,
+        "UPDATE ingest_ranges SET absent_offsets = '{{[1,2)}}' WHERE {mine} AND start_offset = 0",
+        {("double", ZERO, 1, (1,)), count("drained", 8, -1)},
+    ),
+    "the first range is gone": (
+        RANGES,
+        "DELETE FROM ingest_ranges WHERE {mine} AND start_offset = 0",
+        {
+            ("gap", "partition 0: a settled range begins at 6", 6, ()),
+            ("missing", ZERO, 2, (3, 5)),
+            count("rows", 1, 3),
+            count("dead letters", 1, 1),
+        },
+    ),
+    "the last range is gone": (
+        RANGES,
+        "DELETE FROM ingest_ranges WHERE {mine} AND start_offset = 6",
+        {
+            ("gap", "partition 0: the ledger ends at 6", 2, ()),
+            count("rows", 3, 1),
+            count("dead letters", 1, 1),
+        },
+    ),
+    "a range is not settled after all": (
+        RANGES,
+        "UPDATE ingest_ranges SET settled_at = NULL WHERE {mine} AND start_offset = 6",
+        {
+            ("gap", "partition 0: the ledger ends at 6", 2, ()),
+            count("rows", 3, 1),
+            count("dead letters", 1, 1),
+        },
+    ),
+    "ranges overlap": (
+        RANGES,
+        "UPDATE ingest_ranges SET end_offset = 7 WHERE {mine} AND start_offset = 0",
+        {("gap", "partition 0: a settled range begins at 6", -1, ()), count("drained", 8, 1)},
+    ),
+    "the position fell back": (
+        "ingest_positions",
+        "UPDATE ingest_positions SET settled_offset = 6 WHERE {mine} AND partition = 0",
+        {("gap", "partition 0: the ledger ends at 8", -2, ()), ("unaccounted", ZERO, 2, (6, 7))},
+    ),
+    "the position ran ahead": (
+        "ingest_positions",
+        "UPDATE ingest_positions SET settled_offset = 9, planned_offset = 9 WHERE {mine} AND partition = 0",
+        {("gap", "partition 0: the ledger ends at 8", 1, ()), ("missing", ZERO, 1, (8,))},
+    ),
+    "the position is gone": (
+        "ingest_positions",
+        "DELETE FROM ingest_positions WHERE {mine} AND partition = 0",
+        {
+            ("gap", "partition 0: the ledger ends at 8", -8, ()),
+            ("unaccounted", ZERO, 8, (0, 1, 2, 6, 4, 7, 3, 5)),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", LEDGER)
+def test_harm_to_the_ledger_is_found(owner: Owner, harm: str) -> None:
+    name, statement, expected = LEDGER[harm]
+    with harmed(owner, name, statement):
+        assert by_offset(found(owner)) == by_offset(expected)
+    assert found(owner, code=0) == set()
+
+
+IDS = "processed_event_ids"
+OF_A_NEW_ID = f"""
+INSERT INTO {IDS} (tenant_id, dataset_id, partition, event_offset, event_id)
+SELECT tenant_id, dataset_id, partition, %d, 'new' FROM {IDS} WHERE {{mine}} AND event_offset = 0
+"""
+
+
+def unclaimed(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
+    return ("unclaimed", "dataset orders, partition 0: rows whose id is not claimed", len(offsets), offsets)
+
+
+def idle_claim(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
+    return ("idle_claim", "dataset orders, partition 0: claims without their row", len(offsets), offsets)
+
+
+CLAIMS: dict[str, tuple[str, Found]] = {
+    "claims are gone": (f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset < 2", {unclaimed(0, 1)}),
+    "a claim is of another id": (
+        f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6",
+        {unclaimed(6), idle_claim(6)},
+    ),
+    "a duplicate has the claim": (
+        f"UPDATE {IDS} SET event_offset = 3 WHERE {{mine}} AND event_offset = 0",
+        {unclaimed(0), idle_claim(3)},
+    ),
+    "a dead letter has a claim": (OF_A_NEW_ID % 4, {idle_claim(4)}),
+}
+
+
+@pytest.mark.parametrize("harm", CLAIMS)
+def test_harm_to_the_claims_is_found(owner: Owner, harm: str) -> None:
+    statement, expected = CLAIMS[harm]
+    with harmed(owner, IDS, statement):
+        assert found(owner) == expected
+    assert found(owner, code=0) == set()
+
+
+def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
+    with harmed(owner, IDS, f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6"):
+        printed = " ".join(CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug]).output.split())
+        checked = " ".join(proven("orders", reconcile_tenant(owner.tenant)).problems)
+    for said in (printed, checked):
+        assert "do not send these events again: each would land a second time" in said
+        assert "one that has to land is sent again under another event id" in said
+
+
+def test_what_is_in_flight_has_claims_and_no_rows(owner: Owner) -> None:
+    with harmed(owner, IDS, OF_A_NEW_ID % 8):
+        assert found(owner, code=0) == set()
+
+
+def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner]) -> None:
+    owner = new_owner()
+    for _ in range(2):
+        owner.send(event("a"), event("b"))
+        ingest(owner)
+        with superuser() as connection:
+            old = f"UPDATE {IDS} SET claimed_on = current_date - 3 WHERE tenant_id = %s AND event_offset < 2"
+            connection.execute(old, [owner.tenant.tenant_id])
+        expire_claims(owner.tenant, 2)
+    assert [row["id"] for row in owner.rows()] == ["a", "b", "a", "b"]
+    assert found(owner, code=0) == set()
+    with harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 3"):
+        assert found(owner) == {unclaimed(3)}
+    with pointing_at(owner, with_file(owner, row(owner, _offset=4))):
+        assert DOUBLED_A in found(owner)
+
+
+def test_copies_of_what_was_erased_are_not_lost_when_the_dataset_is_deleted(
+    new_owner: Callable[[], Owner],
+) -> None:
+    owner = new_owner()
+    owner.send(event("x", country="ADA"), event("y"))
+    ingest(owner)
+    erasure.erase(owner.tenant, "orders", "country=ADA")
+    owner.send(event("x", country="ADA"), event("y"))
+    ingest(owner)
+    assert found(owner, "--raw", code=0) == set()
+    registry.delete_dataset(owner.tenant, "orders")
+    assert found(owner, "--raw", code=0) == set()
+
+
+def test_an_event_without_a_row_is_found_by_its_duplicates(new_owner: Callable[[], Owner]) -> None:
+    """All of it was judged a copy of what then became a dead letter."""
+    owner = new_owner()
+    owner.send(event("x", country=7), event("x"), event("x"), event("y"), event("y"))
+    batch = ingest(owner)
+    copies = "landed = 1, duplicates = 3, duplicate_offsets = '{{[1,3),[4,5)}}'"
+    where = "dataset orders, partition 0: duplicates of events that have no row"
+    lost = ("lost", where, 2, (1, 2))
+    with (
+        pointing_at(owner, changed(owner, lambda orders: orders.delete(EqualTo("_offset", 1)))),
+        harmed(owner, RANGES, f"UPDATE {RANGES} SET {copies} WHERE {{mine}}"),
+        harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 1"),
+    ):
+        assert found(owner, "--raw") == {lost}
+        assert found(owner, code=0) == set(), "it would have to read the whole raw zone"
+        with superuser() as connection:
+            connection.execute("UPDATE ingest_batches SET attempt = 2 WHERE batch_id = %s", [batch])
+        assert found(owner) == {lost}, "a batch that was tried again is looked at always"
+        with harmed(owner, "dead_letters", "UPDATE dead_letters SET reason = 'landing_failed' WHERE {mine}"):
+            assert found(owner, code=0) == set(), "the letter is the event, and can be replayed"
+        bucket = load_settings().object_store.bucket
+        damaged, *gone = sorted(objects(owner.tenant.raw_prefix(bucket, "orders")))
+        object_store.put(damaged, b"no gzip")
+        for path in gone:
+            object_store.file_system().delete_file(object_store.key(path))
+        wheres = {where.split(": ")[0] for kind, where, *_ in found(owner, "--raw") if kind == "unreadable"}
+        assert wheres == {f"raw object {path}" for path in (damaged, *gone)}
+
+
+def by_offset(problems: Found) -> Found:
+    return {(kind, where, count, tuple(sorted(offsets))) for kind, where, count, offsets in problems}
+
+
+def test_a_person_reads_what_and_where(owner: Owner) -> None:
+    with harmed(owner, "dead_letters", "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4"):
+        result = CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug])
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert f"missing tenant {owner.tenant.slug}, partition 0: 1, offsets 4" in text
+
+
+def test_one_tenant_s_harm_is_not_another_s(owner: Owner, stack: Settings) -> None:
+    other = make_owner()
+    with harmed(owner, "dead_letters", "DELETE FROM dead_letters WHERE {mine} AND event_offset = 4"):
+        reports = reconcile([other.tenant, owner.tenant])
+    assert [(r.tenant, r.balanced) for r in reports] == [
+        (other.tenant.slug, True),
+        (owner.tenant.slug, False),
+    ]
+
+
+def test_only_the_first_offsets_are_named_but_all_are_counted(owner: Owner) -> None:
+    statement = (
+        "UPDATE ingest_positions SET settled_offset = 58, planned_offset = 58 WHERE {mine} AND partition = 0"
+    )
+    with harmed(owner, "ingest_positions", statement):
+        problems = found(owner)
+    assert ("missing", ZERO, 50, tuple(range(8, 18))) in problems

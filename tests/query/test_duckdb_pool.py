@@ -1,0 +1,130 @@
+"""The pool of DuckDB instances: limits that hold, a clear error for each, and no harm to who comes next."""
+
+import threading
+import time
+from dataclasses import replace
+
+import duckdb
+import pytest
+
+from pulse_pipelines.query import duckdb_pool
+from pulse_pipelines.query.duckdb_pool import Limits, connect
+from pulse_resources.errors import Transient, UserError
+
+ENDLESS = "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"
+LARGE = "SELECT list(i) FROM range(100000000) t(i)"
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """A pool of its own for each test."""
+    return Limits(request.node.name, memory="100MB", threads=2, instances=1, seconds=60)
+
+
+def mark(limits: Limits) -> None:
+    with connect(limits) as connection:
+        connection.execute("CREATE TABLE mark (i INTEGER)")
+
+
+def marked(limits: Limits) -> bool:
+    """Whether the next instance to be lent is the one that `mark` had."""
+    with connect(limits) as connection:
+        return bool(connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall())
+
+
+def test_an_instance_is_used_again_and_has_its_limits(limits: Limits) -> None:
+    mark(limits)
+    assert marked(limits)
+    with connect(limits) as connection:
+        names = "('memory_limit', 'threads', 'max_temp_directory_size', 'TimeZone')"
+        query = f"SELECT name, value FROM duckdb_settings() WHERE name IN {names}"
+        found = dict(connection.execute(query).fetchall())
+    assert found == {
+        "memory_limit": "95.3 MiB",
+        "threads": "2",
+        "max_temp_directory_size": "0 bytes",
+        "TimeZone": "UTC",
+    }
+
+
+def test_a_query_beyond_the_memory_is_refused_and_its_instance_thrown_away(limits: Limits) -> None:
+    mark(limits)
+    with pytest.raises(UserError, match="more than the 100MB of memory") as caught, connect(limits) as used:
+        used.execute(LARGE).to_arrow_table()
+    assert "fewer rows" in str(caught.value)
+    assert not marked(limits)
+
+
+def test_a_query_beyond_the_time_is_interrupted_and_its_instance_thrown_away(limits: Limits) -> None:
+    mark(limits)
+    brief, began = time.monotonic() + 0.3, time.monotonic()
+    with pytest.raises(Transient, match="longer than the 60 s"), connect(limits, brief) as connection:
+        connection.execute(ENDLESS).fetchall()
+    assert time.monotonic() - began < 30
+    assert not marked(limits)
+
+
+def test_time_that_runs_out_between_two_queries_ends_the_next_one(limits: Limits) -> None:
+    def late() -> None:
+        with connect(limits, time.monotonic() + 0.1) as connection:
+            connection.execute("SELECT 1").fetchall()
+            time.sleep(0.3)
+            connection.execute(ENDLESS).fetchall()
+
+    with pytest.raises(Transient, match="longer than"):
+        late()
+
+
+def test_a_late_interrupt_does_not_reach_the_next_user(limits: Limits) -> None:
+    with connect(limits, time.monotonic() + 0.05):
+        time.sleep(0.3)
+    for _ in range(20):
+        with connect(limits) as connection:
+            assert connection.execute("SELECT sum(i) FROM range(1000) t(i)").fetchall() == [(499500,)]
+
+
+def test_who_finds_all_busy_waits_and_then_hears_so(limits: Limits) -> None:
+    with connect(limits):
+        began = time.monotonic()
+        with pytest.raises(Transient, match="are busy: all 1 instances"), connect(limits, began + 0.3):
+            pytest.fail("it was lent twice")
+        assert 0.25 < time.monotonic() - began < 5
+    with connect(limits) as connection:
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+def test_who_waits_gets_the_instance_that_comes_back(limits: Limits) -> None:
+    found: list[bool] = []
+    mark(limits)
+    waiter = threading.Thread(target=lambda: found.append(marked(limits)))
+    with connect(limits):
+        waiter.start()
+        time.sleep(0.1)
+        assert not found
+    waiter.join(10)
+    assert found == [True]
+
+
+def test_failures_do_not_use_the_pool_up(limits: Limits) -> None:
+    for _ in range(3):
+        with pytest.raises(duckdb.CatalogException), connect(limits) as connection:
+            connection.execute("SELECT * FROM absent")
+        with pytest.raises(KeyError), connect(limits):
+            raise KeyError
+    with connect(limits) as connection:
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+def test_two_users_have_two_instances(limits: Limits) -> None:
+    two = replace(limits, instances=2)
+    duckdb_pool.warm(two)
+    with connect(two) as one, connect(two) as other:
+        one.execute("CREATE TABLE mine (i INTEGER)")
+        with pytest.raises(duckdb.CatalogException):
+            other.execute("SELECT * FROM mine")
+
+
+def test_without_a_number_there_is_always_one_more(limits: Limits) -> None:
+    any_number = replace(limits, instances=None, seconds=None)
+    with connect(any_number) as a, connect(any_number) as b, connect(any_number) as c:
+        assert len({id(a), id(b), id(c)}) == 3

@@ -1,0 +1,451 @@
+"""The embedded stack with real services: idempotent, self-healing, and gone when it is down."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chaos.surroundings import forget_connections
+from pulse_api.cli.stack import app
+from pulse_pipelines.domain.key import Presented
+from pulse_resources import niceness
+from pulse_resources.errors import Transient, UserError
+from pulse_resources.local import accounts, logs, ports, prerequisites, processes, provision, stack, state
+from pulse_resources.local.downloads import Download
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.runner import Runner
+from pulse_resources.local.service import Service
+from pulse_resources.local.status import Row, status
+
+FAST = "postgres,minio"
+CLI = CliRunner()
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    """A `pulse` command in this process; its output."""
+    result = CLI.invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def rows(layout: Layout) -> dict[str, Row]:
+    return {row.service: row for row in status(layout).rows}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def members(layout: Layout) -> set[int]:
+    return processes.marked(str(layout.home))
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
+    """An empty $PULSE_HOME, stopped and removed afterwards, wherever its services keep their data."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("PULSE_HOME", str(home))
+    for variable in provision.GIVEN_BY.values():
+        monkeypatch.delenv(variable, raising=False)
+    forget_connections()
+    yield Layout(home)
+    CLI.invoke(app, ["down"])
+    for folder in accounts.elsewhere(home):
+        shutil.rmtree(folder)
+    forget_connections()
+
+
+def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
+    """One stack, one story: each step needs the state that the one before left."""
+    output = run("up", "--only", "postgres,kafka,minio")
+    first = rows(layout)
+    assert {row.state for row in first.values()} == {"up"}
+    assert all(row.address in output for row in first.values())
+
+    # The same again starts nothing.
+    assert "up already" in run("up", "--only", "postgres,kafka,minio")
+    assert {n: r.pid for n, r in rows(layout).items()} == {n: r.pid for n, r in first.items()}
+
+    # More is started beside it, and nothing else; the operator's key is shown once and kept nowhere.
+    output = run("up", "--only", "api")
+    before, first = first, rows(layout)
+    assert set(first) - set(before) == {"api"}
+    assert {name: first[name].pid for name in before} == {name: row.pid for name, row in before.items()}
+    assert first["api"].address in output
+    assert get(first["api"].address + "/healthz") == get(first["api"].address + "/readyz") == 200
+    (key,) = re.findall(r"Operator key, shown once: (pulse_operator_\S+)", output)
+    opened = Presented.parse(key)
+    assert opened
+    assert opened.secret.encode() not in b"".join(p.read_bytes() for p in files(layout))
+    assert "pulse_operator_" not in run("up", "--only", "api")
+    document = json.loads(CLI.invoke(app, ["up", "--only", "api", "--json"]).stdout)
+    assert (document["started"], document["operator_key"]) == (False, None)
+    assert document["addresses"]["api"] == first["api"].address
+
+    # Secrets are on no command line and in no readable file.
+    settings = json.loads(layout.settings_file.read_text())
+    secrets = [value for key, value in settings["local"]["secrets"].items() if "session" not in key]
+    commands = b"".join(Path(f"/proc/{p}/cmdline").read_bytes() for p in members(layout))
+    assert not [secret for secret in secrets if secret.encode() in commands]
+    assert stat.S_IMODE(layout.settings_file.stat().st_mode) == 0o600
+
+    # What dies comes back, at the same address.
+    for name in ("api", "kafka", "postgres"):
+        victim = first[name].pid
+        assert victim
+        os.kill(victim, signal.SIGKILL)
+        until(lambda name=name: rows(layout)[name].restarts > 0 and rows(layout)[name].up, 60)  # type: ignore[misc]
+        assert rows(layout)[name].address == first[name].address
+        assert rows(layout)[name].pid != victim
+
+    # Without a supervisor the services go on, and the next `up` replaces them: none runs double.
+    supervisor = first["supervisor"].pid
+    assert supervisor
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: "unsupervised" in run("status", code=1))
+    orphans = members(layout)
+    assert orphans
+    output = run("up", "--only", "postgres,kafka,minio,api")
+    assert "have been stopped" in output
+    assert "pulse_operator_" not in output
+    assert not orphans & members(layout)
+    again = rows(layout)
+    assert {row.state for row in again.values()} == {"up"}
+    addresses = {row.service: row.address for row in again.values()}
+    assert addresses == {row.service: row.address for row in first.values()}
+
+    # Down means gone.
+    assert "stopped" in run("down")
+    assert members(layout) == set()
+    assert not [row for row in again.values() if row.address and ports.answers(*_split(row))]
+    assert "not running" in run("down")
+    run("status", code=1)
+
+
+def test_the_api_stops_before_what_it_needs(layout: Layout) -> None:
+    run("up", "--only", "postgres,kafka,minio,api")
+    api = rows(layout)["api"].pid
+    assert api
+    needed = [row.pid for row in rows(layout).values() if row.service in ("postgres", "kafka", "minio")]
+    with subprocess.Popen([sys.executable, "-c", "from pulse_api.cli.stack import app; app()", "down"]):
+        until(lambda: not Path(f"/proc/{api}").exists())
+        # Kafka alone takes a second to end: none of them may have gone first.
+        assert [pid for pid in needed if Path(f"/proc/{pid}").exists()] == needed
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own URL
+        return answer.status
+
+
+def files(layout: Layout) -> Iterator[Path]:
+    """Everything that the stack has written, data included."""
+    roots = [layout.home, *accounts.elsewhere(layout.home)]
+    return (path for root in roots for path in root.rglob("*") if path.is_file())
+
+
+def _split(row: Row) -> tuple[str, int]:
+    host, _, port = row.address.rpartition("/")[2].rpartition(":")
+    return host, int(port)
+
+
+def test_a_service_given_by_address_is_used_and_left_alone(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("up", "--only", "minio")
+    given = json.loads(layout.settings_file.read_text())["object_store"]
+    for key, value in given.items():
+        monkeypatch.setenv(f"PULSE_OBJECT_STORE__{key.upper()}", value)
+    other = Layout(tmp_path / "other")
+    monkeypatch.setenv("PULSE_HOME", str(other.home))
+    assert "external" in run("up", "--only", "minio")
+    row = rows(other)["minio"]
+    assert (row.state, row.external, row.pid) == ("up", True, None)
+    assert "object_store" not in json.loads(other.settings_file.read_text())
+    run("down")
+    monkeypatch.setenv("PULSE_HOME", str(layout.home))
+    assert rows(layout)["minio"].up
+
+
+def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -> None:
+    layout.make()
+    layout.folder("kafka").joinpath("data").write_text("in the way of Kafka's folder")
+    output = run("up", "--only", "kafka,minio", code=1)
+    assert "Formatting Kafka's storage failed" in output
+    assert members(layout) == set()
+    found = state.read(layout)
+    assert found
+    assert found.culprit == "kafka"
+
+
+def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
+    """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
+    run("up", "--only", "postgres")
+    run("down")
+    data = (layout.home / "postgres").resolve()
+    shutil.rmtree(layout.home)
+    try:
+        forget_connections()
+        run("up", "--only", "postgres")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def test_a_stack_whose_home_was_removed_stops_and_leaves_its_successor_alone(layout: Layout) -> None:
+    """It went on, and started what its successor had stopped, in the successor's folder."""
+    run("up", "--only", FAST)
+    first = state.read(layout)
+    assert first
+    for folder in (*accounts.elsewhere(layout.home), layout.home):
+        shutil.rmtree(folder)
+    forget_connections()
+    run("up", "--only", FAST)
+    until(lambda: not first.supervisor.alive(), seconds=90)
+    second = state.read(layout)
+    assert second
+    assert second.supervised
+    assert second.all_up
+    assert second.supervisor != first.supervisor
+    assert {row.restarts for row in second.services.values()} == {0}
+
+
+def test_control_c_stops_what_was_started(layout: Layout) -> None:
+    command = [sys.executable, "-c", "from pulse_api.cli.stack import app; app()"]
+    for _ in range(3):  # on a busy machine it may be up before this process sees that it has begun
+        with subprocess.Popen([*command, "up", "--only", FAST], stderr=subprocess.PIPE) as process:
+            until(lambda: bool(members(layout)))
+            process.send_signal(signal.SIGINT)
+            if (code := process.wait(30)) != 0:
+                break
+        run("down")
+    assert code == 130
+    until(lambda: not members(layout))
+
+
+def test_addresses_are_chosen_once(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout.make()
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        taken = occupied.getsockname()[1]
+        chosen = ports.choose(taken, ())
+        assert chosen != taken
+        monkeypatch.setenv("PULSE_POSTGRES__PORT", str(taken))
+        with pytest.raises(UserError, match="another program has that port"):
+            provision.provision(layout)
+    monkeypatch.setenv("PULSE_POSTGRES__PORT", str(chosen))
+    monkeypatch.setenv("PULSE_API__PORT", str(ports.choose(taken, (chosen,))))
+    first = provision.provision(layout)
+    assert first.postgres.port == chosen
+    assert first.api.port == int(os.environ["PULSE_API__PORT"])
+    assert json.loads(layout.settings_file.read_text())["api"] == {
+        "port": first.api.port,
+        "health_port": first.api.health_port,
+    }
+    monkeypatch.delenv("PULSE_POSTGRES__PORT")
+    monkeypatch.delenv("PULSE_API__PORT")
+    assert provision.provision(layout).model_dump() == first.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ('openjdk version "1.8.0_402"', 8),
+        ('openjdk version "11.0.22" 2024-01-16', 11),
+        ('java version "17" 2021-09-14 LTS', 17),
+        ('openjdk version "21.0.5-ea" 2024-10-15', 21),
+        ("no version here", None),
+    ],
+)
+def test_java_is_checked(
+    line: str, version: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{line}' >&2\n")
+    program.chmod(0o755)
+    assert prerequisites.java_version(str(program)) == version
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    prerequisites.java.cache_clear()
+    try:
+        if version and version >= prerequisites.JAVA_MINIMUM:
+            assert prerequisites.java() == str(program)
+        else:
+            with pytest.raises(UserError, match="Java 17 or newer is needed"):
+                prerequisites.java()
+    finally:
+        prerequisites.java.cache_clear()
+
+
+def test_all_missing_prerequisites_are_named_at_once(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    prerequisites.java.cache_clear()
+    try:
+        output = run("up", code=2)
+    finally:
+        prerequisites.java.cache_clear()
+    assert "Java 17" in output
+    assert "install Go" in output
+
+
+def test_a_download_is_there_completely_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fills: list[Path] = []
+
+    def fill(folder: Path, report: Callable[[str], None]) -> None:
+        fills.append(folder)
+        (folder / "part").write_text("half")
+        if len(fills) == 1:
+            raise Transient("the network went away")
+
+    download = Download("thing", "a thing", fill)
+    with pytest.raises(Transient):
+        download.fetch(print)
+    assert not download.present()
+    download.fetch(print)
+    assert (download.path / "part").exists()
+    download.fetch(print)
+    assert len(fills) == 2
+    assert [path.name for path in download.path.parent.iterdir() if "lock" not in path.name] == ["thing"]
+
+
+def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
+    log = tmp_path / "kafka.log"
+    with log.open("ab") as file, subprocess.Popen("cat", stdin=subprocess.PIPE, stdout=file) as service:  # noqa: S607
+        assert service.stdin
+
+        def say(line: bytes) -> None:
+            size = log.stat().st_size
+            service.stdin.write(line)
+            service.stdin.flush()
+            until(lambda: log.stat().st_size == size + len(line))
+
+        say(b"a" * 600 + b"b" * 500)
+        logs.bound(tmp_path, 1_000)
+        assert (log.stat().st_size, (tmp_path / "kafka.log.1").read_bytes()) == (0, b"a" * 500 + b"b" * 500)
+        say(b"goes on")
+        logs.bound(tmp_path, 1_000)
+        assert log.read_bytes() == b"goes on"
+        say(b"c" * 1_000)
+        logs.bound(tmp_path, 1_000)
+        assert {path.name for path in tmp_path.iterdir()} == {"kafka.log", "kafka.log.1"}
+
+
+def test_what_works_in_the_background_leaves_processors_to_others() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:  # noqa: S607
+        try:
+            niceness.stand_back(process.pid)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == niceness.BACKGROUND
+            group = Path(f"/proc/{process.pid}/autogroup")  # where sessions share the processors
+            assert not group.exists() or group.read_text().endswith(f"nice {niceness.BACKGROUND}\n")
+        finally:
+            process.kill()
+
+
+def test_down_refuses_while_up_prepares(layout: Layout) -> None:
+    layout.make()
+    lock = stack._lock(layout)
+    assert lock is not None
+    try:
+        assert "still preparing" in run("down", code=1)
+    finally:
+        os.close(lock)
+
+
+@dataclass
+class Supervised:
+    """A service without use, under a runner in this process."""
+
+    layout: Layout
+    runner: Runner
+    board: state.Board
+    stop: threading.Event
+    answers: threading.Event
+    """Whether it is ready."""
+
+    def now(self) -> state.ServiceState:
+        found = state.read(self.layout)
+        assert found
+        return found.services["slow"]
+
+    def kill(self) -> None:
+        process = self.now().process
+        assert process
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def supervised(layout: Layout) -> Iterator[Supervised]:
+    layout.make()
+    me, stop, answers = processes.ProcessId.of(os.getpid()), threading.Event(), threading.Event()
+    assert me
+    board = state.Board(layout, me)
+    service = Service(
+        "slow", "", command=("sleep", "600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
+    )
+    runner = Runner(layout, service, board, stop, {})
+    found = Supervised(layout, runner, board, stop, answers)
+    answers.set()
+    runner.start()
+    try:
+        until(lambda: found.now().phase == "up")
+        yield found
+    finally:
+        stop.set()
+        runner.join()
+        assert found.now().phase == "stopped"
+        layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Supervised) -> None:
+    """What it needs may be away for longer than a start may take."""
+    supervised.answers.clear()
+    supervised.kill()
+    until(lambda: supervised.now().restarts >= 2)
+    assert not supervised.stop.is_set()
+    supervised.answers.set()
+    until(lambda: supervised.now().phase == "up")
+
+
+def test_a_full_disk_does_not_stop_the_stack(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that cannot be started meanwhile is, later; and so is the state that could not be written."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(state, "write_atomically", full)
+        disk.setattr(Runner, "_log", full)
+        supervised.kill()
+        until(lambda: supervised.board._state.services["slow"].restarts >= 2)
+        assert not supervised.stop.is_set()
+        assert supervised.now().restarts == 0
+    until(lambda: supervised.board._state.services["slow"].phase == "up")
+    supervised.board._behind = True  # as when the last change of all fell into that time
+    supervised.layout.stack_file.unlink()
+    supervised.board.catch_up()
+    assert (supervised.now().phase, supervised.now().restarts >= 2) == ("up", True)

@@ -1,0 +1,120 @@
+"""What Spark holds beside tasks: forked Python workers, their daemon, connections to the catalog."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+from chaos.surroundings import superuser
+from chaos.waiting import wait
+from pulse_pipelines.runtime import spark_daemon
+from pulse_resources import spark
+from pulse_resources.local import state
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.spark import CATALOG
+from pulse_resources.settings import Settings
+
+DAEMON = "from pulse_pipelines.runtime import spark_daemon; spark_daemon.LOOK_S = 0.7; spark_daemon.main()"
+
+
+def daemon_of(session: SparkSession) -> tuple[int, list[bytes]]:
+    """The process that this session's workers are forked from, and what it was started with."""
+
+    def parent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+            yield pa.record_batch([pa.array([os.getppid()]), pa.array([words])], names=["pid", "words"])
+
+    frame: Any = session.range(1).mapInArrow(parent, "pid long, words binary")
+    (found,) = frame.toArrow().to_pylist()
+    return found["pid"], bytes(found["words"]).split(b"\0")
+
+
+def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
+    with spark.session() as session:
+        _, words = daemon_of(session)
+    assert spark_daemon.__name__.encode() in words
+
+
+def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
+    """And not among the temporary files of the machine, where nobody clears it away."""
+    found = state.read(Layout(stack.home))
+    assert found
+    server = found.services["spark"].process
+    assert server
+    (place,) = (
+        word.partition(b"=")[2]
+        for word in Path(f"/proc/{server.pid}/cmdline").read_bytes().split(b"\0")
+        if word.startswith(b"-Djava.io.tmpdir=")
+    )
+    assert Path(os.fsdecode(place)) == stack.home / "spark" / "tmp"
+    assert list((stack.home / "spark" / "tmp").glob("spark-*"))
+
+
+@pytest.mark.slow
+def test_spark_starts_another_daemon_when_it_wants_a_worker_again(stack: Settings) -> None:
+    with spark.session() as session:
+        first, _ = daemon_of(session)
+        wait(lambda: not Path(f"/proc/{first}").exists(), "the daemon stays without workers", 300)
+        second, _ = daemon_of(session)
+    assert second != first
+
+
+def test_a_daemon_without_workers_leaves() -> None:
+    def number() -> int:
+        return int(struct.unpack("!i", process.stdout.read(4))[0])
+
+    environment = dict(os.environ) | {"PYTHON_WORKER_FACTORY_SECRET": "none"}
+    with subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout
+        with socket.create_connection(("127.0.0.1", number())) as connection:
+            assert struct.unpack("!i", connection.recv(4))[0] > 0, "the worker"
+            time.sleep(5)
+            assert process.poll() is None, "it has a worker"
+        assert process.wait(30) == 0
+
+
+OF_SPARK = "usename = 'pulse_catalog' AND application_name LIKE '%JDBC%'"
+
+
+def connections() -> int:
+    """Those that Spark has to the catalog."""
+    with superuser() as connection:
+        row = connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {OF_SPARK}").fetchone()
+    return int(row[0]) if row else 0
+
+
+def use_catalog(session: SparkSession) -> None:
+    session.sql(f"SHOW NAMESPACES IN {CATALOG}").count()
+
+
+def test_a_session_whose_connections_were_ended_takes_others(stack: Settings) -> None:
+    with spark.session() as session:
+        use_catalog(session)
+        assert connections()
+        with superuser() as connection:
+            connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OF_SPARK}")
+        use_catalog(session)
+
+
+@pytest.mark.slow
+def test_sessions_that_ended_leave_no_connection_behind(stack: Settings) -> None:
+    with spark.session() as lasting:
+        use_catalog(lasting)
+        for _ in range(3):
+            with spark.session() as short:
+                use_catalog(short)
+        assert connections() >= 4
+        wait(lambda: not connections(), "connections of sessions that ended stay", 90)
+        use_catalog(lasting)

@@ -1,0 +1,1 @@
+"""What several tests share: the stack, tenants with events, the API, tables as they are."""

@@ -1,0 +1,122 @@
+"""The HTTP API on a port of its own, in this process, in front of the real services."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from pulse_api.http.app import create_app
+from pulse_api.http.server import Server
+from pulse_pipelines.domain.key import IssuedKey, KeyScope
+from pulse_pipelines.registry import keys
+from pulse_resources.local import ports
+from pulse_resources.settings import Settings, load_settings
+from support.ingest import Owner, make_owner
+
+
+@dataclass(frozen=True)
+class Api:
+    """The served API."""
+
+    url: str
+
+    def client(self, key: str | None = None, **headers: str) -> httpx.Client:
+        """A client that presents this key."""
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A tenant with the dataset `orders`, and a client with a key of it."""
+
+    owner: Owner
+    key: IssuedKey
+    http: httpx.Client
+
+    def collect(self, body: Any, **headers: str) -> httpx.Response:
+        if isinstance(body, bytes):
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            headers = {"content-type": "application/json"} | given
+            return self.http.post("/v1/collect", content=body, headers=headers)
+        return self.http.post("/v1/collect", json=body)
+
+
+def sample(event_id: str | None = None, **data: Any) -> dict[str, Any]:
+    """A valid event for `orders`, as it is decoded."""
+    return {
+        "event_id": event_id or uuid.uuid4().hex,
+        "dataset": "orders",
+        "timestamp": "2026-11-19T10:00:00Z",
+        "data": {"country": "DE"} | data,
+    }
+
+
+@pytest.fixture(scope="session")
+def api(stack: Settings) -> Iterator[Api]:
+    """One server for all tests."""
+    with served() as running:
+        yield running
+
+
+class served:  # noqa: N801 - used as a context manager
+    """A server with an app of its own, while the block runs.
+
+    Args:
+        app: another app than that of the API.
+        given: settings of it.
+    """
+
+    def __init__(self, app: ASGIApp | None = None, **given: object) -> None:
+        self._app, self._given = app, given
+
+    def __enter__(self) -> Api:
+        port = ports.choose(8002, ())  # 8000 and 8001 are the service's own, which may come later
+        given = {"port": port, "health_port": 0} | self._given
+        self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=given))
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self._server.started:
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.02)
+        return Api(f"http://127.0.0.1:{port}")
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+
+
+@pytest.fixture
+def new_caller(api: Api) -> Iterator[Callable[..., Caller]]:
+    """Makes callers: fresh tenants with a key of these scopes."""
+    made: list[Caller] = []
+
+    def make(scopes: Iterable[KeyScope] = tuple(KeyScope), owner: Owner | None = None) -> Caller:
+        owner = owner or make_owner()
+        key = keys.issue_key(owner.tenant, "test", scopes)
+        made.append(Caller(owner, key, api.client(key.text)))
+        return made[-1]
+
+    yield make
+    for caller in made:
+        caller.http.close()
+
+
+@pytest.fixture
+def caller(new_caller: Callable[..., Caller]) -> Caller:
+    return new_caller()
+
+
+@pytest.fixture(scope="session")
+def operator(api: Api) -> Iterator[httpx.Client]:
+    """A client with an operator's key."""
+    with api.client(keys.issue_operator_key("tests").text) as client:
+        yield client

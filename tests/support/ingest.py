@@ -1,0 +1,164 @@
+"""Tenants, events, and one batch at a time through the real job."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from chaos.waiting import stands_still, wait
+from pulse_pipelines import registry
+from pulse_pipelines.domain.batch import plan as choose_ranges
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.query import duckdb_pool
+from pulse_resources import kafka, postgres
+from pulse_resources.settings import Settings
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["country"],
+    "properties": {
+        "country": {"type": "string"},
+        "amount": {"type": "number"},
+        "count": {"type": "integer"},
+        "active": {"type": "boolean"},
+        "signup_at": {"type": "string", "format": "date-time"},
+        "address": {"type": "object", "properties": {"zip": {"type": "string"}}},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A tenant with the dataset `orders`, and short ways to use them."""
+
+    tenant: Tenant
+
+    def send(self, *payloads: bytes) -> None:
+        """Publish payloads to the tenant's topic, all into partition 0, in order."""
+        producer = kafka.producer()
+        for payload in payloads:
+            producer.produce(self.tenant.topic, payload, partition=0)
+        assert producer.flush(30) == 0
+
+    def rows(self, slug: str = "orders", columns: str = "*") -> list[dict[str, Any]]:
+        """Rows of the current table by position."""
+        location = registry.current_table(self.tenant, slug).metadata_location
+        with duckdb_pool.connect() as connection:
+            query = f"SELECT {columns} FROM {duckdb_pool.SCAN} ORDER BY _kafka_partition, _offset"
+            return connection.execute(query, [location]).to_arrow_table().to_pylist()
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """Dead letters by position."""
+        names = ("event_offset", "reason", "pointer", "detail", "payload", "dataset", "published_at")
+        query = f"SELECT {', '.join(names)} FROM dead_letters ORDER BY partition, event_offset"
+        with postgres.tenant_transaction("pulse_api", self.tenant.tenant_id) as connection:
+            return [dict(zip(names, row, strict=True)) for row in connection.execute(query)]
+
+    def claims(self) -> int:
+        with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
+            return connection.execute("SELECT count(*) FROM processed_event_ids").fetchone()[0]
+
+
+def event(event_id: str, *, dataset: str = "orders", **data: Any) -> bytes:
+    """A valid event for `orders` unless the arguments say otherwise."""
+    return json.dumps(
+        {
+            "event_id": event_id,
+            "dataset": dataset,
+            "timestamp": "2026-11-19T10:00:00Z",
+            "data": {"country": "DE"} | data,
+        }
+    ).encode()
+
+
+def make_owner() -> Owner:
+    """Make a fresh tenant that owns the dataset `orders`."""
+    tenant = registry.create_tenant(f"t{uuid.uuid4().hex[:10]}")
+    uri = registry.publish_schema(tenant, "orders", json.dumps(SCHEMA)).schema_uri
+    registry.create_dataset(tenant, "orders", uri)
+    return Owner(tenant)
+
+
+@pytest.fixture
+def new_owner(stack: Settings) -> Callable[[], Owner]:
+    return make_owner
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    return make_owner()
+
+
+def plan_batch(owners: Iterable[Owner]) -> str:
+    """Plan everything that waits in these tenants' topics, as the sensor would."""
+    survey = planning.survey()
+    wanted = {owner.tenant.tenant_id for owner in owners}
+    backlogs = [backlog for backlog in survey.backlogs if backlog.tenant_id in wanted]
+    name = planning.plan_batch(choose_ranges(backlogs, 1_000_000), survey)
+    assert name is not None
+    return name
+
+
+def run_config(batch: str, attempt: int) -> dict[str, Any]:
+    from pulse_pipelines.defs.ingest.sensor import run_config
+
+    return run_config(batch, attempt)
+
+
+def ingest_job() -> dg.JobDefinition:
+    from pulse_pipelines.definitions import defs
+
+    return defs().get_job_def("ingest")
+
+
+def run_batch(batch: str, attempt: int = 1, *, raise_on_error: bool = True) -> dg.ExecuteInProcessResult:
+    """Run one attempt in this process, through the job that Dagster runs."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        return ingest_job().execute_in_process(
+            run_config=run_config(batch, attempt), instance=instance, raise_on_error=raise_on_error
+        )
+
+
+def ingest(*owners: Owner) -> str:
+    """Plan and run everything that waits; returns the batch."""
+    batch = plan_batch(owners)
+    run_batch(batch)
+    return batch
+
+
+ATTEMPT = """
+import sys
+from support.ingest import run_batch
+run_batch(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def start_attempt(batch: str, attempt: int = 1, **env: str) -> "subprocess.Popen[str]":
+    """Start one attempt in a process of its own, to be killed or stopped."""
+    folder = str(Path(__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-c", ATTEMPT, batch, str(attempt)],
+        env=os.environ | {"PYTHONPATH": folder} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
+    """Wait until a process reached its `stop:` fail point."""
+
+    def stopped() -> bool:
+        assert process.poll() is None, process.communicate()[0]
+        return stands_still(process.pid)
+
+    wait(stopped, "the run did not reach its stop")

@@ -1,0 +1,84 @@
+"""Upkeep by hand: tasks of one tenant's `orders`, and settings as a test wants them."""
+
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from uuid import UUID
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.maintenance.history import Done
+from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.maintenance.run import run
+from pulse_pipelines.registry import find_dataset
+from pulse_resources import iceberg, object_store, postgres
+from support.ingest import Owner
+from support.lake import DAY, spark, table
+
+
+def orders(owner: Owner) -> Dataset:
+    return find_dataset(owner.tenant, "orders")
+
+
+def need(owner: Owner, task: Task, day: date | None = None) -> Need:
+    if task in (Task.RAW, Task.RETENTION):
+        return Need(owner.tenant, None, None, task, "for the test", 1)
+    dataset_id = UUID(table(owner).properties[iceberg.DATASET_PROPERTY])
+    day = DAY if task in (Task.MERGE, Task.SORT) and day is None else day
+    return Need(owner.tenant, dataset_id, "orders", task, "for the test", 1, day)
+
+
+def do(owner: Owner, *tasks: Task) -> list[Done]:
+    """Carry tasks out in this process, on the day of `support.ingest.event` where they are about a day."""
+    wanted = [need(owner, task) for task in tasks]
+    return list(run(spark, wanted, run_id="test", seconds=600))
+
+
+def done(owner: Owner, *tasks: Task) -> list[Done]:
+    """As `do`, each of which must succeed."""
+    found = do(owner, *tasks)
+    assert [each.outcome for each in found] == ["done"] * len(tasks), found
+    return found
+
+
+def live_files(owner: Owner) -> list[str]:
+    """Paths of the data files of the current table."""
+    return sorted(task.file.file_path for task in table(owner).scan().plan_files())
+
+
+def objects(prefix: str) -> set[str]:
+    """Paths of everything under a prefix, as the store itself lists it."""
+    from pyarrow import fs
+
+    selector = fs.FileSelector(object_store.key(prefix), allow_not_found=True, recursive=True)
+    found = object_store.file_system().get_file_info(selector)
+    return {f"s3://{info.path}" for info in found if info.type is fs.FileType.File}
+
+
+def log(owner: Owner) -> list[tuple[str, str]]:
+    """Tasks and outcomes of the tenant's upkeep, oldest first."""
+    query = "SELECT task, outcome FROM upkeep_log WHERE tenant_id = %s ORDER BY started_at"
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        return connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+
+
+ATTEMPT = """
+import sys
+from support.ingest import Owner
+from support.maintenance import do
+from pulse_pipelines import registry
+from pulse_pipelines.maintenance.policy import Task
+do(Owner(registry.find_tenant(sys.argv[1])), *map(Task, sys.argv[2:]))
+"""
+
+
+def start(owner: Owner, *tasks: Task, **env: str) -> "subprocess.Popen[str]":
+    """Upkeep in a process of its own, to be killed or stopped."""
+    return subprocess.Popen(
+        [sys.executable, "-c", ATTEMPT, owner.tenant.slug, *tasks],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

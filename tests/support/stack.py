@@ -1,0 +1,46 @@
+"""The real services, started once per session on free ports in a folder of their own."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.surroundings import forget_connections, pulse
+from pulse_resources.local import accounts
+from pulse_resources.local import api as local_api
+from pulse_resources.local.services import INFRASTRUCTURE
+from pulse_resources.settings import Settings, load_settings
+
+
+def stop() -> None:
+    """Stop the stack and remove what it keeps outside its folder."""
+    pulse("down")
+    for folder in accounts.elsewhere(load_settings().home):
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Postgres, Kafka, MinIO, Spark and the HTTP API, without Dagster: tests drive the batches themselves.
+
+    With PULSE_TEST_HOME the stack in that folder is used and left running.
+    """
+    shared = os.environ.get("PULSE_TEST_HOME")
+    os.environ["PULSE_HOME"] = shared or str(tmp_path_factory.mktemp("pulse"))
+    # One after the other where several processes run tests: each has to see which ports the others took.
+    with (tmp_path_factory.getbasetemp().parent / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")))
+    forget_connections()
+    yield load_settings()
+    forget_connections()
+    if not shared:
+        stop()
+
+
+@pytest.fixture(scope="session")
+def api_service(stack: Settings) -> str:
+    """The address of the stack's HTTP API."""
+    return local_api.url(stack)

@@ -1,0 +1,48 @@
+"""Topics that are lost and made again, and datasets that follow another schema version without a move."""
+
+import time
+from typing import Any
+
+import orjson
+
+from chaos.surroundings import superuser
+from pulse_pipelines import registry
+from pulse_pipelines.ingest import data_loss
+from pulse_resources import kafka
+from support.ingest import Owner
+
+
+def delete_topic(owner: Owner) -> None:
+    for future in kafka.admin().delete_topics([owner.tenant.topic]).values():
+        future.result(30)
+    deadline = time.monotonic() + 30
+    while owner.tenant.topic in kafka.partition_counts():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def recreate(owner: Owner) -> None:
+    delete_topic(owner)
+    kafka.create_topics([owner.tenant.topic])
+
+
+def accept(owner: Owner) -> None:
+    """What an operator does: look, and say the word."""
+    data_loss.accept(owner.tenant, data_loss.look(owner.tenant))
+
+
+def follow(owner: Owner, schema: dict[str, Any], slug: str = "orders") -> int:
+    """Move a dataset to a new version of its schema whose columns are the same."""
+    published = registry.publish_schema(owner.tenant, slug, orjson.dumps(schema).decode())
+    dataset = registry.find_dataset(owner.tenant, slug)
+    with superuser() as connection:
+        connection.execute(
+            "INSERT INTO dataset_versions (tenant_id, dataset_id, version, schema_uri)"
+            " VALUES (%s, %s, %s, %s)",
+            [owner.tenant.tenant_id, dataset.dataset_id, published.version, published.schema_uri],
+        )
+        connection.execute(
+            "UPDATE pdm_datasets SET schema_uri = %s WHERE dataset_id = %s",
+            [published.schema_uri, dataset.dataset_id],
+        )
+    return published.version
