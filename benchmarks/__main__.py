@@ -157,13 +157,14 @@ def freshness(
 
 @app.command("claims")
 def claimed(
-    levels: Annotated[str, typer.Option(help="Claims of the dataset before.")] = "1000000,10000000,50000000",
+    levels: Annotated[str, typer.Option(help="Claims of the dataset before.")] = "10000,1000000,100000000",
 ) -> None:
     """Gate and settle of a batch of 10,000 events, when its dataset has many claims."""
-    table = Table("claims", "gate ms", "settle ms")
+    table = Table("claims", "gate ms, first batch", "gate ms", "settle ms", "bytes per id")
     with stack("--without-dagster"):
-        for level, gate, settle in claims.measure(console, [int(level) for level in levels.split(",")]):
-            table.add_row(f"{level:,}", f"{gate * 1000:.0f}", f"{settle * 1000:.0f}")
+        for each in claims.measure(console, [int(level) for level in levels.split(",")]):
+            milliseconds = (f"{seconds * 1000:.0f}" for seconds in (each.first_gate, each.gate, each.settle))
+            table.add_row(f"{each.ids:,}", *milliseconds, f"{each.bytes_per_id:.1f}")
     console.print(table)
 
 

@@ -1,6 +1,8 @@
-"""What the gate and settle cost a batch when a dataset has many claims already."""
+"""What the gate and settle cost a batch when a dataset has many claims already, and what these take."""
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import psycopg
@@ -8,40 +10,61 @@ from rich.console import Console
 
 from benchmarks import load
 from benchmarks.steps import run_batch
+from pulse_pipelines.tables.claims import MERGED_IDS
+from pulse_pipelines.tables.digests import Digests
 from pulse_resources.settings import load_settings
 
 BATCH = 10_000
 TIMES = 7
-# An index is built much faster than a row at a time; the primary key is back before anything is measured.
-DROP = "ALTER TABLE processed_event_ids DROP CONSTRAINT IF EXISTS processed_event_ids_pkey"
-FILL = """
-INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
-SELECT %(tenant)s, %(dataset)s, 1000, n, gen_random_uuid()::text
-FROM generate_series(%(from)s::bigint, %(to)s::bigint - 1) n
-"""
-KEY = "ALTER TABLE processed_event_ids ADD PRIMARY KEY (dataset_id, event_id)"
 FIND = "SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %s"
+# As `maintenance.merge_claims` leaves them: pieces of one run, each of a range of digests.
+FILL = """
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
+SELECT run, %s, %s, %s, %s, '{}', %b FROM nextval('claim_runs') run
+"""
+SIZE = "SELECT pg_total_relation_size('processed_event_ids'), sum(ids) FROM processed_event_ids"
 
 
-def measure(console: Console, levels: list[int]) -> Iterator[tuple[int, float, float]]:
-    """Claims before the batches, then the median seconds of gate and settle for 10,000 new events."""
+@dataclass(frozen=True)
+class Measured:
+    """Of batches of `BATCH` new events."""
+
+    ids: int
+    """Claimed before."""
+    first_gate: float
+    """Seconds of the gate of the first batch, with no file of the runs on this machine."""
+    gate: float
+    """Median seconds of the gate of the batches after it."""
+    settle: float
+    bytes_per_id: float
+    """What Postgres keeps."""
+
+
+def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
+    """Batches into a dataset with so many claims, level by level."""
     (tenant,) = load.make_tenants(1)
-    settings = load_settings().postgres
-    there = 0
-    with psycopg.connect(settings.superuser_url(settings.database), autocommit=True) as connection:
+    settings = load_settings()
+    there, draw = 0, np.random.default_rng(1)
+    url = settings.postgres.superuser_url(settings.postgres.database)
+    with psycopg.connect(url, autocommit=True) as connection:
         (dataset,) = connection.execute(FIND, [tenant.tenant_id]).fetchone() or [None]
         for level in levels:
             with console.status(f"{level:,} claims"):
-                connection.execute(DROP)
-                span = {"from": there, "to": level}
-                connection.execute(FILL, {"tenant": tenant.tenant_id, "dataset": dataset} | span)
-                connection.execute(KEY)
-                connection.execute("VACUUM ANALYZE processed_event_ids")
+                pieces = max(1, (level - there) // MERGED_IDS)
+                each = (level - there) // pieces
+                for number in range(pieces):
+                    span = 2**64 // pieces
+                    heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, each, np.uint64))
+                    tails = draw.integers(0, 2**64 - 1, each, np.uint64)
+                    packed = Digests(heads, tails).packed()
+                    connection.execute(FILL, [len(levels), tenant.tenant_id, dataset, each, packed])
                 connection.execute("CHECKPOINT")
                 there = level
+                size, ids = connection.execute(SIZE).fetchone() or (0, 1)
+                shutil.rmtree(settings.home / "claims", ignore_errors=True)
             spent = []
             for _ in range(TIMES):
                 load.send(console, [tenant], BATCH)
                 spent.append(run_batch([tenant]))
             gate, settle = (float(np.median([s[n] for s in spent[1:]])) for n in ("dedup_gate", "settle"))
-            yield level, gate, settle
+            yield Measured(level, spent[0]["dedup_gate"], gate, settle, size / ids)

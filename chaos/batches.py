@@ -46,6 +46,8 @@ STEPS = (
     "settle.before_swap",
     "settle.after_swap",
     "settle.before_claim",
+    "claims.before_add",
+    "claims.after_add",
     "settle.before_advance",
     "settle.after_advance",
     "settle.before_commit",

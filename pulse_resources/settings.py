@@ -43,8 +43,8 @@ class IngestSettings(BaseModel):
     """A topic is due at this many pending events ..."""
     flush_seconds: float = Field(default=30.0, gt=0)
     """... or this many seconds after its first pending event was seen."""
-    batch_max_rows: int = Field(default=1_000_000, ge=1)
-    """Most events one batch takes, over all its topics."""
+    batch_max_rows: int = Field(default=1_000_000, ge=1, le=4_000_000)
+    """Most events one batch takes, over all its topics. A task gives back 24 bytes of each."""
     max_attempts: int = Field(default=5, ge=1)
     """After so many a batch is stuck: an alert, and from then on ..."""
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
@@ -75,6 +75,8 @@ class IngestSettings(BaseModel):
     """Events decoded at a time in one task."""
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
     """Bytes of conformed rows (and, apart, of raw events) one task holds before it writes files."""
+    claim_files_mb: int = Field(default=4096, ge=0)
+    """Room on this machine for the claimed ids of large datasets, 16 bytes each, to spare fetching them."""
 
     @property
     def look_seconds(self) -> int:

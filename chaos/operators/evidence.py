@@ -10,6 +10,7 @@ from uuid import UUID
 
 from psycopg.types.multirange import Multirange
 from pyiceberg.table import Table
+from xxhash import xxh3_128_digest
 
 from chaos import oracle
 from chaos.oracle import Lake
@@ -33,7 +34,10 @@ DELETED = """
 SELECT dataset_id, slug, metadata_location, deleted_at FROM deleted_datasets
 WHERE tenant_id = %s ORDER BY deleted_at
 """
-CLAIMS = "SELECT dataset_id, partition, event_offset, event_id FROM processed_event_ids WHERE tenant_id = %s"
+CLAIMS = """
+SELECT d.dataset_id, d.claim_seed, c.digests FROM pdm_datasets d
+LEFT JOIN processed_event_ids c USING (dataset_id) WHERE d.tenant_id = %s
+"""
 EVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -54,6 +58,17 @@ class Copy(NamedTuple):
 
     planned_at: datetime
     settled_at: datetime
+
+
+@dataclass
+class Claims:
+    """The event ids that Pulse takes for a dataset's rows."""
+
+    seed: int
+    digests: set[bytes] = field(default_factory=set)
+
+    def digest(self, event_id: str) -> bytes:
+        return xxh3_128_digest(event_id.encode(), self.seed % 2**64)
 
 
 @dataclass
@@ -94,8 +109,8 @@ class Evidence:
     lives: list[Life] = field(default_factory=list)
     published: set[Position] = field(default_factory=set)
     """Dead letters on their topic."""
-    claims: dict[UUID, dict[str, Position]] = field(default_factory=lambda: defaultdict(dict))
-    """By dataset and event id."""
+    claims: dict[UUID, Claims] = field(default_factory=dict)
+    """By dataset that is there."""
 
     @classmethod
     def of(cls, tenant: Tenant) -> "Evidence":
@@ -111,8 +126,8 @@ class Evidence:
                 found.letters[partition, offset] = letter._replace(payload=bytes(letter.payload))
             for partition, offsets in connection.execute(ERASED, mine):
                 found.erased += _each(partition, offsets)
-            for dataset_id, partition, offset, event_id in connection.execute(CLAIMS, mine):
-                found.claims[dataset_id][event_id] = partition, offset
+            for dataset_id, seed, run in connection.execute(CLAIMS, mine):
+                found.claims.setdefault(dataset_id, Claims(seed)).digests.update(_digests(run or b""))
             deleted = connection.execute(DELETED, mine).fetchall()
         found.published = {position for position, _ in oracle.published(tenant)}
         found.lives = list(_lives(tenant, deleted))
@@ -127,6 +142,13 @@ class Evidence:
         """The datasets of a slug that were there at some moment between these."""
         mine = (life for life in self.lives if life.slug == slug)
         return [life for life in mine if life.until >= begin and life.since <= end]
+
+
+def _digests(run: bytes) -> Iterator[bytes]:
+    """A run has the first halves of its digests, then the second ones, as little-endian numbers."""
+    words = [run[at : at + 8][::-1] for at in range(0, len(run), 8)]
+    half = len(words) // 2
+    return (head + tail for head, tail in zip(words[:half], words[half:], strict=True))
 
 
 def _each(partition: int, spans: "Multirange[int]") -> Iterator[Position]:

@@ -204,12 +204,16 @@ class _Case:
         for life in self.evidence.lives:
             if life.deleted:
                 continue
-            of_life = self.evidence.claims.get(life.dataset_id, {})
-            known = [(i, where) for i, where in life.ids.items() if of_life.get(i) not in where]
-            missing = [(i, where) for i, where in known if not self._forgotten(where)]
-            yield f"{life.slug}: rows without a claim", missing
-            idle = [(i, p) for i, p in of_life.items() if i not in life.ids and p not in self.erased]
-            yield f"{life.slug}: claims without a row", idle
+            claims = self.evidence.claims[life.dataset_id]
+            rows = {claims.digest(event_id): (event_id, where) for event_id, where in life.ids.items()}
+            missing = [row for digest, row in rows.items() if digest not in claims.digests]
+            yield (
+                f"{life.slug}: rows without a claim",
+                [row for row in missing if not self._forgotten(row[1])],
+            )
+            events = (self.events[p] for p in self.erased if p in self.events)
+            erased = {claims.digest(event.event_id) for event in events if event.event_id}
+            yield f"{life.slug}: claims without a row", sorted(claims.digests - rows.keys() - erased)
 
     def _forgotten(self, where: list[Position]) -> bool:
         """Whether the claims of all rows of an id may have been."""

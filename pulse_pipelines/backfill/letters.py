@@ -11,6 +11,7 @@ import pyarrow as pa
 from pulse_pipelines.backfill.rows import DayRows
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.limits import EventLimits
+from pulse_pipelines.tables import claims
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import postgres
 
@@ -27,10 +28,6 @@ SELECT l.landed_by, l.partition, l.event_offset, l.received_at, l.payload
 FROM dead_letters l JOIN backfills b ON b.tenant_id = l.tenant_id AND b.backfill_id = l.landed_by
 WHERE l.tenant_id = %(tenant)s AND b.dataset_id = %(dataset)s AND b.day = %(day)s
 ORDER BY l.landed_by, l.partition, l.event_offset
-"""
-CLAIMS = """
-SELECT event_id, partition, event_offset FROM processed_event_ids
-WHERE dataset_id = %s AND event_id = ANY(%s)
 """
 
 
@@ -69,7 +66,7 @@ def passing(
                 strict=True,
             )
         ]
-        taken = _claimed_by_others(dataset, found)
+        taken = _claimed(dataset, found)
         keep = []
         for letter in found:
             keep.append(letter.event_id not in taken and letter.event_id not in seen)
@@ -80,11 +77,9 @@ def passing(
         )
 
 
-def _claimed_by_others(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:
-    places = {letter.event_id: (letter.partition, letter.offset) for letter in letters}
-    with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id) as connection:
-        rows = connection.execute(CLAIMS, [dataset.dataset_id, list(places)])
-        return {event_id for event_id, *place in rows if tuple(place) != places[event_id]}
+def _claimed(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:
+    with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id, one_snapshot=True) as connection:
+        return claims.claimed_ids(connection, dataset, [letter.event_id for letter in letters])
 
 
 def _pages(dataset: Dataset, query: str, values: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from pyiceberg.table import Table
 
 from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
-from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables import commit, ledger, parquet_files, rewrite_file
+from pulse_pipelines.tables import claims, commit, ledger, parquet_files, rewrite_file
+from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
 from pulse_resources.iceberg import Staged
@@ -21,17 +22,6 @@ INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_ver
     files_before, files_after, bytes, snapshot_id, run_id)
 VALUES (%(tenant)s, %(backfill)s, %(dataset)s, %(slug)s, %(day)s, %(version)s, %(rows)s, %(letters)s,
     %(before)s, %(after)s, %(bytes)s, %(snapshot)s, %(run)s)
-"""
-CLAIM = """
-INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
-SELECT %(tenant)s, %(dataset)s, * FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(ids)s::text[])
-ON CONFLICT DO NOTHING
-"""
-OWNED = """
-SELECT count(*) FROM processed_event_ids c
-JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(ids)s::text[])
-    AS l (partition, event_offset, event_id) USING (partition, event_offset, event_id)
-WHERE c.dataset_id = %(dataset)s
 """
 RESOLVE = """
 UPDATE dead_letters l SET resolution = 'landed', resolved_at = now(), landed_by = %(backfill)s
@@ -88,7 +78,7 @@ def replace(
         }
         connection.execute(RECORD, values)
         if landing:
-            _land_letters(connection, plan.tenant, landing, values)
+            _land_letters(connection, plan, landing, values)
         landed = ledger.Landing(
             *(backfill_id, plan.tenant.tenant_id, dataset.dataset_id, dataset.slug, plan.day, len(landing)),
             *(0, size, len(added), staged.snapshot_id, staged.new),
@@ -101,19 +91,22 @@ def replace(
 
 
 def _land_letters(
-    connection: postgres.Connection, tenant: Tenant, landing: Sequence[Landing], values: Mapping[str, Any]
+    connection: postgres.Connection, plan: DayPlan, landing: Sequence[Landing], values: Mapping[str, Any]
 ) -> None:
     """Dead letters become rows: their claims, their ranges and their positions say so."""
-    values = {
-        **values,
-        "partitions": [letter.partition for letter in landing],
-        "offsets": [letter.offset for letter in landing],
-        "ids": [letter.event_id for letter in landing],
-    }
-    connection.execute(CLAIM, values)
-    owned = connection.execute(OWNED, values).fetchone()
-    if owned != (len(landing),) or connection.execute(RESOLVE, values).rowcount != len(landing):
-        raise Overtaken
+    tenant_id, dataset = plan.tenant.tenant_id, plan.dataset
     places = [(letter.partition, letter.offset) for letter in landing]
-    ledger.dead_letters_landed(connection, tenant.tenant_id, places)
-    ledger.use(connection, tenant.tenant_id, len(landing), 0)
+    ids = Digests.of([letter.event_id for letter in landing], dataset.claim_seed).run()
+    at = np.array([parquet_files.position(*place) for place in places], np.int64)
+    added = claims.fresh(
+        connection, [], ids, at
+    )  # looked up while they were written: not in this transaction
+    values = {**values, "partitions": [p for p, _ in places], "offsets": [offset for _, offset in places]}
+    if (
+        len(ids) != len(landing)
+        or not claims.add(connection, tenant_id, dataset.dataset_id, added)
+        or connection.execute(RESOLVE, values).rowcount != len(landing)
+    ):
+        raise Overtaken
+    ledger.dead_letters_landed(connection, tenant_id, places)
+    ledger.use(connection, tenant_id, len(landing), 0)

@@ -5,10 +5,10 @@ passes is judged again, and looked up by the gate, when the next batch drains it
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from uuid import UUID
 
 import orjson
 
@@ -20,16 +20,12 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import Conformed, TopicConformer
+from pulse_pipelines.tables import claims
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Terminal, Transient
-
-CLAIMED = """
-SELECT dataset_id, event_id FROM processed_event_ids
-JOIN unnest(%s::uuid[], %s::text[]) AS wanted (dataset_id, event_id) USING (dataset_id, event_id)
-"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Revalidation:
         self._version = schema_version
         self._judge = Validator(scope, limits)
         self._conformer = TopicConformer(scope, "replay", limits)
-        self._datasets = {dataset.slug: dataset.dataset_id for dataset in scope.datasets}
+        self._datasets = {dataset.slug: dataset for dataset in scope.datasets}
         self._tables: dict[str, str | None] = {}
         self._passed: set[tuple[str, str]] = set()
 
@@ -102,10 +98,10 @@ class Revalidation:
         letter: DeadLetter,
         slug: str,
         event_id: str,
-        claimed: set[tuple[UUID, str]],
+        claimed: set[tuple[str, str]],
     ) -> Verdict:
         outcome = Outcome.WOULD_LAND
-        if (self._datasets[slug], event_id) in claimed or (slug, event_id) in self._passed:
+        if (slug, event_id) in claimed or (slug, event_id) in self._passed:
             outcome = Outcome.DUPLICATE
         elif (problem := self._table_problem(connection, slug)) is not None:
             return _rejected(letter, Rejected(Reason.LANDING_FAILED, problem))
@@ -128,13 +124,20 @@ class Revalidation:
             return payload
         return orjson.dumps(event | {"schema_version": self._version})
 
-    def _claimed(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[UUID, str]]:
-        ids = [(self._datasets[slug], event_id) for slug, event_id in wanted]
+    def _claimed(self, wanted: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        ids: dict[str, list[str]] = defaultdict(list)
+        for slug, event_id in wanted:
+            ids[slug].append(event_id)
         if not ids:
             return set()
-        with postgres.tenant_transaction("pulse_pipeline", self._tenant.tenant_id) as connection:
-            values = [[dataset_id for dataset_id, _ in ids], [event_id for _, event_id in ids]]
-            return set(connection.execute(CLAIMED, values).fetchall())
+        with postgres.tenant_transaction(
+            "pulse_pipeline", self._tenant.tenant_id, one_snapshot=True
+        ) as connection:
+            return {
+                (slug, event_id)
+                for slug, own in ids.items()
+                for event_id in claims.claimed_ids(connection, self._datasets[slug], own)
+            }
 
     def _table_problem(self, connection: postgres.Connection, slug: str) -> str | None:
         """Why the dataset's table cannot take rows, if so."""

@@ -33,6 +33,8 @@ class Dataset:
     """The Iceberg schema of the table, as JSON: field ids and column order."""
     on_invalid: str
     created_at: datetime
+    claim_seed: int
+    """Of the digests of its event ids: a secret, so that nobody can choose ids that collide."""
     earlier: tuple[tuple[int, str], ...] = ()
     """Version and document of the schema versions that it followed before."""
 

@@ -61,8 +61,9 @@ def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
 def _claims(subject: Subject) -> dict[str, Any]:
     days = load_settings().upkeep.claim_days
     until = None if days < 0 else datetime.now(UTC) + timedelta(days=days + 1)
+    dataset_id = subject.dataset.dataset_id
     return {
-        "where": f"claims of the dataset {subject.dataset.dataset_id}: event ids, and nothing else",
+        "where": f"claims of the dataset {dataset_id}: digests of event ids, and nothing else",
         "until": until and until.isoformat(timespec="seconds"),
         "why": f"an event that is sent again must not land again; upkeep.claim_days={days}",
     }

@@ -18,9 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import Failure, Landed, LandingFailed, Settled
-from pulse_pipelines.ingest.staging import copy_dead_letters, named
+from pulse_pipelines.ingest.results import ArrivedIds, Failure, Landed, LandingFailed, Settled
+from pulse_pipelines.ingest.staging import copy_dead_letters
 from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.parquet_files import position
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
@@ -56,10 +57,6 @@ OVERDUE = """
 SELECT t.tenant_id, t.slug, array_agg(o.batch_id)
 FROM dead_letter_outbox o JOIN pdm_tenants t USING (tenant_id)
 WHERE o.settled_at < now() - make_interval(secs => %s) GROUP BY t.tenant_id, t.slug
-"""
-# The gate has taken the copies out.
-ACCEPTED = """
-SELECT partition, event_offset FROM staging.{ids} WHERE dataset_id = %s
 """
 
 
@@ -235,19 +232,21 @@ def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
         OSError: the object store failed.
     """
     part = random.SystemRandom().getrandbits(62)
+    rows = _refused_rows(landed, refused, part)
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = _refused_rows(connection, landed, refused, part)
         copy_dead_letters(connection, landed.plan, rows)
     return part
 
 
-def _refused_rows(
-    connection: postgres.Connection, landed: Landed, refused: LandingFailed, part: int
-) -> list[tuple[object, ...]]:
+def _refused_rows(landed: Landed, refused: LandingFailed, part: int) -> list[tuple[object, ...]]:
     dataset = next(
         d for d in landed.plan.scopes[refused.tenant_id].datasets if d.dataset_id == refused.dataset_id
     )
-    accepted = set(connection.execute(named(ACCEPTED, landed.plan), [refused.dataset_id]).fetchall())
+    dataset_id = dataset.dataset_id
+    arrived = ArrivedIds.unpacked(t.ids[dataset_id] for t in landed.topics if dataset_id in t.ids)
+    unlanded = set(arrived.positions.tolist())
+    for partition, offsets in landed.duplicates.get(dataset_id, {}).items():
+        unlanded.difference_update(position(partition, offset) for offset in offsets)
     paths = [
         written.path
         for topic in landed.topics
@@ -270,7 +269,7 @@ def _refused_rows(
             received,
         )
         for partition, offset, received, event_id, payload in _raw_events(paths)
-        if (partition, offset) in accepted
+        if position(partition, offset) in unlanded
     ]
 
 

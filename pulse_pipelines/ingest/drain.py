@@ -1,4 +1,4 @@
-"""Drain: read exact offset ranges from Kafka, conform, keep the raw zone, write candidates, stage ids.
+"""Drain: read exact offset ranges from Kafka, conform, keep the raw zone, write candidates, digest ids.
 
 Runs inside Spark tasks. A task works through its topics one after the other, so that its memory is
 bounded by one buffer (`ingest.buffer_bytes`) and one chunk, whatever the backlog.
@@ -7,6 +7,7 @@ bounded by one buffer (`ingest.buffer_bytes`) and one chunk, whatever the backlo
 import gc
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,11 +22,12 @@ from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import priority
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
-from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
+from pulse_pipelines.ingest.results import ArrivedIds, Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
-from pulse_pipelines.tables.parquet_files import token
+from pulse_pipelines.tables.digests import Digests
+from pulse_pipelines.tables.parquet_files import positions, token
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources import kafka
@@ -114,6 +116,7 @@ def _drain_topic(
     settings, plan = load_settings(), task.plan
     part = random.SystemRandom().getrandbits(62)
     counts = {r.partition: PartitionCount() for r in ranges}
+    ids: dict[UUID, list[bytes]] = defaultdict(list)
     datasets = {dataset.slug: dataset for dataset in scope.datasets}
     conformer = TopicConformer(scope, plan.batch_id, task.limits)
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
@@ -129,7 +132,8 @@ def _drain_topic(
             fail_point("drain.after_conform")
             for slug, table in conformed.tables.items():
                 dataset = datasets[slug]
-                staging.add_ids(dataset, table)
+                digests = Digests.of(table.column("id"), dataset.claim_seed)
+                ids[dataset.dataset_id].append(ArrivedIds(digests, positions(table).to_numpy()).packed())
                 lake.add(dataset, table)
                 _count_accepted(counts, dataset.dataset_id, table)
             for letter in conformed.dead_letters:
@@ -145,7 +149,9 @@ def _drain_topic(
             tenant=scope.tenant.slug,
         )
     return TopicDrained(
-        scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw_objects), lake.copies
+        *(scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw_objects)),
+        ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
+        copies=lake.copies,
     )
 
 

@@ -110,7 +110,9 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
                 refused.append(outcome)
             else:
                 failures.append(outcome)
-    return Landed(plan, gated.topics, gated.duplicates, tuple(tables), tuple(refused), tuple(failures))
+    return Landed(
+        *(plan, gated.topics, gated.duplicates, gated.fresh, tuple(tables), tuple(refused), tuple(failures))
+    )
 
 
 def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:

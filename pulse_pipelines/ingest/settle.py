@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import psycopg
-
 from pulse_pipelines.ingest import dead_letter, land, tenant_parts
 from pulse_pipelines.ingest.results import (
     Failure,
@@ -24,7 +22,7 @@ from pulse_pipelines.ingest.results import (
 )
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
-from pulse_pipelines.tables import ledger, live_table
+from pulse_pipelines.tables import claims, ledger, live_table
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.ledger import Landing, Outcome
 from pulse_resources import postgres
@@ -45,13 +43,6 @@ SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, d
 FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
 """
 OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
-# The ids that the gate left in the staging table are those of the rows that land.
-CLAIM = """
-INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id)
-SELECT %(tenant)s, dataset_id, partition, event_offset, event_id
-FROM staging.{ids} WHERE dataset_id = ANY(%(datasets)s) AND part = ANY(%(parts)s)
-ORDER BY dataset_id, event_id
-"""
 RAW_OBJECT = """
 INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -163,7 +154,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     tenant_id = part.tenant.tenant_id
     values: dict[str, object] = {"batch": plan.batch_id, "tenant": tenant_id, "parts": list(part.parts)}
     fail_point("settle.before_claim")
-    _compare(part, plan, "ids", _claim(connection, plan, part, values), total.landed)
+    _compare(part, plan, "ids", _claim(connection, staged.landed, part), total.landed)
     fail_point("settle.before_advance")
     for r, became in zip(part.ranges, staged.outcomes, strict=True):
         ledger.settle(connection, plan.batch_id, r, became)
@@ -186,28 +177,32 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     ledger.use(connection, tenant_id, total.landed, size)
 
 
-def _claim(connection: postgres.Connection, plan: Plan, part: TenantPart, values: dict[str, object]) -> int:
+def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) -> int:
     """Claim the ids of the rows that land; how many they are."""
-    landing = {"datasets": [table.dataset_id for table in part.tables]}
-    try:
-        return connection.execute(named(CLAIM, plan), values | landing).rowcount
-    except psycopg.errors.UniqueViolation:  # not chained: it tells the event's id
-        raise Transient(
-            "a backfill landed an event with the id of one of this batch meanwhile",
-            fix="The next attempt drops it as a duplicate",
-            tenant=part.tenant.slug,
-            batch=plan.batch_id,
-        ) from None
+    count = 0
+    for table in part.tables:
+        if (fresh := landed.fresh.get(table.dataset_id)) is None:
+            continue
+        if not claims.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
+            raise Transient(
+                "a backfill landed an event with the id of one of this batch meanwhile",
+                fix="The next attempt drops it as a duplicate",
+                tenant=part.tenant.slug,
+                dataset=table.slug,
+                batch=landed.plan.batch_id,
+            )
+        count += len(fresh.ids)
+    return count
 
 
 def _compare(part: TenantPart, plan: Plan, what: str, written: int, counted: int) -> None:
-    """The staging tables hold what the tasks counted, or nothing settles.
+    """What is written is what the tasks counted, or nothing settles.
 
-    They are unlogged: when Postgres crashes it empties them, and the fence may not have noticed yet.
+    The staging table is unlogged: a crash of Postgres empties it, and the fence may not have noticed yet.
     """
     if written != counted:
         raise Transient(
-            f"the staging table holds {written} {what}, and {counted} were counted: did Postgres crash?",
+            f"there are {written} {what}, and {counted} were counted: did Postgres crash?",
             fix="The next attempt drains the events again",
             tenant=part.tenant.slug,
             batch=plan.batch_id,

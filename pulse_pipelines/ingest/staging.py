@@ -1,11 +1,10 @@
-"""Staging tables: where tasks put event ids and dead letters for the gate and for settle.
+"""Staging tables: where tasks put dead letters for settle.
 
-One pair of unlogged tables per attempt: a zombie attempt writes into tables that nobody reads, and
-rows of a task attempt that Spark repeated are told apart by their `part`.
+One unlogged table per attempt: a zombie attempt writes into a table that nobody reads, and rows of a task
+attempt that Spark repeated are told apart by their `part`.
 """
 
 import contextlib
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,26 +13,20 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
-import pyarrow as pa
-import pyarrow.csv as pacsv
 from psycopg import sql
 
-from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.conform import DeadLetter
 from pulse_pipelines.ingest.results import Plan
 from pulse_resources import postgres
 
 CREATE = """
-CREATE UNLOGGED TABLE IF NOT EXISTS staging.{ids} (
-    part bigint NOT NULL, dataset_id uuid NOT NULL, partition integer NOT NULL,
-    event_offset bigint NOT NULL, event_id text COLLATE "C" NOT NULL);
 CREATE UNLOGGED TABLE IF NOT EXISTS staging.{dead_letters} (
     part bigint NOT NULL, tenant_id uuid NOT NULL, partition integer NOT NULL,
     event_offset bigint NOT NULL, dataset text, event_id text, reason text NOT NULL, pointer text,
     detail text NOT NULL, payload bytea NOT NULL, received_at timestamptz NOT NULL);
 """
-DROP = "DROP TABLE IF EXISTS staging.{ids}, staging.{dead_letters}"
+DROP = "DROP TABLE IF EXISTS staging.{dead_letters}"
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'staging' ORDER BY tablename"
 # A run that died after its batch had settled drops none, and no attempt follows it.
 OF_SETTLED = """
@@ -42,9 +35,6 @@ SELECT t.tablename FROM pg_tables t JOIN ingest_batches b
 WHERE t.schemaname = 'staging' AND b.state = 'settled'
 """
 DROP_ONE = "DROP TABLE IF EXISTS staging.{table}"
-COPY_IDS = """
-COPY staging.{ids} (part, dataset_id, partition, event_offset, event_id) FROM STDIN (FORMAT csv)
-"""
 COPY_DEAD_LETTERS = """
 COPY staging.{dead_letters} (part, tenant_id, partition, event_offset, dataset, event_id, reason,
     pointer, detail, payload, received_at) FROM STDIN (FORMAT binary)
@@ -55,15 +45,13 @@ _DEAD_LETTER_TYPES = (
 
 
 def named(template: str, plan: Plan) -> sql.Composed:
-    """A statement about the staging tables of this attempt."""
-    return sql.SQL(template).format(
-        ids=sql.Identifier(plan.ids_table), dead_letters=sql.Identifier(plan.dead_letters_table)
-    )
+    """A statement about the staging table of this attempt."""
+    return sql.SQL(template).format(dead_letters=sql.Identifier(plan.dead_letters_table))
 
 
 @contextmanager
 def tables(plan: Plan) -> Iterator[None]:
-    """This attempt's staging tables, while the block runs.
+    """This attempt's staging table, while the block runs.
 
     Those of earlier attempts go first, and what runs left that died at their end; one that a zombie still
     writes to is left to the next attempt.
@@ -107,7 +95,7 @@ def _drop_now(statement: sql.Composed) -> None:
 
 
 class StagingWriter:
-    """Writes one topic's ids and dead letters under the mark `part`, a COPY per chunk."""
+    """Writes one topic's dead letters under the mark `part`, a COPY per chunk."""
 
     def __init__(self, plan: Plan, tenant: Tenant, part: int) -> None:
         self._plan = plan
@@ -126,24 +114,6 @@ class StagingWriter:
         trace: TracebackType | None,
     ) -> None:
         self._lent.__exit__(kind, error, trace)
-
-    def add_ids(self, dataset: Dataset, table: pa.Table) -> None:
-        """Stage the id and position of every row."""
-        count = table.num_rows
-        rows = pa.table(
-            [
-                pa.repeat(pa.scalar(self._part), count),
-                pa.repeat(pa.scalar(str(dataset.dataset_id)), count),
-                table.column("_kafka_partition"),
-                table.column("_offset"),
-                table.column("id"),
-            ],
-            names=["part", "dataset_id", "partition", "event_offset", "event_id"],
-        )
-        buffer = io.BytesIO()
-        pacsv.write_csv(rows, buffer, pacsv.WriteOptions(include_header=False))
-        with self._connection.cursor().copy(named(COPY_IDS, self._plan)) as copy:
-            copy.write(buffer.getbuffer())
 
     def add_dead_letters(self, letters: Iterable[DeadLetter]) -> None:
         """Stage dead letters with their payload as received."""

@@ -4,24 +4,12 @@ An event whose claim is gone lands again when it is sent again: `upkeep.claim_da
 is harmless. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
 """
 
-from collections import defaultdict
-
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.maintenance import raw_retention
 from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.tables import ledger
+from pulse_pipelines.tables import claims, ledger
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
-
-PAGE = 20_000
-"""Claims of one transaction."""
-
-EXPIRE_CLAIMS = """
-DELETE FROM processed_event_ids WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM processed_event_ids
-    WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s LIMIT %(page)s))
-RETURNING partition, event_offset
-"""
 
 
 def retain(tenant: Tenant, done: Done) -> None:
@@ -39,15 +27,8 @@ def retain(tenant: Tenant, done: Done) -> None:
 
 def expire_claims(tenant: Tenant, days: int) -> int:
     """Delete claims that are older than so many days; returns how many."""
-    values, count = {"tenant": tenant.tenant_id, "days": days, "page": PAGE}, 0
-    while True:
-        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            deleted = connection.execute(EXPIRE_CLAIMS, values).fetchall()
-            ends: dict[int, int] = defaultdict(int)
-            for partition, offset in deleted:
-                ends[partition] = max(ends[partition], offset + 1)
-            for partition, end in sorted(ends.items()):  # in the order of settle, so no two deadlock
-                ledger.claims_expired(connection, tenant.tenant_id, partition, end)
-        if not deleted:
-            return count
-        count += len(deleted)
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        count, ends = claims.expire(connection, tenant.tenant_id, days)
+        for partition, end in ends.items():  # in the order of settle, so no two deadlock
+            ledger.claims_expired(connection, tenant.tenant_id, partition, end)
+    return count

@@ -21,6 +21,7 @@ from pulse_pipelines.maintenance import (
     compact,
     expire_snapshots,
     history,
+    merge_claims,
     raw_retention,
     remove_orphan_files,
     retention,
@@ -107,6 +108,7 @@ def _one_by_one(
         yield done
         kept, swept = True, swept or need.task is Task.SWEEP
     if dataset is not None and kept:
+        merge_claims.merge_claims(dataset)
         state.save_table(tenant, dataset, swept=swept)
 
 

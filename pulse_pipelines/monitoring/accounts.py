@@ -12,7 +12,8 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.monitoring import claims, raw_duplicates
+from pulse_pipelines.monitoring import raw_duplicates
+from pulse_pipelines.monitoring.claimed_rows import Claims, copy_claims
 from pulse_pipelines.monitoring.raw_duplicates import Wanted
 from pulse_resources import postgres
 
@@ -25,15 +26,19 @@ SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_le
     duplicate_offsets, absent_offsets
 FROM ingest_ranges WHERE tenant_id = %(tenant)s AND settled_at IS NOT NULL ORDER BY partition, start_offset
 """
-# Those that a backfill landed are rows. An erased one may have been a row before: its claim is still there.
+# Those that a backfill landed are rows.
 DEAD_LETTERS = """
-SELECT partition, resolution IS NOT DISTINCT FROM 'erased', array_agg(event_offset) FROM dead_letters
-WHERE tenant_id = %(tenant)s AND resolution IS DISTINCT FROM 'landed' GROUP BY 1, 2
+SELECT partition, array_agg(event_offset) FROM dead_letters
+WHERE tenant_id = %(tenant)s AND resolution IS DISTINCT FROM 'landed' GROUP BY 1
 """
 ERASED = "SELECT partition, offsets FROM erased_offsets WHERE tenant_id = %(tenant)s"
 # The rows of a rollup's table, <slug>__<rollup>, are no events.
 TABLES = """
-SELECT t.table_name, t.metadata_location, d.dataset_id FROM iceberg_catalog.iceberg_tables t
+SELECT t.table_name, t.metadata_location, d.dataset_id, d.claim_seed, (
+    SELECT coalesce(-sum(l.rows), 0)::bigint FROM landings l
+    JOIN erasures e ON e.tenant_id = l.tenant_id AND e.erasure_id = l.batch_id
+    WHERE l.tenant_id = %(tenant)s AND l.dataset_id = d.dataset_id)
+FROM iceberg_catalog.iceberg_tables t
 LEFT JOIN pdm_datasets d ON d.tenant_id = %(tenant)s AND d.slug = t.table_name
 WHERE t.table_namespace = %(namespace)s AND (strpos(t.table_name, '__') = 0 OR d.dataset_id IS NOT NULL)
 ORDER BY t.table_name
@@ -58,8 +63,8 @@ class Table(NamedTuple):
     location: str
     """Of its metadata."""
     deleted: bool
-    claims: Path | None
-    """Where they were copied to; None: its dataset is gone, nobody asks for them any more."""
+    claims: Claims | None
+    """None: its dataset is gone, nobody asks for them any more."""
 
     @property
     def name(self) -> str:
@@ -93,10 +98,13 @@ class Accounts:
     """Those of deleted datasets last."""
     duplicates: Wanted
     dead_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
-    erased_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
-    """Those among the dead letters."""
     erased_rows: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     """Of events that were rows."""
+
+    @property
+    def retired(self) -> bool:
+        """Whether retention may have removed claims."""
+        return any(self.claims_from.values())
 
     @property
     def forgotten(self) -> bool:
@@ -124,11 +132,12 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         positions = connection.execute(POSITIONS, values).fetchall()
         tables = []
-        for slug, location, dataset_id in connection.execute(TABLES, values).fetchall():
-            path = None if dataset_id is None else folder / f"{dataset_id}.parquet"
-            if path is not None:
-                claims.copy_claims(connection, tenant.tenant_id, dataset_id, path)
-            tables.append(Table(slug, location, False, path))
+        for slug, location, dataset_id, seed, erased in connection.execute(TABLES, values).fetchall():
+            claims = None
+            if dataset_id is not None:
+                claims = Claims(folder / f"{dataset_id}.parquet", seed, erased)
+                copy_claims(connection, dataset_id, claims.path)
+            tables.append(Table(slug, location, False, claims))
         deleted = connection.execute(DELETED, values)
         accounts = Accounts(
             settled={partition: settled for partition, settled, _ in positions},
@@ -137,10 +146,8 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
             tables=[*tables, *(Table(slug, location, True, None) for slug, location in deleted)],
             duplicates=raw_duplicates.wanted(connection, tenant, everything=raw),
         )
-        for partition, erased, offsets in connection.execute(DEAD_LETTERS, values):
+        for partition, offsets in connection.execute(DEAD_LETTERS, values):
             accounts.dead_letters[partition].append(np.array(offsets, np.int64))
-            if erased:
-                accounts.erased_letters[partition].append(np.array(offsets, np.int64))
         for partition, offsets in connection.execute(ERASED, values):
             accounts.erased_rows[partition].extend(expanded(offsets))
     return accounts
@@ -150,7 +157,7 @@ def locations(tenant: Tenant) -> list[str]:
     """Of the metadata of the tenant's tables as they are now, in the order of `Accounts.tables`."""
     values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
-        tables = [location for _, location, _ in connection.execute(TABLES, values).fetchall()]
+        tables = [location for _, location, *_ in connection.execute(TABLES, values).fetchall()]
         return tables + [location for _, location in connection.execute(DELETED, values).fetchall()]
 
 

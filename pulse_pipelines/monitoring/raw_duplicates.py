@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.monitoring.claims import EVENTS
+from pulse_pipelines.monitoring.claimed_rows import EVENTS
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.parquet_files import position
 from pulse_resources import postgres
@@ -55,7 +55,7 @@ class Copies:
     """Duplicates by what they are copies of."""
 
     events: dict[str, pa.Table] = field(default_factory=dict)
-    """By dataset slug, with the columns of `claims.EVENTS`."""
+    """By dataset slug, with the columns of `claimed_rows.EVENTS`."""
     unreadable: list[str] = field(default_factory=list)
     """Raw objects that are gone or damaged, and why."""
 

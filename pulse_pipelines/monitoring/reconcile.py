@@ -2,7 +2,7 @@
 
 Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the
 settled position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset
-that holds no message. Each row has its event id claimed at its position, as far as retention keeps claims,
+that holds no message. Each row has its event id claimed, as far as retention keeps claims,
 and each claim its row, so that no event can land twice and none is kept out. What is missing or double is
 named.
 """
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.monitoring import accounts, claims, raw_duplicates
-from pulse_pipelines.monitoring.accounts import Accounts, Offsets
-from pulse_pipelines.monitoring.claims import EVENTS, Rows
+from pulse_pipelines.monitoring import accounts, claimed_rows, raw_duplicates
+from pulse_pipelines.monitoring.accounts import Accounts, Offsets, Table
+from pulse_pipelines.monitoring.claimed_rows import EVENTS, Rows
 from pulse_resources import outages, readable
 
 LOOKS = 3
@@ -111,28 +111,30 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
             break  # else an erasure may have taken away what the tables have left meanwhile
     found = _sort_out(recorded, (rows for _, rows in tables))
     _balance(report, recorded, found)
-    for name, rows in tables:
-        report.problems.extend(_hold_claims(name, rows, recorded, found))
+    missing = sum(problem.count for problem in report.problems if problem.kind == "missing")
+    for table, rows in tables:
+        report.problems.extend(_unclaimed(table, rows, found))
+        report.problems.extend(_idle(table, rows, missing, retired=recorded.retired))
     return report
 
 
-def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> list[tuple[str, Rows]]:
+def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> list[tuple[Table, Rows]]:
     """What is in the tables that can be read; reports what is wrong within one of them."""
     duplicates = raw_duplicates.read(recorded.duplicates)
     report.problems.extend(Problem("unreadable", why, 1) for why in duplicates.unreadable)
-    found: list[tuple[str, Rows]] = []
+    found: list[tuple[Table, Rows]] = []
     left: dict[str, pa.Table] = {}
     for table in recorded.tables:
         wanted = left.get(table.slug, duplicates.events.get(table.slug))
         try:
             readable.check_table(table.location)
-            rows = claims.compare(table.location, table.claims, recorded.claims_from, wanted)
+            rows = claimed_rows.compare(table.location, table.claims, recorded.claims_from, wanted)
         except Exception as error:  # whatever is wrong with one table, all else is accounted for
             outages.check()
             report.problems.append(Problem("unreadable", f"{table.name}: {error}", 1))
             left[table.slug] = EVENTS.empty_table()  # nobody knows what it holds
             continue
-        found.append((table.name, rows))
+        found.append((table, rows))
         left[table.slug] = rows.lost
         count, example = rows.doubled
         if count:
@@ -217,18 +219,27 @@ def _account(partition: int, settled: int, found: _Found) -> Iterable[Problem]:
             yield _problem(kind, f"partition {partition}", odd)
 
 
-def _hold_claims(name: str, rows: Rows, recorded: Accounts, found: Mapping[int, _Found]) -> Iterable[Problem]:
-    """Rows without their claim, and claims without their row, as far as their offsets are accounted for."""
+def _unclaimed(table: Table, rows: Rows, found: Mapping[int, _Found]) -> Iterable[Problem]:
+    """Rows without their claim, as far as their offsets are accounted for."""
     for partition, offsets in _by_partition(rows.unclaimed):
         odd = _accounted(offsets, found[partition].once)
         if len(odd):
-            yield _problem("unclaimed", f"{name}, partition {partition}: rows whose id is not claimed", odd)
-    for partition, offsets in _by_partition(rows.idle):
-        odd = _accounted(offsets, found[partition].once)
-        for erased in (*recorded.erased_rows[partition], *recorded.erased_letters[partition]):
-            odd = odd[~np.isin(odd, erased)]  # their claims outlive them
-        if len(odd):
-            yield _problem("idle_claim", f"{name}, partition {partition}: claims without their row", odd)
+            where = f"{table.name}, partition {partition}: rows whose id is not claimed"
+            yield _problem("unclaimed", where, odd)
+
+
+def _idle(table: Table, rows: Rows, missing: int, *, retired: bool) -> Iterable[Problem]:
+    """Claims without a row, and without an event that is told to be missing.
+
+    Erased rows have their claims still, unless retention has come by.
+    """
+    if table.claims is None:
+        return
+    odd = rows.idle - table.claims.erased
+    if odd > missing:
+        yield Problem("idle_claim", f"{table.name}: claims without a row", odd - missing)
+    if odd < 0 and not retired:
+        yield Problem("unclaimed", f"{table.name}: erased rows whose id is not claimed", -odd)
 
 
 def _accounted(offsets: Offsets, once: npt.NDArray[np.bool_]) -> Offsets:

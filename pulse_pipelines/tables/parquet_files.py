@@ -6,6 +6,7 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +16,8 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.tables import file_metrics
 from pulse_pipelines.tables.written_files import CandidateFile
 
+Positions = npt.NDArray[np.int64]
+"""Topic positions, see `position`."""
 _PARTITION_SHIFT = 48  # offsets stay far below 2^48, partitions below 2^15
 _DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingested_at"})
 KNOWN_ROWS = 200
@@ -81,6 +84,20 @@ def positions(rows: pa.Table) -> pa.ChunkedArray:
     """The topic position of each row."""
     partition = pc.shift_left(rows.column("_kafka_partition").cast(pa.int64()), _PARTITION_SHIFT)
     return pc.add(partition, rows.column("_offset"))
+
+
+def by_partition(positions: Positions) -> dict[int, list[int]]:
+    """Sorted offsets."""
+    ascending = np.sort(positions)
+    partitions = ascending >> _PARTITION_SHIFT
+    offsets = ascending - (partitions << _PARTITION_SHIFT)
+    return {int(each): offsets[partitions == each].tolist() for each in np.unique(partitions)}
+
+
+def ends(positions: Positions) -> list[int]:
+    """By partition: the offset after the last; 0 where there is none."""
+    last = {partition: offsets[-1] + 1 for partition, offsets in by_partition(positions).items()}
+    return [last.get(partition, 0) for partition in range(max(last, default=-1) + 1)]
 
 
 def _offset_bounds(rows: pa.Table) -> dict[int, tuple[int, int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from support.claims import IDS, changed_claims
 from support.ingest import Owner
 from support.lake import harmed, pointing_at, with_value
 
@@ -19,7 +20,7 @@ from chaos.operators import cast, closing, judge
 from chaos.operators.closing import Closing, disagreement, judged
 from chaos.operators.draw import drawn
 from chaos.operators.events import NOW, PERSONS, event
-from chaos.operators.evidence import EVER, Evidence, Letter, Life
+from chaos.operators.evidence import EVER, Claims, Evidence, Letter, Life
 from chaos.operators.processes import Ended, carry_out
 from chaos.operators.rounds import Rounds
 from chaos.operators.schedule import EVERYONE, TENANTS, Blow, Schedule, Step
@@ -138,6 +139,16 @@ def kinds(world: World, *, last: bool = True) -> set[str]:
     return {finding.kind for finding in judged([world], last=last)}
 
 
+def unclaimed(event_id: str) -> Harm:
+    return lambda world: harmed(
+        Owner(world.tenant), IDS, changed_claims(Owner(world.tenant), lost=[event_id])
+    )
+
+
+def claimed(event_id: str) -> Harm:
+    return lambda world: harmed(Owner(world.tenant), IDS, changed_claims(Owner(world.tenant), got=[event_id]))
+
+
 def mine(table: str, statement: str) -> Harm:
     """Harm by a statement on the tenant's rows of a table."""
     return lambda world: harmed(Owner(world.tenant), table, statement)
@@ -178,7 +189,6 @@ UNPUBLISHED = """
 INSERT INTO dead_letters SELECT (jsonb_populate_record(l, '{{"partition": 0, "event_offset": 3}}')).*
 FROM dead_letters l WHERE {mine} AND event_id = 'letter'
 """
-NO_CLAIM = "DELETE FROM processed_event_ids WHERE {mine} AND event_id = 'a'"
 REWOUND = """
 UPDATE ingest_positions SET settled_offset = settled_offset - 1, planned_offset = planned_offset - 1
 WHERE {mine} AND partition = 0
@@ -243,9 +253,8 @@ def a_lost_file(world: World) -> Iterator[None]:
             id="1: no upkeep",
         ),
         pytest.param([mine("ingest_positions", REWOUND)], {"from nowhere", "never settled"}, id="2: rewound"),
-        pytest.param(
-            [mine("processed_event_ids", NO_CLAIM)], {"orders: rows without a claim"}, id="2: claims"
-        ),
+        pytest.param([unclaimed("a")], {"orders: rows without a claim"}, id="2: claims"),
+        pytest.param([claimed("never sent")], {"orders: claims without a row"}, id="2: an idle claim"),
         pytest.param(
             [without("b")],
             {"lost", "orders: claims without a row"},
@@ -255,7 +264,7 @@ def a_lost_file(world: World) -> Iterator[None]:
             [
                 without("a"),
                 mine("dead_letters", DEAD),
-                mine("processed_event_ids", NO_CLAIM),
+                unclaimed("a"),
             ],
             {"a copy of nothing"},
             id="4: a copy of a dead letter",
@@ -334,7 +343,9 @@ def test_an_id_may_land_again_once_its_claim_was_forgotten() -> None:
     world = World(tenant, Rounds(tenant), bases={(0, 0): 0}, events={made.payload: made})
     world.arrived = {Place(0, 0, offset): Arrived(made.payload, None) for offset in (0, 1)}
     life = Life(uuid.uuid4(), "orders", NOW, EVER, None, {(0, at): [row] for at in (0, 1)})
-    evidence = Evidence({0: 2}, lives=[life], claims={life.dataset_id: {"a": (0, 1)}})
+    claims = Claims(seed=1)
+    claims.digests.add(claims.digest("a"))
+    evidence = Evidence({0: 2}, lives=[life], claims={life.dataset_id: claims})
     assert [finding.kind for finding in judge.judge(world, evidence)] == ["orders: double ids"]
     world.forgets = [Progress(NOW, {0: 1}, {0: 1})]
     assert judge.judge(world, evidence) == []

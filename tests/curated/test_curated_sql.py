@@ -234,7 +234,7 @@ def test_two_files_cannot_be_the_same_rollup(tmp_path: Path) -> None:
 
 ACTING = Dataset(
     *(uuid.uuid4(), uuid.uuid4(), "visits", "visits", "pulse://acme/visits/1"),
-    *(schema('"x-pulse-actor": "who"'), "{}", "refuse", datetime.now(UTC)),
+    *(schema('"x-pulse-actor": "who"'), "{}", "refuse", datetime.now(UTC), 7),
 )
 
 

@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from pyiceberg.expressions import EqualTo
+from support.claims import IDS, changed_claims
 from support.ingest import Owner, event, ingest, make_owner
 from support.lake import changed, harmed, pointing_at, row, superuser, table, with_file
 from support.maintenance import objects
@@ -260,45 +262,45 @@ def test_harm_to_the_ledger_is_found(owner: Owner, harm: str) -> None:
     assert found(owner, code=0) == set()
 
 
-IDS = "processed_event_ids"
-OF_A_NEW_ID = f"""
-INSERT INTO {IDS} (tenant_id, dataset_id, partition, event_offset, event_id)
-SELECT tenant_id, dataset_id, partition, %d, 'new' FROM {IDS} WHERE {{mine}} AND event_offset = 0
-"""
+D = 'd, "an id"\r\n ☃'
 
 
 def unclaimed(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
     return ("unclaimed", "dataset orders, partition 0: rows whose id is not claimed", len(offsets), offsets)
 
 
-def idle_claim(*offsets: int) -> tuple[str, str, int, tuple[int, ...]]:
-    return ("idle_claim", "dataset orders, partition 0: claims without their row", len(offsets), offsets)
+def idle_claims(number: int) -> tuple[str, str, int, tuple[int, ...]]:
+    return ("idle_claim", "dataset orders: claims without a row", number, ())
 
 
-CLAIMS: dict[str, tuple[str, Found]] = {
-    "claims are gone": (f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset < 2", {unclaimed(0, 1)}),
-    "a claim is of another id": (
-        f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6",
-        {unclaimed(6), idle_claim(6)},
-    ),
-    "a duplicate has the claim": (
-        f"UPDATE {IDS} SET event_offset = 3 WHERE {{mine}} AND event_offset = 0",
-        {unclaimed(0), idle_claim(3)},
-    ),
-    "a dead letter has a claim": (OF_A_NEW_ID % 4, {idle_claim(4)}),
+CLAIMS: dict[str, tuple[dict[str, list[str]], Found]] = {
+    "claims are gone": ({"lost": ["a", "b"]}, {unclaimed(0, 1)}),
+    "a claim is of another id": ({"lost": [D], "got": ["other"]}, {unclaimed(6), idle_claims(1)}),
+    "dead letters have claims": ({"got": ["x", "y"]}, {idle_claims(2)}),
 }
 
 
 @pytest.mark.parametrize("harm", CLAIMS)
 def test_harm_to_the_claims_is_found(owner: Owner, harm: str) -> None:
-    statement, expected = CLAIMS[harm]
-    with harmed(owner, IDS, statement):
+    change, expected = CLAIMS[harm]
+    with harmed(owner, IDS, changed_claims(owner, **change)):
         assert found(owner) == expected
     assert found(owner, code=0) == set()
 
 
+def test_a_run_that_is_torn_is_told(owner: Owner) -> None:
+    """Its first bytes are others; what Postgres itself would refuse is tried first."""
+    short = f"UPDATE {IDS} SET digests = substring(digests FROM 2) WHERE {{mine}}"
+    with pytest.raises(psycopg.errors.CheckViolation), harmed(owner, IDS, short):
+        pass
+    torn = f"UPDATE {IDS} SET digests = overlay(digests PLACING '\\xff00' FROM 1 FOR 2) WHERE {{mine}}"
+    with harmed(owner, IDS, torn):
+        kinds = {kind for kind, *_ in found(owner)}
+    assert kinds == {"unclaimed", "idle_claim"}
+
+
 def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
-    with harmed(owner, IDS, f"UPDATE {IDS} SET event_id = 'other' WHERE {{mine}} AND event_offset = 6"):
+    with harmed(owner, IDS, changed_claims(owner, lost=[D], got=["other"])):
         printed = " ".join(CliRunner().invoke(cli.app, ["reconcile", owner.tenant.slug]).output.split())
         checked = " ".join(proven("orders", reconcile_tenant(owner.tenant)).problems)
     for said in (printed, checked):
@@ -306,9 +308,15 @@ def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:
         assert "one that has to land is sent again under another event id" in said
 
 
-def test_what_is_in_flight_has_claims_and_no_rows(owner: Owner) -> None:
-    with harmed(owner, IDS, OF_A_NEW_ID % 8):
-        assert found(owner, code=0) == set()
+def test_what_was_erased_stays_claimed(new_owner: Callable[[], Owner]) -> None:
+    owner = new_owner()
+    owner.send(event("x", country="ADA"), event("y"))
+    ingest(owner)
+    erasure.erase(owner.tenant, "orders", "country=ADA")
+    assert found(owner, code=0) == set()
+    with harmed(owner, IDS, changed_claims(owner, lost=["x"])):
+        where = "dataset orders: erased rows whose id is not claimed"
+        assert found(owner) == {("unclaimed", where, 1, ())}
 
 
 def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner]) -> None:
@@ -317,12 +325,14 @@ def test_an_id_that_was_forgotten_may_land_again(new_owner: Callable[[], Owner])
         owner.send(event("a"), event("b"))
         ingest(owner)
         with superuser() as connection:
-            old = f"UPDATE {IDS} SET claimed_on = current_date - 3 WHERE tenant_id = %s AND event_offset < 2"
-            connection.execute(old, [owner.tenant.tenant_id])
+            old = (
+                f"UPDATE {IDS} SET claimed_on = current_date - 3 WHERE tenant_id = %s AND ends = %s::bigint[]"
+            )
+            connection.execute(old, [owner.tenant.tenant_id, [2]])
         expire_claims(owner.tenant, 2)
     assert [row["id"] for row in owner.rows()] == ["a", "b", "a", "b"]
     assert found(owner, code=0) == set()
-    with harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 3"):
+    with harmed(owner, IDS, changed_claims(owner, lost=["b"])):
         assert found(owner) == {unclaimed(3)}
     with pointing_at(owner, with_file(owner, row(owner, _offset=4))):
         assert DOUBLED_A in found(owner)
@@ -353,7 +363,7 @@ def test_an_event_without_a_row_is_found_by_its_duplicates(new_owner: Callable[[
     with (
         pointing_at(owner, changed(owner, lambda orders: orders.delete(EqualTo("_offset", 1)))),
         harmed(owner, RANGES, f"UPDATE {RANGES} SET {copies} WHERE {{mine}}"),
-        harmed(owner, IDS, f"DELETE FROM {IDS} WHERE {{mine}} AND event_offset = 1"),
+        harmed(owner, IDS, changed_claims(owner, lost=["x"])),
     ):
         assert found(owner, "--raw") == {lost}
         assert found(owner, code=0) == set(), "it would have to read the whole raw zone"

@@ -1,10 +1,16 @@
 """Migrations on the real Postgres: again, side by side, and after a migrator that was killed."""
 
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent import futures
+from datetime import date
+from typing import Any
 
 import psycopg
 import pytest
+from yoyo import get_backend, read_migrations
 
+from pulse_pipelines.tables.digests import Digests
 from pulse_resources import locks, postgres
 from pulse_resources.locks import Lock
 from pulse_resources.settings import Settings
@@ -39,3 +45,72 @@ def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
         finally:
             session.execute("DELETE FROM yoyo_lock")
             killed.close()
+
+
+@pytest.fixture
+def before_runs(stack: Settings) -> Iterator[Settings]:
+    """A database of its own, as it was when a claim was a row."""
+    name = "pulse_of_old"
+    own = stack.model_copy(
+        update={"postgres": stack.postgres.model_copy(update={"database": name})}, deep=True
+    )
+    with superuser(stack) as connection:
+        postgres.bootstrap(own)
+        try:
+            apply(own, lambda migration: migration.id < "0019")
+            yield own
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def superuser(settings: Settings) -> psycopg.Connection:
+    return psycopg.connect(settings.postgres.superuser_url(), autocommit=True)
+
+
+def apply(settings: Settings, wanted: Callable[[Any], bool]) -> None:
+    url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
+    backend = get_backend(url)
+    try:
+        backend.apply_migrations(backend.to_apply(read_migrations(str(postgres.MIGRATIONS)).filter(wanted)))
+    finally:
+        backend.connection.close()
+
+
+OLD_DATASET = """
+INSERT INTO pdm_tenants (tenant_id, slug, name) VALUES (%(tenant)s, 'acme', 'acme');
+INSERT INTO pdm_schemas (tenant_id, schema_uri, name, version, document)
+VALUES (%(tenant)s, 'pulse://acme/orders/1', 'orders', 1, '{}');
+INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema)
+VALUES (%(dataset)s, %(tenant)s, 'orders', 'orders', 'pulse://acme/orders/1', '{}')
+"""
+OLD_CLAIMS = """
+INSERT INTO processed_event_ids (tenant_id, dataset_id, partition, event_offset, event_id, claimed_on)
+SELECT %(tenant)s, %(dataset)s, n %% 3, n, 'ä' || n, date '2026-01-01' + n / 100
+FROM generate_series(0, 999) n
+"""
+
+
+def test_claims_that_were_rows_are_runs(before_runs: Settings) -> None:
+    tenant_id, dataset_id, deleted = (uuid.uuid4() for _ in range(3))
+    values = {"tenant": tenant_id, "dataset": dataset_id}
+    url = before_runs.postgres.superuser_url(before_runs.postgres.database)
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute(OLD_DATASET, values)
+        connection.execute(OLD_CLAIMS, values)
+        connection.execute(OLD_CLAIMS, values | {"dataset": deleted})
+        postgres.migrate(before_runs)
+        (seed,) = connection.execute("SELECT claim_seed FROM pdm_datasets").fetchone()
+        runs = connection.execute("SELECT * FROM processed_event_ids").fetchall()
+        forced = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND relname = ANY(%s)"
+        names = ["pdm_datasets", "processed_event_ids"]
+        assert sorted(name for (name,) in connection.execute(forced, [names])) == names
+    ((*_, of_dataset, run, newest, ids, ends, claimed_on, packed),) = runs
+    assert (of_dataset, newest, ids, ends, claimed_on) == (
+        dataset_id,
+        run,
+        1000,
+        [1000, 998, 999],
+        date(2026, 1, 10),
+    )
+    expected = Digests.of([f"ä{n}" for n in range(1000)], seed).run()
+    assert packed == expected.packed()

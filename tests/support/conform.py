@@ -56,6 +56,7 @@ def dataset(schema: dict[str, Any], slug: str = "orders") -> Dataset:
         table.model_dump_json(),
         "refuse",
         datetime.now(UTC),
+        7,
     )
 
 

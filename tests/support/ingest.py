@@ -64,8 +64,9 @@ class Owner:
             return [dict(zip(names, row, strict=True)) for row in connection.execute(query)]
 
     def claims(self) -> int:
+        """How many ids are claimed."""
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
-            return connection.execute("SELECT count(*) FROM processed_event_ids").fetchone()[0]
+            return connection.execute("SELECT coalesce(sum(ids), 0) FROM processed_event_ids").fetchone()[0]
 
 
 def event(event_id: str, *, dataset: str = "orders", **data: Any) -> bytes:

@@ -45,6 +45,7 @@ def rows(countries: list[str], tenant: Tenant) -> tuple[Dataset, pa.Table]:
         schema.model_dump_json(),
         "refuse",
         datetime.now(UTC),
+        7,
     )
     conformer = TopicConformer(Scope(tenant, (dataset,)), "batch", UNLIMITED)
     draw = random.Random(7)  # noqa: S311 - not a secret

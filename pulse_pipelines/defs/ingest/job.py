@@ -48,8 +48,8 @@ def drain_and_conform(
 
 
 @dg.op(
-    description="Look every event id up in Postgres. An event whose id has landed, or comes earlier in the "
-    "batch, is a duplicate: counted and dropped.",
+    description="Look every event id up among the dataset's claims. An event whose id has landed, or comes "
+    "earlier in the batch, is a duplicate: counted and dropped.",
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:

@@ -1,0 +1,87 @@
+"""Merge claims: large runs of a dataset become one that is cut by ranges, so that a lookup goes through few.
+
+Settle merges what is small, and never touches a run of `LARGE_IDS`; these are merged here, in the background,
+a range of digests at a time, whatever they hold in all. The pieces of a merged run have the `newest` of the
+latest addition among its sources, so to a batch under way they are nothing new.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+
+import numpy as np
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.tables import claim_files, claims
+from pulse_pipelines.tables.claim_files import Run
+from pulse_pipelines.tables.claims import FAN_IN, LARGE_IDS, MERGED_IDS
+from pulse_pipelines.tables.digests import Digests
+from pulse_resources import postgres
+from pulse_resources.faults import fail_point
+
+HEADS = 2**64
+
+ADD = """
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests)
+SELECT run, %s, %s, %s, %s, %s, %s, %b FROM nextval('claim_runs') run
+"""
+
+
+def merge_claims(dataset: Dataset) -> int:
+    """Merge the large runs of a dataset, where there are enough of one size; returns how many ids that took.
+
+    Raises:
+        psycopg.Error: Postgres failed; nothing was changed.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id, one_snapshot=True) as connection:
+        runs = claims.runs(connection, [dataset.dataset_id])[dataset.dataset_id]
+        merged = _mergeable(run for run in runs if run.ids >= LARGE_IDS)
+        if not merged:
+            return 0
+        parts = [claim_files.digests(connection, run) for run in merged]
+        ends, newest = claims.latest(*(run.ends for run in merged)), max(run.newest for run in merged)
+        day: date = max(run.claimed_on for run in merged)
+        for piece in _pieces(parts):
+            values = [newest, dataset.tenant_id, dataset.dataset_id, len(piece), ends, day, piece.packed()]
+            connection.execute(ADD, values)
+            fail_point("merge_claims.added")
+        claims.remove(connection, dataset.dataset_id, [run.run for run in merged])
+        fail_point("merge_claims.before_commit")
+    return sum(map(len, parts))
+
+
+def _mergeable(runs: Iterable[Run]) -> list[Run]:
+    """The runs to merge, if any: pieces of one merge are one run."""
+    whole: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        whole[run.newest].append(run)
+    of_window: dict[int, list[list[Run]]] = defaultdict(list)
+    for pieces in whole.values():
+        of_window[claims.window(pieces[0].claimed_on)].append(pieces)
+    for together in of_window.values():
+        by_size = sorted(together, key=_ids)
+        for count in range(len(by_size), FAN_IN - 1, -1):
+            # The larger ones stay as they are until what is to join them has come near their size.
+            if _ids(by_size[count - 1]) <= sum(map(_ids, by_size[: count - 1])):
+                return [run for pieces in by_size[:count] for run in pieces]
+    return []
+
+
+def _ids(pieces: Sequence[Run]) -> int:
+    return sum(run.ids for run in pieces)
+
+
+def _pieces(parts: Sequence[Digests]) -> Iterator[Digests]:
+    """All digests in ascending order, each once, in pieces of about `MERGED_IDS`."""
+    count = max(1, round(sum(map(len, parts)) / MERGED_IDS))
+    for number in range(count):
+        first, last = (np.uint64(HEADS * n // count) if n < count else None for n in (number, number + 1))
+        piece = Digests.joined([_between(part, first, last) for part in parts]).run()
+        if len(piece):
+            yield piece
+
+
+def _between(part: Digests, first: np.uint64 | None, end: np.uint64 | None) -> Digests:
+    start = np.searchsorted(part.heads, first) if first is not None else 0
+    stop = np.searchsorted(part.heads, end) if end is not None else len(part)
+    return Digests(part.heads[start:stop], part.tails[start:stop])

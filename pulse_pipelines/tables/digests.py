@@ -1,0 +1,133 @@
+"""Digests of event ids: 16 bytes each, as sorted columns that are searched by the thousand.
+
+A digest is the xxh3-128 of the id under its dataset's secret seed: who does not know the seed cannot choose
+ids that collide, and by chance any two of 10^12 ids do with a probability of 10^-15.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from xxhash import xxh3_128_digest
+
+BYTES = 16
+Words = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Digests:
+    """Digests in two columns of equal length; a *run* of them is sorted and has each once."""
+
+    heads: Words
+    """Their first eight bytes: few have one in common."""
+    tails: Words
+    """Their last eight."""
+
+    @classmethod
+    def of(cls, ids: "pa.Array | pa.ChunkedArray | Iterable[str]", seed: int) -> Self:
+        """The digests of event ids, in their order.
+
+        Args:
+            seed: of the dataset, a signed number of 64 bits, as Postgres has it.
+        """
+        if isinstance(ids, pa.Array | pa.ChunkedArray):
+            texts = ids.cast(pa.binary()).to_pylist()
+        else:
+            texts = [text.encode() for text in ids]
+        seed &= 2**64 - 1
+        packed = b"".join([xxh3_128_digest(text, seed) for text in texts])
+        words = np.frombuffer(packed, ">u8").reshape(-1, 2)
+        return cls(words[:, 0].astype("<u8"), words[:, 1].astype("<u8"))
+
+    @classmethod
+    def unpacked(cls, packed: Any) -> Self:
+        """From what `packed` gave, or an array of its words; shares its memory."""
+        words = packed if isinstance(packed, np.ndarray) else np.frombuffer(packed, "<u8")
+        half = len(words) // 2
+        return cls(words[:half], words[half:])
+
+    @classmethod
+    def joined(cls, parts: "Iterable[Digests]") -> Self:
+        """All of several, one after the other."""
+        heads, tails = [], []
+        for part in parts:
+            heads.append(part.heads)
+            tails.append(part.tails)
+        return cls(_concatenated(heads), _concatenated(tails))
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, which: Places | Mask) -> Self:
+        return type(self)(self.heads[which], self.tails[which])
+
+    def packed(self) -> bytes:
+        """All heads, then all tails, little-endian."""
+        return self.heads.tobytes() + self.tails.tobytes()
+
+    def blobs(self) -> pa.Array:
+        """As an array of binary values, each as the hash gives it."""
+        words = np.stack([self.heads, self.tails], 1).astype(">u8")
+        of_size = pa.Array.from_buffers(pa.binary(BYTES), len(self), [None, pa.py_buffer(words.tobytes())])
+        return of_size.cast(pa.binary())
+
+    def order(self, then: npt.NDArray[np.int64] | None = None) -> Places:
+        """The places of the digests in ascending order, of equal ones in that of `then`."""
+        order = np.argsort(self.heads)
+        heads = self.heads[order]
+        alike = np.zeros(len(order), np.bool_)  # neighbours with one head: a handful, or copies
+        same = heads[1:] == heads[:-1]
+        alike[1:] = same
+        alike[:-1] |= same
+        if alike.any():
+            some = order[alike]
+            columns = (self.tails[some], self.heads[some])
+            order[alike] = some[np.lexsort(columns if then is None else (then[some], *columns))]
+        return order
+
+    def repeats(self) -> Mask:
+        """Of sorted digests: which of them the one before is, too."""
+        found = np.zeros(len(self), np.bool_)
+        found[1:] = (self.heads[1:] == self.heads[:-1]) & (self.tails[1:] == self.tails[:-1])
+        return found
+
+    def run(self) -> Self:
+        """Sorted, each once."""
+        ascending = self[self.order()]
+        repeats = ascending.repeats()
+        return ascending[~repeats] if repeats.any() else ascending
+
+    def within(self, run: "Digests") -> Mask:
+        """Which digests of this run are in another run, too."""
+        if len(run) >= len(self):
+            return _places(self, run) >= 0
+        found = np.zeros(len(self), np.bool_)
+        places = _places(run, self)
+        found[places[places >= 0]] = True
+        return found
+
+
+def _concatenated(parts: list[Words]) -> Words:
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _places(wanted: Digests, run: Digests) -> Places:
+    """Where in a run digests are; -1: nowhere."""
+    if not len(run):
+        return np.full(len(wanted), -1, np.intp)
+    at = np.searchsorted(run.heads, wanted.heads)
+    at[at == len(run)] = 0
+    alike = run.heads[at] == wanted.heads
+    places = np.where(alike & (run.tails[at] == wanted.tails), at, -1)
+    for index in np.flatnonzero(alike & (places < 0)):  # others with the same head follow it, maybe
+        place = int(at[index]) + 1
+        while place < len(run) and run.heads[place] == wanted.heads[index]:
+            if run.tails[place] == wanted.tails[index]:
+                places[index] = place
+            place += 1
+    return places

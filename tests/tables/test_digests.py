@@ -1,0 +1,65 @@
+"""Digests: sorted columns of 16 bytes against Python's own sets, with many halves in common."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_128_digest
+
+from pulse_pipelines.tables.digests import Digests
+
+PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30)
+"""So few different halves that most digests share one with others."""
+EDGES = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+LARGE = st.lists(st.tuples(EDGES, EDGES), max_size=12)
+
+
+def digests(pairs: list[tuple[int, int]]) -> Digests:
+    return Digests(*(np.array([pair[n] for pair in pairs], np.uint64) for n in (0, 1)))
+
+
+def pairs(of: Digests) -> list[tuple[int, int]]:
+    return list(zip(of.heads.tolist(), of.tails.tolist(), strict=True))
+
+
+@given(PAIRS | LARGE, st.randoms())
+def test_the_order_is_that_of_both_halves_and_then_of_positions(given, random) -> None:
+    positions = list(range(len(given)))
+    random.shuffle(positions)
+    order = digests(given).order(np.array(positions, np.int64)).tolist()
+    assert [(*given[n], positions[n]) for n in order] == sorted(
+        (*pair, at) for pair, at in zip(given, positions, strict=True)
+    )
+
+
+@given(PAIRS | LARGE)
+def test_a_run_has_each_once(given) -> None:
+    assert pairs(digests(given).run()) == sorted(set(given))
+    ascending = digests(sorted(given))
+    repeated = Counter(given) - Counter(set(given))
+    assert Counter(pairs(ascending[ascending.repeats()])) == repeated
+
+
+@given(PAIRS | LARGE, PAIRS | LARGE)
+def test_what_is_within_a_run_is_found_whichever_is_longer(some, others) -> None:
+    wanted, run = digests(some).run(), digests(others).run()
+    assert pairs(wanted[wanted.within(run)]) == sorted(set(some) & set(others))
+    assert pairs(run[run.within(wanted)]) == sorted(set(some) & set(others))
+
+
+@given(PAIRS | LARGE, PAIRS)
+def test_what_is_packed_is_unpacked(some, others) -> None:
+    assert pairs(Digests.unpacked(digests(some).packed())) == some
+    assert pairs(Digests.joined([digests(some), digests(others)])) == some + others
+    assert pairs(Digests.joined([])) == []
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.integers(-(2**63), 2**63 - 1))
+def test_a_digest_is_the_hash_under_the_seed(ids, seed) -> None:
+    expected = [xxh3_128_digest(each.encode(), seed % 2**64) for each in ids]
+    for given_as in (ids, pa.array(ids, pa.string()), pa.chunked_array([ids, ids[:0]], pa.string())):
+        assert Digests.of(given_as, seed).blobs().to_pylist() == expected
+    words = [(int.from_bytes(each[:8]), int.from_bytes(each[8:])) for each in expected]
+    assert pairs(Digests.of(ids, seed)) == words, "sorted as the bytes are"
