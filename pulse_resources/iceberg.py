@@ -33,6 +33,7 @@ from pulse_resources import object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
 from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
+from pulse_resources.overwrite import Overwrite
 
 CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"
@@ -177,7 +178,9 @@ def stage_replace(
     with table.transaction() as transaction:
         if schema is not None:
             transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
-        with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+        with Overwrite(
+            Operation.OVERWRITE, transaction, file_io(), snapshot_properties=dict(summary)
+        ) as overwrite:
             for file in removed:
                 overwrite.delete_data_file(file)
             for file in added:
@@ -236,7 +239,9 @@ def stage_schema(
         transaction._apply((AddSchemaUpdate(schema=following), SetCurrentSchemaUpdate()))
         transaction.set_properties(dict(properties))
         if pairs:
-            with transaction.update_snapshot(snapshot_properties=dict(properties)).overwrite() as overwrite:
+            with Overwrite(
+                Operation.OVERWRITE, transaction, file_io(), snapshot_properties=dict(properties)
+            ) as overwrite:
                 for before, after in pairs:
                     overwrite.delete_data_file(before)
                     overwrite.append_data_file(after)
