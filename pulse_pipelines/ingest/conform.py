@@ -5,11 +5,13 @@ is judged alone: its neighbours in a chunk can never change its verdict, unless 
 use up the time that judging them all may take.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulse_pipelines.domain.event import Rejected, json_pointer
 from pulse_pipelines.domain.limits import Budget, EventLimits
@@ -18,7 +20,10 @@ from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
 from pulse_pipelines.tables.raw_zone import Message
-from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator, refusal
+from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
+
+MISSES = 64
+"""A chunk of whose events so many more than half are not for the decoder is not given to it any more."""
 
 
 class DeadLetter(NamedTuple):
@@ -33,6 +38,34 @@ class Conformed:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     """By dataset slug: typed rows in received order, plus the `_raw` column."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
+
+
+@dataclass
+class _Accepted:
+    """Events of one dataset, decoded in one of two ways."""
+
+    events: list[Any] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """In the chunk."""
+
+    def add(self, event: Any, message: Message, place: int) -> None:
+        self.events.append(event)
+        self.messages.append(message)
+        self.places.append(place)
+
+
+class _Values(NamedTuple):
+    """What events hold, attribute by attribute."""
+
+    ids: list[str]
+    timestamps: list[str]
+    contexts: list[Any]
+    trace_ids: list[str | None]
+    versions: list[int | None]
+    declared: Callable[[Column], list[Any]]
+    extras: pa.Array
+    """What their schema does not declare, as JSON text."""
 
 
 class TopicConformer:
@@ -52,72 +85,111 @@ class TopicConformer:
     def chunk(self, messages: Sequence[Message]) -> Conformed:
         """Validate every message; accepted ones come back as one Arrow table per dataset."""
         result = Conformed()
-        targets = self._judge.targets
-        accepted: dict[str, tuple[list[Event], list[Message]]] = {slug: ([], []) for slug in targets}
-        judge = self._judge.payload
-        for message in messages:
+        decoded, judged = ({slug: _Accepted() for slug in self._judge.targets} for _ in range(2))
+        decode, judge = self._judge.decoded, self._judge.payload
+        missed = 0
+        for place, message in enumerate(messages):
+            if missed <= MISSES + place // 2:
+                if (event := decode(message.payload)) is not None:
+                    decoded[event.__struct_config__.tag].add(event, message, place)
+                    continue
+                missed += 1
             verdict = judge(message.payload)
             if isinstance(verdict, dict):
-                events, origins = accepted[verdict["dataset"]]
-                events.append(verdict)
-                origins.append(message)
+                judged[verdict["dataset"]].add(verdict, message, place)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))
-        for slug, (events, origins) in accepted.items():
-            if events:
-                table, rejects = self._table(targets[slug], events, origins)
-                result.dead_letters.extend(rejects)
-                if table.num_rows:
-                    result.tables[slug] = table
+        for slug, target in self._judge.targets.items():
+            parts = [
+                self._table(target, values(target, accepted.events), accepted, result.dead_letters)
+                for accepted, values in ((decoded[slug], self._of_decoded), (judged[slug], _of_judged))
+                if accepted.events
+            ]
+            table = _in_order(parts) if parts else None
+            if table is not None and table.num_rows:
+                result.tables[slug] = table
         return result
 
+    def _of_decoded(self, target: Target, events: Sequence[Any]) -> _Values:
+        quick = self._judge.quick
+        attributes = quick.attributes[target.dataset.slug] if quick else {}
+        datas = [event.data for event in events]
+        return _Values(
+            ids=[event.event_id for event in events],
+            timestamps=[event.timestamp for event in events],
+            contexts=[event.context for event in events],
+            trace_ids=[event.trace_id for event in events],
+            versions=[event.schema_version for event in events],
+            declared=lambda column: list(map(attrgetter(attributes[column.field]), datas)),
+            extras=pa.nulls(len(events), pa.string()),
+        )
+
     def _table(
-        self, target: Target, events: Sequence[Event], messages: Sequence[Message]
-    ) -> tuple[pa.Table, list[DeadLetter]]:
-        datas = [event["data"] for event in events]
+        self, target: Target, values: _Values, accepted: _Accepted, dead_letters: list[DeadLetter]
+    ) -> tuple[pa.Table, list[int]]:
+        """The rows of accepted events and their places; those that no column can hold are dead letters."""
         rejects: dict[int, Rejected] = {}
-        count = len(events)
-        timestamp = arrow_columns.timestamps([e["timestamp"] for e in events], rejects, "/timestamp")
+        count, messages = len(accepted.events), accepted.messages
+        timestamp = arrow_columns.timestamps(values.timestamps, rejects, "/timestamp")
         received = pa.array([m.received_ms for m in messages], pa.int64())
         arrow_columns.refuse_untimely(timestamp, received, self._judge.limits, rejects)
-        contexts = [e.get("context") for e in events]
-        versions = [e.get("schema_version") or target.version for e in events]
+        versions = [version or target.version for version in values.versions]
         named = [index for index, version in enumerate(versions) if version != target.version]
         arrays: dict[str, pa.Array] = {
-            "id": pa.array([e["event_id"] for e in events], pa.string()),
+            "id": pa.array(values.ids, pa.string()),
             "tenant_id": pa.repeat(pa.scalar(str(self._tenant.tenant_id)), count),
             "dataset_id": pa.repeat(pa.scalar(str(target.dataset.dataset_id)), count),
             "timestamp": timestamp,
             "ingested_at": received.cast(pa.timestamp("ms", "UTC")).cast(TIMESTAMP),
-            "context": pa.array([arrow_columns.json_text(c) for c in contexts], pa.string()),
-            "trace_id": pa.array([e.get("trace_id") for e in events], pa.string()),
+            "context": pa.array([arrow_columns.json_text(c) for c in values.contexts], pa.string()),
+            "trace_id": pa.array(values.trace_ids, pa.string()),
             "schema_version": pa.array(versions, pa.int32()),
             "_batch": pa.repeat(pa.scalar(self._batch_id), count),
             "_kafka_partition": pa.array([m.partition for m in messages], pa.int32()),
             "_offset": pa.array([m.offset for m in messages], pa.int64()),
-            "_extra": arrow_columns.extras(datas, target.columns),
+            "_extra": values.extras,
         }
         for column in target.columns:
-            arrays[column.name] = _declared(column, datas, named, rejects)
+            arrays[column.name] = _declared(column, values.declared(column), named, rejects)
         table = pa.Table.from_arrays([arrays[name] for name in target.schema.names], schema=target.schema)
         table = table.append_column(raw_zone.LINE, raw_zone.lines(messages))
-        dead = [
-            _dead_letter(messages[index], refusal(events[index], rejected))
+        if not rejects:
+            return table, accepted.places
+        slug = target.dataset.slug
+        dead_letters.extend(
+            DeadLetter(messages[index], slug, values.ids[index], rejected)
             for index, rejected in sorted(rejects.items())
-        ]
-        if dead:
-            keep = [index not in rejects for index in range(count)]
-            table = table.filter(pa.array(keep, pa.bool_()))
-        return table, dead
+        )
+        kept = [index for index in range(count) if index not in rejects]
+        return table.take(pa.array(kept, pa.int64())), [accepted.places[index] for index in kept]
+
+
+def _of_judged(target: Target, events: Sequence[Event]) -> _Values:
+    datas = [event["data"] for event in events]
+    return _Values(
+        ids=[event["event_id"] for event in events],
+        timestamps=[event["timestamp"] for event in events],
+        contexts=[event.get("context") for event in events],
+        trace_ids=[event.get("trace_id") for event in events],
+        versions=[event.get("schema_version") for event in events],
+        declared=lambda column: [data.get(column.field) for data in datas],
+        extras=arrow_columns.extras(datas, target.columns),
+    )
+
+
+def _in_order(parts: Sequence[tuple[pa.Table, list[int]]]) -> pa.Table:
+    """All rows by their places."""
+    if len(parts) == 1:
+        return parts[0][0]
+    places = pa.array([place for _, of_part in parts for place in of_part], pa.int64())
+    return pa.concat_tables(table for table, _ in parts).take(pc.sort_indices(places))
 
 
 def _declared(
-    column: Column, datas: Sequence[dict[str, Any]], named: Sequence[int], rejects: dict[int, Rejected]
+    column: Column, values: list[Any], named: Sequence[int], rejects: dict[int, Rejected]
 ) -> pa.Array:
     """A declared field's column; `named` are the events that follow another version than the dataset."""
-    name = column.field
-    pointer = "/data" + json_pointer([name])
-    values = [data.get(name) for data in datas]
+    pointer = "/data" + json_pointer([column.field])
     arrow_columns.refuse_misfits(values, column.type, named, rejects, pointer)
     return arrow_columns.array(values, column.type, rejects, pointer)
 

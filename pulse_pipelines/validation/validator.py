@@ -22,6 +22,7 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.validation.quick import REFUSALS, Quick, decoder
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
@@ -94,6 +95,32 @@ class Validator:
     def targets(self) -> dict[str, Target]:
         """By dataset slug."""
         return {dataset.slug: Target(dataset, self.limits) for dataset in self.scope.datasets}
+
+    @cached_property
+    def quick(self) -> Quick | None:
+        """The decoder of events whose schemas are plain; None where no dataset's is."""
+        names = [name for name in self._own_names if name is not None]
+        return decoder((target.dataset for target in self.targets.values()), names)
+
+    @cached_property
+    def _quick_bytes(self) -> int:
+        """Of the largest event that no check but a decoder's is needed for."""
+        checks = (target.checks[None].quick for target in self.targets.values())
+        return min(*checks, self.limits.max_bytes) if self.quick else 0
+
+    def decoded(self, payload: bytes) -> Any:
+        """The event as the decoder gives it; None: only the whole validation tells what it is."""
+        if (
+            self.quick is None
+            or len(payload) > self._quick_bytes
+            or payload.count(b"{") + payload.count(b"[") > self.limits.max_depth
+            or suspicious(payload)
+        ):
+            return None
+        try:
+            return self.quick.decode(payload)
+        except REFUSALS:
+            return None
 
     @cached_property
     def pace(self) -> tuple[float, float]:

@@ -1,0 +1,179 @@
+"""Quick decoders: events of plain schemas, decoded and validated in one pass, straight into attributes.
+
+A decoder takes an event only where the validator takes it and the same row comes of it. What it refuses it
+says nothing about: the validator decides, and alone gives verdicts. A schema with anything in it that is not
+known here to mean the same to both has no decoder.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+import msgspec
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schema import Column, FieldType, Kind
+
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
+EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+"""However many bytes its characters have, they are no more than an id may have."""
+INT64 = {"ge": -(2**63), "le": 2**63 - 1}
+EXACT = 2**53
+"""From here on a float is not the integer that was written, and a bound might see the difference."""
+
+_ANNOTATIONS = {
+    *("$schema", "$id", "$comment", "title", "description", "default", "examples", "format"),
+    *("deprecated", "readOnly", "writeOnly", "type"),
+}
+_BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_LENGTHS = {"minLength": "min_length", "maxLength": "max_length"}
+_COUNTS = {"minItems": "min_length", "maxItems": "max_length"}
+_ANCHORED = re.compile(
+    r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
+)
+"""Patterns that mean the same to every engine, but for `$`: to Python's a line feed may follow. Not so ..."""
+END = r"\Z"
+
+
+class NotPlain(Exception):  # noqa: N818 - no error: the validator judges all events of such a schema
+    """A schema means more than a decoder can say."""
+
+
+@dataclass(frozen=True)
+class Quick:
+    """A decoder for the events of one tenant.
+
+    What it gives has the attributes of the envelope and `data`, whose attributes are those of `attributes`.
+    """
+
+    decode: Callable[[bytes], Any]
+    attributes: Mapping[str, Mapping[str, str]]
+    """By dataset slug and property, where its value is."""
+
+
+def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
+    """The decoder of those of the datasets whose schemas are plain; None where none is.
+
+    Args:
+        names: what events may call their tenant.
+    """
+    structs, attributes = [], {}
+    for dataset in datasets:
+        try:
+            data, found = _data(dataset.schema, {column.field: column for column in dataset.columns})
+        except NotPlain:
+            continue
+        attributes[dataset.slug] = found
+        structs.append(
+            msgspec.defstruct(
+                "Event",
+                [
+                    ("event_id", EVENT_ID),
+                    ("timestamp", str),
+                    ("data", data),
+                    ("context", Any, None),
+                    ("trace_id", str | None, None),
+                    ("schema_version", Literal[dataset.schema_version] | None, None),
+                    ("tenant", Literal[*names] | None, None),
+                ],
+                tag_field="dataset",
+                tag=dataset.slug,
+                forbid_unknown_fields=True,
+                gc=False,
+            )
+        )
+    if not structs:
+        return None
+    return Quick(msgspec.json.Decoder(Union[*structs]).decode, attributes)
+
+
+def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[type, dict[str, str]]:
+    """The type of an event's data, and the attribute of each property."""
+    properties = document.get("properties", {})
+    required = document.get("required", [])
+    _check(document, {"properties", "required", "additionalProperties"})
+    if not isinstance(document.get("additionalProperties", True), bool) or not properties.keys() >= set(
+        required
+    ):
+        raise NotPlain
+    fields: list[tuple[Any, ...]] = []
+    attributes = {}
+    for number, (name, fragment) in enumerate(properties.items()):
+        if name not in columns:
+            raise NotPlain
+        attribute = attributes[name] = f"p{number}"
+        default = {} if name in required else {"default": None}
+        kind = _type(fragment, columns[name].type)
+        fields.append((attribute, kind, msgspec.field(name=name, **default)))
+    fields.sort(key=lambda field: field[2].default is None)  # those with a default come last
+    return msgspec.defstruct("Data", fields, forbid_unknown_fields=True, gc=False), attributes
+
+
+def _type(fragment: Any, column: FieldType) -> Any:
+    """The Python type, with constraints, of a property."""
+    if not isinstance(fragment, dict):
+        raise NotPlain
+    declared = fragment.get("type")
+    types = declared if isinstance(declared, list) else [declared]
+    nullable = "null" in types
+    match column.kind:
+        case Kind.STRING | Kind.TIMESTAMP | Kind.DATE:
+            found = _string(fragment)
+        case Kind.LONG:
+            found = _number(fragment, int, INT64)
+        case Kind.DOUBLE:
+            found = _number(fragment, float, {})
+        case Kind.BOOLEAN:
+            _check(fragment, set())
+            found = bool
+        case Kind.LIST if column.item is not None:
+            _check(fragment, {"items", *_COUNTS})
+            item = _type(fragment["items"], column.item)
+            counts: dict[str, Any] = _whole(fragment, _COUNTS)
+            found = Annotated[list[item], msgspec.Meta(**counts)]  # type: ignore[valid-type]
+        case _:
+            raise NotPlain
+    return found | None if nullable else found
+
+
+def _string(fragment: Mapping[str, Any]) -> Any:
+    _check(fragment, {"enum", "pattern", *_LENGTHS})
+    constraints: dict[str, Any] = _whole(fragment, _LENGTHS)
+    if (pattern := fragment.get("pattern")) is not None:
+        if not isinstance(pattern, str) or not _ANCHORED.fullmatch(pattern):
+            raise NotPlain
+        constraints["pattern"] = pattern.removesuffix("$") + END
+    if "enum" not in fragment:
+        return Annotated[str, msgspec.Meta(**constraints)]
+    options = [option for option in fragment["enum"] if option is not None]
+    if constraints or not options or any(type(option) is not str for option in options):
+        raise NotPlain
+    if ("null" in fragment["type"]) != (None in fragment["enum"]):
+        raise NotPlain
+    return Literal[*options]
+
+
+def _number(fragment: Mapping[str, Any], kind: type, limits: Mapping[str, int]) -> Any:
+    _check(fragment, set(_BOUNDS))
+    own = {_BOUNDS[keyword]: fragment[keyword] for keyword in _BOUNDS if keyword in fragment}
+    if {"ge", "gt"} <= own.keys() or {"le", "lt"} <= own.keys():
+        raise NotPlain
+    for bound in own.values():
+        if type(bound) not in (int, kind) or abs(bound) >= EXACT:
+            raise NotPlain
+    of_type = {name: limit for name, limit in limits.items() if {"ge": "gt", "le": "lt"}[name] not in own}
+    return Annotated[kind, msgspec.Meta(**(of_type | own))]
+
+
+def _whole(fragment: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
+    found = {names[keyword]: fragment[keyword] for keyword in names if keyword in fragment}
+    if any(type(value) is not int for value in found.values()):
+        raise NotPlain
+    return found
+
+
+def _check(fragment: Mapping[str, Any], known: set[str]) -> None:
+    """Raises NotPlain: there are other keywords than these and annotations."""
+    if any(key not in known and key not in _ANNOTATIONS and not key.startswith("x-") for key in fragment):
+        raise NotPlain

@@ -1,0 +1,331 @@
+"""The quick decoder against the validator: the same verdicts and the same rows, or it says nothing."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.conform import TENANT, dataset, messages
+
+from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.conform import TopicConformer
+from pulse_pipelines.validation import quick
+
+# Schemas, and documents, of parts whose meaning two decoders might see differently.
+NUMBERS = [
+    *(
+        "0",
+        "-0",
+        "-0.0",
+        "1",
+        "1.0",
+        "1e2",
+        "5",
+        "-5",
+        "10",
+        "10.5",
+        "1e400",
+        "-1e400",
+        "5e-324",
+        "1E-400",
+        "01",
+        "1.",
+    ),
+    *(
+        "9007199254740991",
+        "9007199254740992",
+        "9007199254740993",
+        "-9007199254740993",
+        "0.1",
+        "2.2250738585072011e-308",
+    ),
+    *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),
+    *(
+        "1.7976931348623157e308",
+        "1.7976931348623159e308",
+        "123456789012345678901234567890",
+        "NaN",
+        "Infinity",
+        "+1",
+        "0x1",
+    ),
+]
+STRINGS = [
+    *(
+        '""',
+        '"a"',
+        '"ab"',
+        '"ABC"',
+        '"ABC\\n"',
+        '"EWR"',
+        '"ewr"',
+        '"\\u0041\\u0042\\u0043"',
+        '"\\u0000"',
+        '"\\ud800"',
+    ),
+    *(
+        '"\\ud83d\\ude00"',
+        '"\U0001f600\U0001f600"',
+        '"a\u0301"',
+        '"\\u0031\u0661"',
+        '"\u0661"',
+        '"1"',
+        '"12"',
+        '"a b"',
+        '"\t"',
+    ),
+    *(
+        '"2026-11-19T10:00:00Z"',
+        '"2026-11-19"',
+        '"2026-13-40"',
+        '"9999-12-31T23:59:60Z"',
+        '"null"',
+        '"\\"',
+        '"\\x"',
+    ),
+]
+OTHERS = ["null", "true", "false", "{}", "[]", '{"a":1}', "[1]", '["a"]', "[null]", "[[1]]", "tru", ""]
+TOKENS = [*NUMBERS, *STRINGS, *OTHERS]
+
+PATTERNS = [
+    "^[A-Z]{3}$",
+    "^[a-z]+$",
+    "^[A-Z0-9_-]*$",
+    "^a?b$",
+    "^\\d+$",
+    "[A-Z]",
+    "^.$",
+    "^[^a]$",
+    "^(a|b)$",
+    "^[A-Z]{3}",
+]
+BOUNDS = [0, 1, 5, -5, 0.5, 10.5, 2**53 - 1, 2**53, 2**63, -(2**63)]
+PROPERTIES = [
+    *({"type": "string"}, {"type": ["string", "null"]}, {"type": "string", "enum": ["a", "EWR", ""]}),
+    *({"type": ["string", "null"], "enum": ["a", None]}, {"type": ["string", "null"], "enum": ["a"]}),
+    *({"type": "string", "enum": ["a", None]}, {"type": "string", "enum": ["a"], "minLength": 2}),
+    *({"type": "string", "pattern": each} for each in PATTERNS),
+    *({"type": "string", name: n} for name in ("minLength", "maxLength") for n in (0, 1, 2, 2.0)),
+    *({"type": "string", "format": each} for each in ("date-time", "date", "email")),
+    *(
+        {"type": kind, name: n}
+        for kind in ("integer", "number")
+        for n in BOUNDS
+        for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+    ),
+    *(
+        {"type": "integer", "minimum": 0, "exclusiveMinimum": 0},
+        {"type": "integer", "minimum": 1, "maximum": 5},
+    ),
+    *(
+        {"type": "integer"},
+        {"type": ["null", "number"]},
+        {"type": "integer", "multipleOf": 5},
+        {"type": "boolean"},
+    ),
+    *({"type": "integer", "enum": [1, 5]}, {"type": "number", "const": 1}, {"type": ["boolean", "null"]}),
+    *(
+        {"type": "array", "items": {"type": each}}
+        for each in ("string", "integer", "number", ["integer", "null"])
+    ),
+    *({"type": "array", "items": {"type": "integer"}, name: 1} for name in ("minItems", "maxItems")),
+    *(
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+        {"type": "array"},
+        {"type": "object"},
+        {},
+    ),
+    *(
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+        {"not": {"type": "null"}, "type": "string"},
+        True,
+    ),
+    {"anyOf": [{"type": "string"}, {"type": "null"}]},
+]
+EXTRA = [
+    {},
+    {"additionalProperties": False},
+    {"additionalProperties": True},
+    {"minProperties": 1},
+    {"x-pulse-note": "n"},
+]
+NAMES = ["a", "b", "class", "timestamp", "a-b"]
+
+
+def text(value: Any) -> str:
+    return json.dumps(value)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
+    """A schema and events, as their bytes."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
+    schema = {"type": "object", "properties": {name: draw(st.sampled_from(PROPERTIES)) for name in names}}
+    schema["required"] = draw(st.lists(st.sampled_from([*names, "z"]), max_size=2, unique=True))
+    schema |= draw(st.sampled_from(EXTRA))
+    keys = st.sampled_from([*map(text, names), *map(text, names), '"\\u0061"', '"undeclared"', '"z"'])
+    members = st.lists(st.tuples(keys, st.sampled_from(TOKENS)), max_size=4)
+    return schema, [draw(events(members)) for _ in range(draw(st.integers(1, 6)))]
+
+
+@st.composite
+def events(draw: st.DrawFn, members: st.SearchStrategy[list[tuple[str, str]]]) -> bytes:
+    def object_of(pairs: Sequence[tuple[str, str]]) -> str:
+        return "{" + ",".join(f"{key}:{value}" for key, value in pairs) + "}"
+
+    pairs = [
+        ('"event_id"', '"e"'),
+        ('"dataset"', '"orders"'),
+        ('"timestamp"', '"2026-11-19T10:00:00Z"'),
+        ('"data"', object_of(draw(members))),
+    ]
+    rare = st.sampled_from(
+        [
+            *[None] * 10,
+            *(('"context"', token) for token in TOKENS),
+            *(('"trace_id"', token) for token in ("null", '"t"', "1")),
+            *(('"tenant"', token) for token in ("null", '"acme"', '"other"', f'"{TENANT.tenant_id}"')),
+            *(('"schema_version"', token) for token in ("null", "3", "2", "3.0", "true")),
+            *(
+                ('"event_id"', token)
+                for token in ('""', "1", f'"{"x" * 512}"', f'"{"x" * 513}"', f'"{"ä" * 300}"')
+            ),
+            *(('"dataset"', token) for token in ('"free"', '"nobody"', "null")),
+            *(('"timestamp"', token) for token in ("1", '"2026"', '"0000-01-01T00:00:00Z"')),
+            *(('"unknown"', token) for token in TOKENS),
+        ]
+    )
+    for pair in draw(st.lists(rare, max_size=2)):
+        if pair is not None:
+            pairs.insert(draw(st.integers(0, len(pairs))), pair)
+    around = draw(st.sampled_from([("", "")] * 8 + [(" ", "\n"), ("\ufeff", ""), ("", " x"), ("[", "]")]))
+    found = around[0] + object_of(pairs) + around[1]
+    return found.encode(errors="surrogatepass") + draw(st.sampled_from([b""] * 9 + [b"\xff"]))
+
+
+def conformed(schema: dict[str, Any], payloads: list[bytes], *, quickly: bool) -> tuple[Any, ...]:
+    """Everything that becomes of events, to be compared byte by byte."""
+    scope = Scope(TENANT, (dataset(schema), dataset({"type": "object"}, "free")))
+    conformer = TopicConformer(scope, "batch", UNLIMITED)
+    if not quickly:
+        conformer._judge.__dict__["quick"] = None
+    found = conformer.chunk(messages(payloads))
+    tables = {slug: [repr(row) for row in table.to_pylist()] for slug, table in found.tables.items()}
+    return tables, sorted(map(repr, found.dead_letters))
+
+
+def refused(schema: dict[str, Any]) -> bool:
+    from pulse_resources.errors import UserError
+
+    try:
+        dataset(schema)
+    except (UserError, ValueError):
+        return True
+    return False
+
+
+@settings(max_examples=600, deadline=timedelta(seconds=60))
+@given(cases())
+def test_rows_and_verdicts_are_those_of_the_validator(case: tuple[dict[str, Any], list[bytes]]) -> None:
+    schema, payloads = case
+    if not refused(schema):
+        assert conformed(schema, payloads, quickly=True) == conformed(schema, payloads, quickly=False)
+
+
+@pytest.mark.parametrize("fragment", PROPERTIES, ids=text)
+def test_every_token_of_every_kind_of_property(fragment: Any) -> None:
+    schema = {"type": "object", "properties": {"a": fragment}}
+    if not refused(schema):
+        assert different(schema) == []
+
+
+def different(schema: dict[str, Any]) -> list[str]:
+    """Tokens of which the decoder makes something else than the validator."""
+    return [
+        token
+        for token in TOKENS
+        for payloads in [[single(token)]]
+        if conformed(schema, payloads, quickly=True) != conformed(schema, payloads, quickly=False)
+    ]
+
+
+def single(token: str) -> bytes:
+    head = '{"event_id":"e","dataset":"orders","timestamp":"2026-11-19T10:00:00Z","data":{"a":'
+    return f"{head}{token}}}}}".encode(errors="surrogatepass")
+
+
+PLANTED = {
+    "a bound that is forgotten": ("_BOUNDS", {}, {"type": "integer", "minimum": 5}),
+    "a length that is forgotten": ("_LENGTHS", {}, {"type": "string", "maxLength": 1}),
+    "a bound beyond the exact integers": ("EXACT", 2**70, {"type": "number", "maximum": 2**53}),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_difference_is_noticed(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value, fragment = PLANTED[planted]
+    monkeypatch.setattr(quick, name, value)
+    if name in ("_BOUNDS", "_LENGTHS"):
+        monkeypatch.setattr(quick, "_ANNOTATIONS", quick._ANNOTATIONS | fragment.keys())
+    assert different({"type": "object", "properties": {"a": fragment}}) != []
+
+
+def test_a_pattern_that_is_taken_as_it_stands_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "END", "$")
+    assert different(
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[A-Z]{3}$"}}}
+    ) == ['"ABC\\n"']
+
+
+PLAIN = {
+    "type": "object",
+    "required": ["a", "class"],
+    "additionalProperties": False,
+    "properties": {
+        "a": {"type": "string", "maxLength": 5, "pattern": "^[A-Z]{3}$"},
+        "n": {"type": ["integer", "null"], "minimum": 0},
+        "x": {"type": "number", "exclusiveMaximum": 1.5},
+        "e": {"type": ["string", "null"], "enum": ["a", None]},
+        "at": {"type": "string", "format": "date-time"},
+        "class": {"type": "boolean", "description": "a word of Python's"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+    },
+}
+"""All that a decoder is there for."""
+
+
+def test_a_plain_schema_has_a_decoder_that_takes_its_events() -> None:
+    found = quick.decoder([dataset(PLAIN)], ["acme"])
+    assert found is not None
+    data = {"a": "EWR", "n": 1, "x": 1, "e": None, "at": "2026", "class": True, "tags": ["a"]}
+    event = {"event_id": "e", "dataset": "orders", "timestamp": "t", "data": data, "context": {"b": [1]}}
+    decoded = found.decode(json.dumps(event).encode())
+    attributes = found.attributes["orders"]
+    assert {name: getattr(decoded.data, attributes[name]) for name in data} == data
+    assert decoded.context == {"b": [1]}
+
+
+def test_datasets_that_are_not_plain_leave_the_others_theirs() -> None:
+    nested = {
+        "type": "object",
+        "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}},
+    }
+    found = quick.decoder([dataset(nested, "nested"), dataset(PLAIN)], ["acme"])
+    assert found is not None
+    assert [*found.attributes] == ["orders"]
+    assert quick.decoder([dataset(nested, "nested")], ["acme"]) is None
+
+
+def test_rows_stand_in_the_order_in_which_they_came() -> None:
+    plain, other = '{"a":"EWR","class":true}', '{"a":"EWR","class":true,"n":1.0}'
+    payloads = [
+        f'{{"event_id":"{n}","dataset":"orders","timestamp":"2026-11-19T10:00:00Z","data":{data}}}'.encode()
+        for n, data in enumerate([plain, other, plain, other, other, plain])
+    ]
+    tables, letters = conformed(PLAIN, payloads, quickly=True)
+    assert (tables, letters) == conformed(PLAIN, payloads, quickly=False)
+    assert len(tables["orders"]) == 6
