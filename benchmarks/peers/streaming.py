@@ -141,12 +141,14 @@ def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Writ
             )
         batch.unpersist()
 
+    scram = settings.kafka.sasl_mechanism.startswith("SCRAM")
+    module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
     source = session.readStream.format("kafka").options(
         **{
             "kafka.bootstrap.servers": settings.kafka.bootstrap_servers,
             "kafka.security.protocol": settings.kafka.security_protocol,
             "kafka.sasl.mechanism": settings.kafka.sasl_mechanism,
-            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            "kafka.sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
             f'username="{settings.kafka.username}" password="{settings.kafka.password.get_secret_value()}";',
             "subscribe": ",".join(targets),
             "startingOffsets": "earliest",

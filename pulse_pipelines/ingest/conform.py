@@ -45,14 +45,8 @@ class _Accepted:
     """Events of one dataset, decoded in one of two ways."""
 
     events: list[Any] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """In the chunk."""
-
-    def add(self, event: Any, message: Message, place: int) -> None:
-        self.events.append(event)
-        self.messages.append(message)
-        self.places.append(place)
+    """Of their messages in the chunk."""
 
 
 class _Values(NamedTuple):
@@ -86,22 +80,28 @@ class TopicConformer:
         """Validate every message; accepted ones come back as one Arrow table per dataset."""
         result = Conformed()
         decoded, judged = ({slug: _Accepted() for slug in self._judge.targets} for _ in range(2))
-        decode, judge = self._judge.decoded, self._judge.payload
         missed = 0
+        quick, decode, judge = self._judge.quick, self._judge.decoded, self._judge.payload
+        of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
+        allowed = MISSES if quick else -1
         for place, message in enumerate(messages):
-            if missed <= MISSES + place // 2:
+            if allowed >= 0:
                 if (event := decode(message.payload)) is not None:
-                    decoded[event.__struct_config__.tag].add(event, message, place)
+                    accepted = of_type[type(event)]
+                    accepted.events.append(event)
+                    accepted.places.append(place)
                     continue
-                missed += 1
+                allowed = MISSES + place // 2 - (missed := missed + 1)
             verdict = judge(message.payload)
             if isinstance(verdict, dict):
-                judged[verdict["dataset"]].add(verdict, message, place)
+                accepted = judged[verdict["dataset"]]
+                accepted.events.append(verdict)
+                accepted.places.append(place)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))
         for slug, target in self._judge.targets.items():
             parts = [
-                self._table(target, values(target, accepted.events), accepted, result.dead_letters)
+                self._table(target, values(target, accepted.events), accepted.places, messages, result)
                 for accepted, values in ((decoded[slug], self._of_decoded), (judged[slug], _of_judged))
                 if accepted.events
             ]
@@ -125,11 +125,17 @@ class TopicConformer:
         )
 
     def _table(
-        self, target: Target, values: _Values, accepted: _Accepted, dead_letters: list[DeadLetter]
+        self,
+        target: Target,
+        values: _Values,
+        places: list[int],
+        chunk: Sequence[Message],
+        result: Conformed,
     ) -> tuple[pa.Table, list[int]]:
         """The rows of accepted events and their places; those that no column can hold are dead letters."""
         rejects: dict[int, Rejected] = {}
-        count, messages = len(accepted.events), accepted.messages
+        messages = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
+        count = len(messages)
         timestamp = arrow_columns.timestamps(values.timestamps, rejects, "/timestamp")
         received = pa.array([m.received_ms for m in messages], pa.int64())
         arrow_columns.refuse_untimely(timestamp, received, self._judge.limits, rejects)
@@ -154,14 +160,14 @@ class TopicConformer:
         table = pa.Table.from_arrays([arrays[name] for name in target.schema.names], schema=target.schema)
         table = table.append_column(raw_zone.LINE, raw_zone.lines(messages))
         if not rejects:
-            return table, accepted.places
+            return table, places
         slug = target.dataset.slug
-        dead_letters.extend(
+        result.dead_letters.extend(
             DeadLetter(messages[index], slug, values.ids[index], rejected)
             for index, rejected in sorted(rejects.items())
         )
         kept = [index for index in range(count) if index not in rejects]
-        return table.take(pa.array(kept, pa.int64())), [accepted.places[index] for index in kept]
+        return table.take(pa.array(kept, pa.int64())), [places[index] for index in kept]
 
 
 def _of_judged(target: Target, events: Sequence[Event]) -> _Values:

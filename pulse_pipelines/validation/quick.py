@@ -19,6 +19,8 @@ REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 """However many bytes its characters have, they are no more than an id may have."""
 INT64 = {"ge": -(2**63), "le": 2**63 - 1}
+FLOATS = {"gt": -(2.0**63), "lt": 2.0**63}
+"""A larger one may be an integer beyond 64 bits, which is no float but an error."""
 EXACT = 2**53
 """From here on a float is not the integer that was written, and a bound might see the difference."""
 
@@ -27,8 +29,10 @@ _ANNOTATIONS = {
     *("deprecated", "readOnly", "writeOnly", "type"),
 }
 _BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_OTHER = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length"}
 _COUNTS = {"minItems": "min_length", "maxItems": "max_length"}
+_SIMPLE = {str, float, bool, type(None)}
 _ANCHORED = re.compile(
     r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
 )
@@ -48,6 +52,8 @@ class Quick:
     """
 
     decode: Callable[[bytes], Any]
+    slugs: Mapping[type, str]
+    """By type of what is decoded, of which dataset it is."""
     attributes: Mapping[str, Mapping[str, str]]
     """By dataset slug and property, where its value is."""
 
@@ -58,34 +64,39 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
     Args:
         names: what events may call their tenant.
     """
-    structs, attributes = [], {}
+    slugs: dict[Any, str] = {}
+    attributes = {}
     for dataset in datasets:
         try:
             data, found = _data(dataset.schema, {column.field: column for column in dataset.columns})
         except NotPlain:
             continue
         attributes[dataset.slug] = found
-        structs.append(
-            msgspec.defstruct(
-                "Event",
-                [
-                    ("event_id", EVENT_ID),
-                    ("timestamp", str),
-                    ("data", data),
-                    ("context", Any, None),
-                    ("trace_id", str | None, None),
-                    ("schema_version", Literal[dataset.schema_version] | None, None),
-                    ("tenant", Literal[*names] | None, None),
-                ],
-                tag_field="dataset",
-                tag=dataset.slug,
-                forbid_unknown_fields=True,
-                gc=False,
-            )
+        struct = msgspec.defstruct(
+            "Event",
+            [
+                ("event_id", EVENT_ID),
+                ("timestamp", str),
+                ("data", data),
+                ("context", Any, None),
+                ("trace_id", str | None, None),
+                ("schema_version", Literal[dataset.schema_version] | None, None),
+                ("tenant", Literal[*names] | None, None),
+            ],
+            tag_field="dataset",
+            tag=dataset.slug,
+            forbid_unknown_fields=True,
+            gc=False,
         )
-    if not structs:
+        slugs[struct] = dataset.slug
+    if not slugs:
         return None
-    return Quick(msgspec.json.Decoder(Union[*structs]).decode, attributes)
+    return Quick(msgspec.json.Decoder(Union[*slugs]).decode, slugs, attributes)
+
+
+def shallow(context: Any) -> bool:
+    """Whether a decoded value is an object of texts, fractions, truth values and nulls, and nothing else."""
+    return type(context) is dict and _SIMPLE.issuperset(map(type, context.values()))
 
 
 def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[type, dict[str, str]]:
@@ -123,7 +134,7 @@ def _type(fragment: Any, column: FieldType) -> Any:
         case Kind.LONG:
             found = _number(fragment, int, INT64)
         case Kind.DOUBLE:
-            found = _number(fragment, float, {})
+            found = _number(fragment, float, FLOATS)
         case Kind.BOOLEAN:
             _check(fragment, set())
             found = bool
@@ -154,7 +165,7 @@ def _string(fragment: Mapping[str, Any]) -> Any:
     return Literal[*options]
 
 
-def _number(fragment: Mapping[str, Any], kind: type, limits: Mapping[str, int]) -> Any:
+def _number(fragment: Mapping[str, Any], kind: type, limits: Mapping[str, float]) -> Any:
     _check(fragment, set(_BOUNDS))
     own = {_BOUNDS[keyword]: fragment[keyword] for keyword in _BOUNDS if keyword in fragment}
     if {"ge", "gt"} <= own.keys() or {"le", "lt"} <= own.keys():
@@ -162,7 +173,7 @@ def _number(fragment: Mapping[str, Any], kind: type, limits: Mapping[str, int]) 
     for bound in own.values():
         if type(bound) not in (int, kind) or abs(bound) >= EXACT:
             raise NotPlain
-    of_type = {name: limit for name, limit in limits.items() if {"ge": "gt", "le": "lt"}[name] not in own}
+    of_type = {name: limit for name, limit in limits.items() if not {name, _OTHER[name]} & own.keys()}
     return Annotated[kind, msgspec.Meta(**(of_type | own))]
 
 

@@ -22,13 +22,16 @@ from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schema import Column, compiled, violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
-from pulse_pipelines.validation.quick import REFUSALS, Quick, decoder
+from pulse_pipelines.validation.quick import REFUSALS, Quick, decoder, shallow
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
 """What judging an event takes at most, by the model of its schema's cost, where nobody measures it ..."""
 INLINE_SECONDS = 0.04
 """... and where it is judged at once."""
+
+DECODED_DEPTH = 3
+"""Of an event that a decoder takes, apart from its context: a list in its data."""
 
 Event = dict[str, Any]
 """A decoded event with a valid envelope."""
@@ -105,22 +108,24 @@ class Validator:
     @cached_property
     def _quick_bytes(self) -> int:
         """Of the largest event that no check but a decoder's is needed for."""
-        checks = (target.checks[None].quick for target in self.targets.values())
-        return min(*checks, self.limits.max_bytes) if self.quick else 0
+        if self.quick is None or self.limits.max_depth < DECODED_DEPTH:
+            return 0
+        return min(self.limits.max_bytes, *(target.checks[None].quick for target in self.targets.values()))
 
     def decoded(self, payload: bytes) -> Any:
         """The event as the decoder gives it; None: only the whole validation tells what it is."""
-        if (
-            self.quick is None
-            or len(payload) > self._quick_bytes
-            or payload.count(b"{") + payload.count(b"[") > self.limits.max_depth
-            or suspicious(payload)
-        ):
+        if len(payload) > self._quick_bytes or self.quick is None or b"\\u0000" in payload:
             return None
         try:
-            return self.quick.decode(payload)
+            event = self.quick.decode(payload)
         except REFUSALS:
             return None
+        context = event.context
+        if context is not None and not shallow(context):
+            brackets = payload.count(b"{") + payload.count(b"[")
+            if brackets > self.limits.max_depth or suspicious(payload):
+                return None
+        return event
 
     @cached_property
     def pace(self) -> tuple[float, float]:
