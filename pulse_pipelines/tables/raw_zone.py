@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 from isal import igzip, isal_zlib
 
 from pulse_resources import object_store
@@ -23,6 +22,7 @@ UNRESOLVED = "_unresolved"
 """Stands in paths for the dataset of an event that names none which exists."""
 _GZIP_LEVEL = 1
 _EVENT = b',"event":'
+_LINE = b'{"partition":%d,"offset":%d,"received_ms":%d' + _EVENT + b"%b}\n"
 
 
 class Message(NamedTuple):
@@ -36,29 +36,15 @@ class Message(NamedTuple):
 
 def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:
     """The lines of messages whose payloads are JSON."""
-    parts = (
-        b'{"partition":',
-        pa.array([m.partition for m in messages], pa.int32()).cast(pa.string()),
-        b',"offset":',
-        pa.array([m.offset for m in messages], pa.int64()).cast(pa.string()),
-        b',"received_ms":',
-        pa.array([m.received_ms for m in messages], pa.int64()).cast(pa.string()),
-        _EVENT,
-        pa.array(_one_line_each(messages), pa.large_binary()),
-        b"}\n",
-    )
-    columns = (pa.scalar(p, pa.large_binary()) if isinstance(p, bytes) else p for p in parts)
-    binary = (c.cast(pa.large_binary()) for c in columns)
-    return pc.binary_join_element_wise(*binary, pa.scalar(b"", pa.large_binary()))
-
-
-def _one_line_each(messages: Sequence[Message]) -> list[bytes]:
-    """Line breaks can stand only between JSON tokens, so a space in their place is the same event."""
-    payloads = [message.payload for message in messages]
-    joined = b"".join(payloads)
+    joined = b"".join([message.payload for message in messages])
     if b"\n" in joined or b"\r" in joined:
-        return [payload.replace(b"\n", b" ").replace(b"\r", b" ") for payload in payloads]
-    return payloads
+        messages = [message._replace(payload=_one_line(message.payload)) for message in messages]
+    return pa.array([_LINE % message for message in messages], pa.large_binary())
+
+
+def _one_line(payload: bytes) -> bytes:
+    """Line breaks can stand only between JSON tokens, so a space in their place is the same event."""
+    return payload.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 def line_of_bytes(message: Message) -> bytes:
