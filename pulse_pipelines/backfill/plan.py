@@ -22,12 +22,12 @@ from pulse_resources.errors import NotFound, Terminal
 
 # A slug may have had another dataset before: only what landed in this one is its own.
 SOURCES = """
-SELECT r.path, r.batch_id, r.bytes FROM raw_objects r
+SELECT r.path, r.batch_id, r.start, r.bytes FROM raw_objects r
 WHERE r.tenant_id = %(tenant)s AND r.slug = %(slug)s AND r.day = %(day)s AND r.removed_at IS NULL
   AND EXISTS (
     SELECT 1 FROM landings l
     WHERE l.batch_id = r.batch_id AND l.dataset_id = %(dataset)s AND l.day = %(day)s)
-ORDER BY r.path
+ORDER BY r.path, r.start
 """
 ROWS = """
 SELECT coalesce(sum(rows), 0)::bigint FROM landings
@@ -57,10 +57,11 @@ SELECT EXISTS (
 
 @dataclass(frozen=True)
 class Source:
-    """A raw object with events of the day."""
+    """The part of a raw object that has events of the day."""
 
     path: str
     batch_id: str
+    start: int
     bytes: int
 
 

@@ -160,7 +160,7 @@ def _fetched(sources: Sequence[Source]) -> Iterator[tuple[Source, bytes]]:
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="fetch") as pool:
         fetching: deque[tuple[Source, Future[bytes]]] = deque()
         for source in sources:
-            fetching.append((source, pool.submit(raw_zone.content, source.path)))
+            fetching.append((source, pool.submit(raw_zone.part, source.path, source.start, source.bytes)))
             if len(fetching) > AHEAD:
                 first, content = fetching.popleft()
                 yield first, content.result()

@@ -1,9 +1,8 @@
 """The raw zone: objects with the person's events are written again without their lines.
 
-An event lies in its dataset's folder, under its day or, as a dead letter, under the day that it was received;
-or in `_unresolved`, where its dataset did not exist yet. Objects are never changed: another one is written,
-both facts are committed together, then the old one is deleted. What no batch registered (a failed attempt
-left it) is deleted if it has the person's events.
+An event lies in its dataset's folder, or in `_unresolved`, where its dataset did not exist yet. Objects are
+never changed: another one is written, both facts are committed together, then the old one is deleted. What
+no batch registered (a failed attempt left it) is deleted if it has the person's events.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.maintenance.remove_orphan_files import in_flight
 from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.written_files import RawPart
 from pulse_resources import object_store, postgres
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
@@ -30,16 +30,18 @@ AT_A_TIME = 4
 """... and of these read side by side."""
 
 REGISTERED = """
-SELECT path, slug, day, events, batch_id FROM raw_objects
-WHERE tenant_id = %s AND slug = ANY(%s) AND removed_at IS NULL ORDER BY path
+SELECT path, slug, batch_id, array_agg(day ORDER BY start), array_agg(start ORDER BY start),
+    array_agg(bytes ORDER BY start)
+FROM raw_objects WHERE tenant_id = %s AND slug = ANY(%s) AND removed_at IS NULL
+GROUP BY path, slug, batch_id ORDER BY path
 """
 EVERY_PATH = "SELECT path, removed_at IS NOT NULL FROM raw_objects WHERE tenant_id = %s AND slug = ANY(%s)"
 REMOVE = """
 UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %s AND path = %s AND removed_at IS NULL
 """
 INSTEAD = """
-INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, start, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 
 
@@ -49,9 +51,11 @@ class Registered:
 
     path: str
     slug: str
-    day: date
-    events: int
     batch_id: str
+    days: Sequence[date]
+    """Of its parts, in their order."""
+    starts: Sequence[int]
+    sizes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Cleaned:
     erased: int
     path: str | None
     """None: nothing else was in it."""
-    bytes: int
+    parts: Sequence[RawPart]
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
@@ -153,17 +157,29 @@ def _is_of(line: bytes, subject: Subject) -> bool:
 
 
 def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
-    hits = _found(each.path, subject)
-    if not hits:
+    try:
+        content = raw_zone.content(each.path)
+    except FileNotFoundError:  # upkeep was faster
         return None
-    if len(hits) == each.events:
-        return Cleaned(each, len(hits), None, 0)
-    lines = raw_zone.unpack(raw_zone.content(each.path))
-    packed = raw_zone.pack(line for number, line in enumerate(lines) if number not in hits)
     # The same name, and the same bytes, however often it is tried.
     path = f"{each.path.removesuffix(raw_zone.SUFFIX)}-{erasure.erasure_id}{raw_zone.SUFFIX}"
-    object_store.put(path, packed)
-    return Cleaned(each, len(hits), path, len(packed))
+    rewritten = bytearray()
+    erased = 0
+    parts: list[RawPart] = []
+    for day, start, size in zip(each.days, each.starts, each.sizes, strict=True):
+        packed = content[start : start + size]
+        lines = list(raw_zone.unpack(packed))
+        left = [line for line in lines if not _is_of(line, subject)]
+        if hits := len(lines) - len(left):
+            erased, packed = erased + hits, raw_zone.pack(left)
+        if left:
+            parts.append(RawPart(path, each.slug, day, len(left), len(rewritten), len(packed)))
+            rewritten += packed
+    if not erased:
+        return None
+    if parts:
+        object_store.put(path, bytes(rewritten))
+    return Cleaned(each, erased, path if parts else None, parts)
 
 
 def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
@@ -174,9 +190,9 @@ def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: d
             before, instead = each.before, each.path
             if not connection.execute(REMOVE, [tenant.tenant_id, before.path]).rowcount:
                 continue
-            if instead is not None:
-                values = [tenant.tenant_id, instead, before.slug, before.day, before.events - each.erased]
-                connection.execute(INSTEAD, [*values, each.bytes, before.batch_id])
+            for part in each.parts:
+                values = [tenant.tenant_id, part.path, part.slug, part.day, part.events, part.start]
+                connection.execute(INSTEAD, [*values, part.bytes, before.batch_id])
             entries.append({"removed": before.path, "instead": instead, "events": each.erased})
         record.done(connection, tenant, erasure_id, STEP, step | {"objects": entries})
         fail_point("erase.raw.before_commit")

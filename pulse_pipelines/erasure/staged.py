@@ -1,4 +1,4 @@
-"""Staged events: what attempts at batches left in the staging tables, with ids and the bytes of dead letters.
+"""Staged events: what attempts at batches left in the staging tables: dead letters, with their bytes.
 
 An attempt drops its tables when it ends, the next one those of attempts that died; tables of a batch that
 settled just before its run died are left to the next batch. Whatever lies before the covered offsets has
@@ -21,12 +21,6 @@ from pulse_resources import postgres
 
 STEP = "staged"
 
-# Of all of the tenant's datasets, those included that it had.
-IDS = """
-{verb} FROM staging.{table} s WHERE s.dataset_id IN (
-    SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %(tenant)s
-    UNION ALL SELECT dataset_id FROM deleted_datasets WHERE tenant_id = %(tenant)s) AND {covered}
-"""
 DEAD_LETTERS = "{verb} FROM staging.{table} s WHERE s.tenant_id = %(tenant)s AND {covered}"
 COVERED = """
 EXISTS (
@@ -68,7 +62,7 @@ def _each(tenant: Tenant, subject: Subject, verb: str) -> dict[str, int]:
 
 
 def _of_table(tenant: Tenant, table: str, verb: str, values: Mapping[str, Any]) -> int:
-    statement = sql.SQL(IDS if table.startswith("ids_") else DEAD_LETTERS).format(
+    statement = sql.SQL(DEAD_LETTERS).format(
         verb=sql.SQL("DELETE" if verb == "DELETE" else "SELECT 1"),
         table=sql.Identifier(table),
         covered=sql.SQL(COVERED),

@@ -247,13 +247,13 @@ def _refused_rows(landed: Landed, refused: LandingFailed, part: int) -> list[tup
     unlanded = set(arrived.positions.tolist())
     for partition, offsets in landed.duplicates.get(dataset_id, {}).items():
         unlanded.difference_update(position(partition, offset) for offset in offsets)
-    paths = [
+    paths = {
         written.path
         for topic in landed.topics
         if topic.tenant_id == refused.tenant_id
         for written in topic.raw
         if written.slug == dataset.slug
-    ]
+    }
     return [
         (
             part,
@@ -268,7 +268,7 @@ def _refused_rows(landed: Landed, refused: LandingFailed, part: int) -> list[tup
             payload,
             received,
         )
-        for partition, offset, received, event_id, payload in _raw_events(paths)
+        for partition, offset, received, event_id, payload in _raw_events(sorted(paths))
         if position(partition, offset) in unlanded
     ]
 

@@ -149,7 +149,7 @@ def _drain_topic(
             tenant=scope.tenant.slug,
         )
     return TopicDrained(
-        *(scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw_objects)),
+        *(scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw)),
         ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
         copies=lake.copies,
     )

@@ -13,7 +13,7 @@ from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables.claims import Fresh
 from pulse_pipelines.tables.digests import Digests
-from pulse_pipelines.tables.written_files import CandidateFile, RawObject
+from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 
 SHARED_ATTEMPTS = 2
 """Attempts in which all tenants of a batch share a Spark job."""
@@ -91,7 +91,7 @@ class TopicDrained:
     """Marks the rows that this task attempt put into the staging tables."""
     partitions: Mapping[int, PartitionCount]
     candidates: tuple[CandidateFile, ...]
-    raw: tuple[RawObject, ...]
+    raw: tuple[RawPart, ...]
     ids: Mapping[UUID, bytes]
     """By dataset: the packed ids (see `ArrivedIds`) of its accepted events, in received order."""
     copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)

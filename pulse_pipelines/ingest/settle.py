@@ -44,8 +44,8 @@ FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)
 """
 OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
 RAW_OBJECT = """
-INSERT INTO raw_objects (tenant_id, path, slug, day, events, bytes, batch_id)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, start, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 FINISH = """
 UPDATE ingest_batches b
@@ -168,7 +168,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
         cursor.executemany(
             RAW_OBJECT,
             [
-                (tenant_id, raw.path, raw.slug, raw.day, raw.events, raw.bytes, plan.batch_id)
+                (tenant_id, raw.path, raw.slug, raw.day, raw.events, raw.start, raw.bytes, plan.batch_id)
                 for topic in part.topics
                 for raw in topic.raw
             ],

@@ -27,8 +27,12 @@ CREATE UNLOGGED TABLE IF NOT EXISTS staging.{dead_letters} (
     detail text NOT NULL, payload bytea NOT NULL, received_at timestamptz NOT NULL);
 """
 DROP = "DROP TABLE IF EXISTS staging.{dead_letters}"
-TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'staging' ORDER BY tablename"
-# A run that died after its batch had settled drops none, and no attempt follows it.
+TABLES = """
+SELECT tablename FROM pg_tables WHERE schemaname = 'staging' AND starts_with(tablename, 'dead_letters_')
+ORDER BY tablename
+"""
+# A run that died after its batch had settled drops none, and no attempt follows it; earlier versions staged
+# ids, too.
 OF_SETTLED = """
 SELECT t.tablename FROM pg_tables t JOIN ingest_batches b
     ON b.batch_id = substring(t.tablename FROM '^(?:ids|dead_letters)_(.+)_[0-9]+$')

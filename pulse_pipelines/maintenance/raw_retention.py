@@ -7,7 +7,7 @@ that is not, and whose batch settled for its tenant, was left by an attempt that
 import contextlib
 from collections import defaultdict
 from contextlib import AbstractContextManager
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -22,11 +22,14 @@ from pulse_resources.settings import load_settings
 PAGE = 1_000
 
 TOUCHED = """
-SELECT DISTINCT r.slug, r.day FROM ingest_batches b JOIN raw_objects r USING (batch_id)
+SELECT DISTINCT r.slug, regexp_replace(r.path, '[^/]+$', '') FROM ingest_batches b
+JOIN raw_objects r USING (batch_id)
 WHERE r.tenant_id = %(tenant)s AND (%(since)s::timestamptz IS NULL OR b.settled_at > %(since)s)
 """
 DATASETS = "SELECT slug, dataset_id FROM pdm_datasets WHERE tenant_id = %s"
-REGISTERED = "SELECT path FROM raw_objects WHERE tenant_id = %s AND slug = %s AND day = %s"
+REGISTERED = """
+SELECT DISTINCT path FROM raw_objects WHERE tenant_id = %s AND slug = %s AND starts_with(path, %s)
+"""
 SETTLED = """
 SELECT b.batch_id FROM ingest_batches b
 WHERE b.batch_id = ANY(%(batches)s) AND NOT EXISTS (
@@ -46,7 +49,7 @@ UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %(tenant)s AND path 
     LIMIT %(page)s)
 """
 REMOVED = """
-SELECT path FROM raw_objects
+SELECT DISTINCT path FROM raw_objects
 WHERE tenant_id = %s AND removed_at IS NOT NULL AND deleted_at IS NULL LIMIT %s
 """
 DELETED = "UPDATE raw_objects SET deleted_at = now() WHERE tenant_id = %s AND path = ANY(%s)"
@@ -61,29 +64,28 @@ def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
     Raises:
         OSError: the object store failed; what was removed were orphans.
     """
-    bucket, hours = load_settings().object_store.bucket, load_settings().upkeep.orphan_hours
+    hours = load_settings().upkeep.orphan_hours
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = {"tenant": tenant.tenant_id, "since": since}
-        touched: dict[str, list[date]] = defaultdict(list)
-        for slug, day in connection.execute(TOUCHED, values):
-            touched[slug].append(day)
+        touched: dict[str, list[str]] = defaultdict(list)
+        for slug, folder in connection.execute(TOUCHED, values):
+            touched[slug].append(folder)
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
     removed = 0
-    for slug, days in sorted(touched.items()):
+    for slug, folders in sorted(touched.items()):
         with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
-            for day in days:
-                prefix = f"{tenant.raw_prefix(bucket, slug)}/dt={day}"
-                orphans = _orphans(tenant, slug, day, object_store.aged(prefix, timedelta(hours=hours)))
+            for folder in folders:
+                orphans = _orphans(tenant, slug, folder, object_store.aged(folder, timedelta(hours=hours)))
                 for start in range(0, len(orphans), PAGE):
-                    victims = _orphans(tenant, slug, day, orphans[start : start + PAGE])
+                    victims = _orphans(tenant, slug, folder, orphans[start : start + PAGE])
                     object_store.delete(each.path for each in victims)
                     removed += len(victims)
     finished = delete_removed(tenant)
-    done.before = {"folders": sum(len(days) for days in touched.values())}
+    done.before = {"folders": sum(map(len, touched.values()))}
     done.after = {"orphans_removed": removed, "removals_finished": finished}
 
 
-def _orphans(tenant: Tenant, slug: str, day: date, found: list[Object]) -> list[Object]:
+def _orphans(tenant: Tenant, slug: str, folder: str, found: list[Object]) -> list[Object]:
     """Those that are not registered and of a batch that settled. Asked in this order: what settles in
     between is registered by then."""
     names = {each.name.partition("-")[0] for each in found}
@@ -91,7 +93,7 @@ def _orphans(tenant: Tenant, slug: str, day: date, found: list[Object]) -> list[
         values = {"batches": list(names), "tenant": tenant.tenant_id}
         settled = {batch for (batch,) in connection.execute(SETTLED, values)}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        rows = connection.execute(REGISTERED, [tenant.tenant_id, slug, day])
+        rows = connection.execute(REGISTERED, [tenant.tenant_id, slug, folder])
         registered = {path for (path,) in rows}
     return [each for each in found if each.path not in registered and each.name.partition("-")[0] in settled]
 
@@ -129,7 +131,8 @@ def delete_removed(tenant: Tenant) -> int:
             return count
         object_store.delete(paths)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            count += connection.execute(DELETED, [tenant.tenant_id, paths]).rowcount
+            connection.execute(DELETED, [tenant.tenant_id, paths])
+        count += len(paths)
 
 
 def _nobody_rewrites(owner_id: UUID) -> AbstractContextManager[None]:

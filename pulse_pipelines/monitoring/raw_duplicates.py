@@ -28,7 +28,7 @@ WHERE r.tenant_id = %(tenant)s AND NOT isempty(r.duplicate_offsets) AND (%(all)s
     WHERE l.tenant_id = r.tenant_id AND l.batch_id = r.batch_id AND l.event_id IS NOT NULL))
 """
 OBJECTS = """
-SELECT path, batch_id FROM raw_objects
+SELECT DISTINCT path, batch_id FROM raw_objects
 WHERE tenant_id = %s AND batch_id = ANY(%s) AND removed_at IS NULL ORDER BY path
 """
 

@@ -4,12 +4,13 @@ Rows wait in a buffer until the task ends or the buffer is full, so that a (data
 large files. Encoding uses the core; uploads overlap it in threads.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 import pyarrow as pa
@@ -19,13 +20,22 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.parquet_files import encode, positions
-from pulse_pipelines.tables.written_files import CandidateFile, RawObject
+from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 from pulse_resources.object_store import put
 
 COPY = "_copy"
 """Column that marks a copy of an earlier row while the files are written."""
 
 UPLOADS = 8
+HOUR_MS = 3_600_000
+
+
+class _Member(NamedTuple):
+    """Raw lines of one day, gzipped."""
+
+    day: date
+    events: int
+    packed: bytes
 
 
 class BatchFiles:
@@ -49,7 +59,8 @@ class BatchFiles:
         self._pause = pause
         self._number = 0
         self._rows: dict[str, tuple[Dataset, list[pa.Table]]] = {}
-        self._raw: dict[tuple[str, date], list[bytes]] = {}
+        self._lines: dict[tuple[str, datetime], list[bytes]] = defaultdict(list)
+        self._members: dict[tuple[str, datetime], list[_Member]] = defaultdict(list)
         self._uploads = ThreadPoolExecutor(UPLOADS, thread_name_prefix="upload")
         self._pending: list[Future[None]] = []
         self.buffered_bytes = 0
@@ -57,7 +68,7 @@ class BatchFiles:
         self.copies: dict[UUID, list[int]] = {}
         """By dataset: positions of rows whose id an earlier row of the same buffer has. They are in no
         file; the gate finds them again and counts them."""
-        self.raw_objects: list[RawObject] = []
+        self.raw: list[RawPart] = []
 
     def __enter__(self) -> Self:
         return self
@@ -81,18 +92,21 @@ class BatchFiles:
 
     def add_raw(self, slug: str, received_ms: int, line: bytes) -> None:
         """Buffer the raw line of an event that is no row: its day is the day it was received."""
-        day = datetime.fromtimestamp(received_ms / 1000, UTC).date()
-        self._raw.setdefault((slug, day), []).append(line)
+        hour = datetime.fromtimestamp(received_ms // HOUR_MS * HOUR_MS / 1000, UTC)
+        self._lines[slug, hour].append(line)
         self.buffered_bytes += len(line)
 
     def flush(self) -> None:
         """Write everything buffered and wait until the object store has it."""
         for dataset, tables in self._rows.values():
             self._write_rows(dataset, pa.concat_tables(tables))
-        for (slug, day), lines in self._raw.items():
-            self._put_raw(slug, day, len(lines), lines)
+        for (slug, hour), lines in self._lines.items():
+            self._members[slug, hour].append(_Member(hour.date(), len(lines), raw_zone.pack(lines)))
+        for (slug, hour), members in self._members.items():
+            self._put_raw(slug, hour, members)
         self._rows.clear()
-        self._raw.clear()
+        self._lines.clear()
+        self._members.clear()
         self.buffered_bytes = 0
         for upload in self._pending:
             upload.result()
@@ -104,11 +118,12 @@ class BatchFiles:
             rows = rows.append_column(COPY, copies)
             found = self.copies.setdefault(dataset.dataset_id, [])
             found.extend(positions(rows.filter(copies)).to_pylist())
-        for day, part in _by_day(rows):
+        for day, part in _grouped(rows, days(rows)):
             fresh = part
             if raw_zone.LINE in part.column_names:
-                lines = (_joined(chunk) for chunk in part.column(raw_zone.LINE).chunks)
-                self._put_raw(dataset.slug, day, len(part), lines)
+                for hour, received in _grouped(part, _hours(part)):
+                    packed = raw_zone.pack(_joined(chunk) for chunk in received.column(raw_zone.LINE).chunks)
+                    self._members[dataset.slug, hour].append(_Member(day, len(received), packed))
                 fresh = part.drop_columns([raw_zone.LINE])
             if copies is not None:
                 fresh = fresh.filter(pc.invert(part.column(COPY))).drop_columns([COPY])
@@ -122,12 +137,15 @@ class BatchFiles:
         self.candidates.append(replace(candidate, copies=copies))
         self._put(path, content)
 
-    def _put_raw(self, slug: str, day: date, events: int, lines: "Iterable[bytes | pa.Buffer]") -> None:
+    def _put_raw(self, slug: str, hour: datetime, members: Sequence[_Member]) -> None:
+        """Write what was received in an hour as one object."""
         prefix = self._tenant.raw_prefix(self._bucket, slug)
-        path = f"{prefix}/dt={day}/{self._name()}{raw_zone.SUFFIX}"
-        content = raw_zone.pack(lines)
-        self.raw_objects.append(RawObject(self._tenant.tenant_id, path, slug, day, events, len(content)))
-        self._put(path, content)
+        path = f"{prefix}/dt={hour:%Y-%m-%d}/hr={hour:%H}/{self._name()}{raw_zone.SUFFIX}"
+        start = 0
+        for each in members:
+            self.raw.append(RawPart(path, slug, each.day, each.events, start, len(each.packed)))
+            start += len(each.packed)
+        self._put(path, b"".join(each.packed for each in members))
 
     def _put(self, path: str, content: "bytes | pa.Buffer") -> None:
         self._pause()
@@ -154,9 +172,8 @@ def _copies(rows: pa.Table) -> pa.ChunkedArray | None:
     return pc.invert(pc.is_in(at, first.column("at_min").combine_chunks()))
 
 
-def _by_day(rows: pa.Table) -> Iterator[tuple[date, pa.Table]]:
-    """Rows of each day, in received order within it."""
-    of_row = days(rows)
+def _grouped(rows: pa.Table, of_row: pa.ChunkedArray) -> Iterator[tuple[Any, pa.Table]]:
+    """Rows of each value of a column, in received order."""
     if pc.min(of_row) == pc.max(of_row):
         yield of_row[0].as_py(), rows
         return
@@ -164,8 +181,8 @@ def _by_day(rows: pa.Table) -> Iterator[tuple[date, pa.Table]]:
     rows = rows.take(order)
     runs = pc.run_end_encode(of_row.take(order).combine_chunks())
     start = 0
-    for day, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield day, rows.slice(start, end - start)
+    for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield value, rows.slice(start, end - start)
         start = end
 
 
@@ -178,6 +195,11 @@ def _joined(lines: pa.LargeBinaryArray) -> pa.Buffer:
     )
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return lines.buffers()[2].slice(first, last - first)
+
+
+def _hours(table: pa.Table) -> pa.ChunkedArray:
+    """The UTC hour in which each row was received."""
+    return pc.floor_temporal(table.column("ingested_at"), unit="hour")
 
 
 def days(table: pa.Table) -> pa.Array:

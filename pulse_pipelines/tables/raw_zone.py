@@ -1,4 +1,8 @@
-"""The raw zone: events as they were received, a JSON document a line, in gzipped objects by dataset and day.
+"""The raw zone: events as they were received, a JSON document a line, in gzipped objects by dataset and hour.
+
+An object has what a task got of a dataset in an hour, by the broker's clock: `dt=YYYY-MM-DD/hr=HH/`. In it
+the events of each day are a gzip member of their own, and the ledger (`raw_objects`) knows where: so a day is
+read without the others.
 
 A line is the event's origin (partition, offset, append time) and its payload: unchanged as `event` where it
 is JSON, base64 as `bytes` where it is not. Backfills, erasures and reconciliation read the same lines again.
@@ -67,6 +71,13 @@ def content(path: str) -> bytes:
     """
     with object_store.file_system().open_input_stream(object_store.key(path), compression=None) as source:
         found: bytes = source.read()
+    return found
+
+
+def part(path: str, start: int, length: int) -> bytes:
+    """So many bytes of an object. Raises as `content`."""
+    with object_store.file_system().open_input_file(object_store.key(path)) as source:
+        found: bytes = source.read_at(length, start)
     return found
 
 

@@ -39,10 +39,15 @@ class CandidateFile:
 
 
 @dataclass(frozen=True)
-class RawObject:
-    tenant_id: UUID
+class RawPart:
+    """The events of one day in a raw object: a gzip member of its own."""
+
     path: str
+    """Of the object, which has a part for each day."""
     slug: str
     day: date
+    """Of the events; of what is no row: when it was received."""
     events: int
+    start: int
+    """Byte of the object at which it begins."""
     bytes: int

@@ -3,6 +3,8 @@
 import base64
 import gzip
 import os
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import dead_letter
 from pulse_pipelines.ingest.dead_letter import publish_tenant
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.tables import raw_zone
 from pulse_resources import kafka, object_store, postgres
 from pulse_resources.kafka import MAX_MESSAGE_BYTES
 from pulse_resources.settings import Settings, load_settings
@@ -252,16 +255,17 @@ def _raw_lines(owner: Owner) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
     """Path, line and decoded line of the tenant's raw zone, once the ledger names exactly its objects."""
     bucket = load_settings().object_store.bucket
     with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
-        ledger = connection.execute("SELECT path, events, bytes, slug, day FROM raw_objects").fetchall()
+        ledger = connection.execute("SELECT path, events, start, bytes, slug FROM raw_objects").fetchall()
     selector = pafs.FileSelector(f"{bucket}/raw/{owner.tenant.tenant_id.hex}", recursive=True)
     found = {f.path: f.size for f in object_store.file_system().get_file_info(selector) if f.is_file}
-    assert found == {object_store.key(path): size for path, _, size, _, _ in ledger}
-    for path, events, _, slug, day in ledger:
+    sizes: dict[str, int] = defaultdict(int)
+    for path, _, _, size, _ in ledger:
+        sizes[object_store.key(path)] += size
+    assert found == sizes
+    for path, events, start, size, slug in ledger:
         key = object_store.key(path)
-        assert f"/{slug}/dt={day}/" in key
-        assert key.endswith(".jsonl.gz")
-        with object_store.file_system().open_input_stream(key, compression=None) as source:
-            content = gzip.decompress(source.read())
+        assert re.search(rf"/{slug}/dt=\d{{4}}-\d\d-\d\d/hr=\d\d/[^/]+\.jsonl\.gz$", key)
+        content = gzip.decompress(raw_zone.part(path, start, size))
         lines = content.splitlines()
         assert (len(lines), content[-1:]) == (events, b"\n")
         for line in lines:

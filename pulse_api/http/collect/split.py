@@ -75,19 +75,19 @@ def split(
 def _counted(events: list[Any], most: int) -> list[Any]:
     """These events, unless there are too many: counted before anything is made of them."""
     if len(events) > most:
-        raise _too_many(len(events), "events", most)
+        raise _too_many("events", most)
     return events
 
 
 def _lines(body: bytes, most: int) -> list[bytes]:
     """The lines of a body; blank ones count, too, where there are too many."""
-    if (breaks := body.count(b"\n")) > most:  # the last line may end with one
-        raise _too_many(breaks, "lines", most)
+    if values.count(body, b"\n", most + 1) > most:  # the last line may end with one
+        raise _too_many("lines", most)
     return body.split(b"\n")
 
 
-def _too_many(count: int, what: str, most: int) -> ProblemError:
-    detail = f"{count:,} {what}, a request may have {most:,}"
+def _too_many(what: str, most: int) -> ProblemError:
+    detail = f"there are more {what} than the {most:,} that a request may have"
     return ProblemError(413, "too-large", detail, fix="Send fewer events at a time")
 
 

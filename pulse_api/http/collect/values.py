@@ -34,7 +34,7 @@ def bound(body: bytes, most: int) -> None:
     if len(body) < most * _SMALLEST:
         return
     # Those in strings count here, too: an upper bound, and most bodies are below it.
-    if body.count(b",") + body.count(b"[") + body.count(b"{") < most:
+    if count(body, b",[{", most) < most:
         return
     if _outside_strings(body, most) >= most:
         raise ProblemError(
@@ -43,6 +43,20 @@ def bound(body: bytes, most: int) -> None:
             f"the body holds more than {most:,} JSON values",
             fix="Send fewer events at a time, or events with fewer members and items",
         )
+
+
+def count(body: bytes, marks: bytes, enough: int) -> int:
+    """How many of these bytes there are, in strings and outside; after `enough` no more are counted.
+
+    Each that is found takes 10 ns, and nobody else is answered until a count is done: hence piece by piece.
+    """
+    found = 0
+    for at in range(0, len(body), _BLOCK):
+        piece = body[at : at + _BLOCK]
+        found += sum(piece.count(mark) for mark in marks)
+        if found >= enough:
+            break
+    return found
 
 
 def elements(body: bytes, most: int) -> list[bytes]:

@@ -39,7 +39,7 @@ def drain_and_conform(
             "drained": sum(count.drained for count in counts),
             "dead_letters": sum(count.dead_letters for count in counts),
             "candidate_files": sum(len(topic.candidates) for topic in drained.topics),
-            "raw_objects": sum(len(topic.raw) for topic in drained.topics),
+            "raw_objects": len({part.path for topic in drained.topics for part in topic.raw}),
         }
         | _failed(drained.plan, drained.failures)
     )
