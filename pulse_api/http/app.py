@@ -4,10 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from pulse_api.http import problems
 from pulse_api.http.app_state import AppState
@@ -63,6 +67,7 @@ def create_app() -> FastAPI:
         redirect_slashes=False,
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
@@ -85,6 +90,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.openapi()  # to make it takes a second, in which nobody would be answered
     async with app.state.pulse.open():
         yield
+
+
+async def _document(request: Request) -> Response:
+    """The OpenAPI document as bytes, which FastAPI would make for each request."""
+    state = request.app.state
+    if not hasattr(state, "openapi"):
+        state.openapi = orjson.dumps(request.app.openapi())
+    return Response(state.openapi, media_type="application/json")
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -29,6 +29,9 @@ MAX_REFUSED = 3
 """Answers of those in a row: before its next request is read, a connection with more of them rests ..."""
 REST_S = 1.0
 """... for as long as `Retry-After` says at least. A refusal costs as much as a small request."""
+MAX_REFUSED_OF_ADDRESS = 20
+"""Such answers, and requests that are none, in a second or two: after those, each connection that an address
+opens rests before it is read from. Where one address may be everybody, behind a proxy, none does."""
 _IPV6_PREFIX = 64
 """Bits of an IPv6 address that one customer has for himself."""
 
@@ -48,6 +51,10 @@ class Connections:
         self._most_per_address = most_per_address or most
         self._open: dict[BoundedProtocol, str] = {}
         self._by_address: Counter[str] = Counter()
+        self._counts_addresses = most_per_address > 0
+        self._refused: Counter[str] = Counter()
+        self._refused_before: Counter[str] = Counter()
+        """By address: in the time since the last look, and between the two before it."""
         self._looking = False
 
     def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
@@ -75,7 +82,18 @@ class Connections:
         if not self._by_address[address]:
             del self._by_address[address]
 
+    def refused(self, connection: "BoundedProtocol") -> None:
+        """Count a refusal for the address of a connection."""
+        if self._counts_addresses and (address := self._open.get(connection)) is not None:
+            self._refused[address] += 1
+
+    def rests(self, connection: "BoundedProtocol") -> bool:
+        """Whether a connection is of an address that was refused too often."""
+        address = self._open.get(connection, "")
+        return self._refused[address] + self._refused_before[address] > MAX_REFUSED_OF_ADDRESS
+
     def _look(self) -> None:
+        self._refused_before, self._refused = self._refused, Counter()
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self._open):
@@ -107,6 +125,8 @@ class BoundedProtocol(HttpToolsProtocol):
         host = self.client[0] if self.client else ""
         if (refused := self._connections.add(self, host)) is not None:
             self._refuse(refused)
+        elif self._connections.rests(self):
+            self._rest()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,6 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
+        self._connections.refused(self)
         if self._head_bytes() > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
         else:
@@ -173,9 +194,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if last and not self._in_head and not self._in_body:
             self._deadline = self.loop.time() + self.timeout_keep_alive
         self._refused = self._refused + 1 if status in REFUSED else 0
+        if self._refused:
+            self._connections.refused(self)
         if self._refused > MAX_REFUSED and not self.transport.is_closing():
-            self.flow.pause_reading()
-            self.loop.call_later(REST_S, self._go_on)
+            self._rest()
+
+    def _rest(self) -> None:
+        self.flow.pause_reading()
+        self.loop.call_later(REST_S, self._go_on)
 
     def _go_on(self) -> None:
         if not self.transport.is_closing():

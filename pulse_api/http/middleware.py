@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_api.http import logs, measures
+from pulse_api.http.pace import Pace
 
 GONE = 499
 """In log and measures: the client left before its request had come. Nobody gets this answer."""
@@ -30,6 +31,7 @@ class Envelope:
         self._app = app
         self._max = max_body_bytes
         self._log = log
+        self._pace = Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,6 +59,7 @@ class Envelope:
             await send(message)
 
         try:
+            await self._pace.begin(scope)
             await self._app(scope, bounded, answered)
         except ClientDisconnect:
             status = GONE
