@@ -114,6 +114,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Bytes of one request with all of its framing, whether or not anybody reads them."""
         self._in_head, self._in_body = True, False
         self._received = self._refused = 0
+        self._resting = False
+        self._early: list[bytes] = []
+        """What came before the transport heard that this connection rests."""
         self._answering: dict[str, Any] = {}
         """State of the request that is being answered; `status` is what `middleware.Envelope` has seen."""
         self._deadline = self._stalled = math.inf
@@ -126,6 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if (refused := self._connections.add(self, host)) is not None:
             self._refuse(refused)
         elif self._connections.rests(self):
+            self._resting = True
             self._rest()
 
     @override
@@ -135,6 +139,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        if self._resting:
+            self._early.append(data)
+            self.transport.pause_reading()
+            return
         super().data_received(data)
         self._received += len(data)
         if self._in_head and self._received > MAX_HEAD_BYTES:
@@ -204,8 +212,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.loop.call_later(REST_S, self._go_on)
 
     def _go_on(self) -> None:
+        self._resting = False
+        early, self._early = self._early, []
         if not self.transport.is_closing():
+            self.flow.read_paused = True  # so that it does resume, whoever paused
             self.flow.resume_reading()
+            for data in early:
+                self.data_received(data)
 
     @override
     def pause_writing(self) -> None:

@@ -219,3 +219,25 @@ def test_what_is_no_http_is_a_problem_document() -> None:
 )
 def test_whom_a_connection_counts_for(one: str, other: str, same: bool) -> None:
     assert (connections._address(one) == connections._address(other)) is same
+
+
+def test_an_address_that_is_refused_again_and_again_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection for each request changes nothing; other addresses notice nothing."""
+    monkeypatch.setattr(connections, "MAX_REFUSED_OF_ADDRESS", 3)
+    monkeypatch.setattr(connections, "LOOK_S", 5.0)
+    monkeypatch.setattr(connections, "REST_S", 1.5)
+    request = b"GET /refused HTTP/1.1\r\nHost: pulse\r\nConnection: close\r\n\r\n"
+
+    def asked(source: str) -> float:
+        began = time.monotonic()
+        with connect(address, source) as connection:
+            connection.sendall(request)
+            assert b" 401 " in rest(connection).partition(b"\r\n")[0]
+        return time.monotonic() - began
+
+    with serving() as address, connect(address, "127.0.0.3"):  # so that the looks go on
+        took = [asked("127.0.0.1") for _ in range(5)]
+        assert max(took[:4]) < 1.5 <= took[4]
+        assert asked("127.0.0.2") < 1.5
+    with serving(max_connections_per_address=0) as address, connect(address, "127.0.0.3"):
+        assert max(asked("127.0.0.1") for _ in range(6)) < 1.5, "it may be everybody's"
