@@ -18,9 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import ArrivedIds, Failure, Landed, LandingFailed, Settled
+from pulse_pipelines.ingest.results import Failure, Landed, LandingFailed, Settled
 from pulse_pipelines.ingest.staging import copy_dead_letters
 from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.digests import ArrivedIds
 from pulse_pipelines.tables.parquet_files import position
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient

@@ -12,9 +12,10 @@ from uuid import UUID
 
 import numpy as np
 
-from pulse_pipelines.ingest.results import ArrivedIds, Drained, Failure, Gated, Positions, TopicDrained
+from pulse_pipelines.ingest.results import Drained, Failure, Gated, Positions, TopicDrained
 from pulse_pipelines.tables import claim_files, claims, parquet_files
 from pulse_pipelines.tables.claims import Fresh
+from pulse_pipelines.tables.digests import ArrivedIds
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 

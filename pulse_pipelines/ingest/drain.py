@@ -22,11 +22,11 @@ from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import priority
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
-from pulse_pipelines.ingest.results import ArrivedIds, Drained, Failure, PartitionCount, Plan, TopicDrained
+from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
-from pulse_pipelines.tables.digests import Digests
+from pulse_pipelines.tables.digests import ArrivedIds, Digests
 from pulse_pipelines.tables.parquet_files import positions, token
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits

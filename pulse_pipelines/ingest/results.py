@@ -1,19 +1,17 @@
 """The small values that the stages hand to each other. No payload bytes are in them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Self
+from typing import TYPE_CHECKING
 from uuid import UUID
-
-import numpy as np
-import numpy.typing as npt
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
-from pulse_pipelines.tables.claims import Fresh
-from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
+
+if TYPE_CHECKING:  # the command line imports this module, and none that takes long
+    from pulse_pipelines.tables.claims import Fresh
 
 SHARED_ATTEMPTS = 2
 """Attempts in which all tenants of a batch share a Spark job."""
@@ -58,30 +56,6 @@ class PartitionCount:
     """Rows in candidate files, by dataset."""
 
 
-@dataclass(frozen=True, eq=False)
-class ArrivedIds:
-    """Event ids of a dataset, and where they came from."""
-
-    digests: Digests
-    positions: npt.NDArray[np.int64]
-    """See `parquet_files.position`."""
-
-    def packed(self) -> bytes:
-        """The digests, then the positions."""
-        return self.digests.packed() + self.positions.tobytes()
-
-    @classmethod
-    def unpacked(cls, parts: Iterable[bytes]) -> Self:
-        """All of several, one after the other."""
-        digests, positions = [], []
-        for part in parts:
-            words = np.frombuffer(part, "<u8")
-            split = len(words) // 3 * 2
-            digests.append(Digests.unpacked(words[:split]))
-            positions.append(words[split:].view("<i8"))
-        return cls(Digests.joined(digests), np.concatenate(positions))
-
-
 @dataclass(frozen=True)
 class TopicDrained:
     """What one task made of its ranges of one tenant's topic."""
@@ -93,7 +67,7 @@ class TopicDrained:
     candidates: tuple[CandidateFile, ...]
     raw: tuple[RawPart, ...]
     ids: Mapping[UUID, bytes]
-    """By dataset: the packed ids (see `ArrivedIds`) of its accepted events, in received order."""
+    """By dataset: the packed ids (see `digests.ArrivedIds`) of its accepted events, in received order."""
     copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
     """By dataset: positions (see `parquet_files.position`) of copies that the task left out of its files."""
 
@@ -124,7 +98,7 @@ class Gated:
     topics: tuple[TopicDrained, ...]
     duplicates: Mapping[UUID, Positions]
     """By dataset: positions of events whose id another event owns."""
-    fresh: Mapping[UUID, Fresh]
+    fresh: "Mapping[UUID, Fresh]"
     """By dataset: the ids of the other events, which its rows are to have."""
     failures: tuple[Failure, ...] = ()
     """Of the stages so far, as everywhere below."""
@@ -169,7 +143,7 @@ class Landed:
     plan: Plan
     topics: tuple[TopicDrained, ...]
     duplicates: Mapping[UUID, Positions]
-    fresh: Mapping[UUID, Fresh]
+    fresh: "Mapping[UUID, Fresh]"
     tables: tuple[StagedTable, ...]
     refused: tuple[LandingFailed, ...] = ()
     failures: tuple[Failure, ...] = ()

@@ -112,6 +112,30 @@ class Digests:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class ArrivedIds:
+    """Event ids of a dataset, and where they came from."""
+
+    digests: Digests
+    positions: npt.NDArray[np.int64]
+    """See `parquet_files.position`."""
+
+    def packed(self) -> bytes:
+        """The digests, then the positions."""
+        return self.digests.packed() + self.positions.tobytes()
+
+    @classmethod
+    def unpacked(cls, parts: Iterable[bytes]) -> Self:
+        """All of several, one after the other."""
+        digests, positions = [], []
+        for part in parts:
+            words = np.frombuffer(part, "<u8")
+            split = len(words) // 3 * 2
+            digests.append(Digests.unpacked(words[:split]))
+            positions.append(words[split:].view("<i8"))
+        return cls(Digests.joined(digests), np.concatenate(positions))
+
+
 def _concatenated(parts: list[Words]) -> Words:
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
