@@ -24,15 +24,14 @@ def dated(event_id: str, timestamp: str, **data: object) -> bytes:
 
 
 def test_the_door_refuses_them_and_says_what_it_would_take(caller: Caller) -> None:
+    uri = registry.find_dataset(caller.owner.tenant, "orders").schema_uri
+    registry.create_dataset(caller.owner.tenant, "kept", uri, on_invalid=OnInvalid.DEAD_LETTER)
     answer = caller.collect([sample("good"), sample("far") | {"timestamp": FAR}])
     assert answer.status_code == 207
     (verdict,) = answer.json()["verdicts"]
     assert (verdict["event_id"], verdict["status"]) == ("far", "refused")
     assert (verdict["reason"], verdict["pointer"]) == ("timestamp_out_of_range", "/timestamp")
     assert f"{FAR} is outside the accepted range from 1970-01-01T00:00:00Z to 2" in verdict["detail"]
-
-    uri = registry.find_dataset(caller.owner.tenant, "orders").schema_uri
-    registry.create_dataset(caller.owner.tenant, "kept", uri, on_invalid=OnInvalid.DEAD_LETTER)
     answer = caller.collect(sample("old") | {"dataset": "kept", "timestamp": "1969-12-31T23:59:59Z"})
     assert (answer.status_code, answer.json()["dead_lettered"]) == (202, 1)
     ingest(caller.owner)
