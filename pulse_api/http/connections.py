@@ -215,7 +215,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._resting = False
         early, self._early = self._early, []
         if not self.transport.is_closing():
-            self.flow.read_paused = True  # so that it does resume, whoever paused
             self.flow.resume_reading()
             for data in early:
                 self.data_received(data)

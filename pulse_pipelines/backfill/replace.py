@@ -98,9 +98,8 @@ def _land_letters(
     places = [(letter.partition, letter.offset) for letter in landing]
     ids = Digests.of([letter.event_id for letter in landing], dataset.claim_seed).run()
     at = np.array([parquet_files.position(*place) for place in places], np.int64)
-    added = claims.fresh(
-        connection, [], ids, at
-    )  # looked up while they were written: not in this transaction
+    # They were looked up in a task, which said nothing of what it saw: so all runs are newer.
+    added = claims.fresh(connection, [], ids, at)
     values = {**values, "partitions": [p for p, _ in places], "offsets": [offset for _, offset in places]}
     if (
         len(ids) != len(landing)

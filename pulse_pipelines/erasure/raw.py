@@ -8,7 +8,7 @@ no batch registered (a failed attempt left it) is deleted if it has the person's
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
+from itertools import groupby
 
 import orjson
 
@@ -30,18 +30,12 @@ AT_A_TIME = 4
 """... and of these read side by side."""
 
 REGISTERED = """
-SELECT path, slug, batch_id, array_agg(day ORDER BY start), array_agg(start ORDER BY start),
-    array_agg(bytes ORDER BY start)
-FROM raw_objects WHERE tenant_id = %s AND slug = ANY(%s) AND removed_at IS NULL
-GROUP BY path, slug, batch_id ORDER BY path
+SELECT batch_id, path, slug, day, events, start, bytes FROM raw_objects
+WHERE tenant_id = %s AND slug = ANY(%s) AND removed_at IS NULL ORDER BY path, start
 """
 EVERY_PATH = "SELECT path, removed_at IS NOT NULL FROM raw_objects WHERE tenant_id = %s AND slug = ANY(%s)"
 REMOVE = """
 UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %s AND path = %s AND removed_at IS NULL
-"""
-INSTEAD = """
-INSERT INTO raw_objects (tenant_id, path, slug, day, events, start, bytes, batch_id)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 
 
@@ -50,12 +44,8 @@ class Registered:
     """A raw object that a batch settled."""
 
     path: str
-    slug: str
     batch_id: str
-    days: Sequence[date]
-    """Of its parts, in their order."""
-    starts: Sequence[int]
-    sizes: Sequence[int]
+    parts: Sequence[RawPart]
 
 
 @dataclass(frozen=True)
@@ -64,9 +54,8 @@ class Cleaned:
 
     before: Registered
     erased: int
-    path: str | None
-    """None: nothing else was in it."""
     parts: Sequence[RawPart]
+    """Of the latter; none: nothing else was in it."""
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
@@ -102,7 +91,10 @@ def slugs(subject: Subject) -> list[str]:
 def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         rows = connection.execute(REGISTERED, [tenant.tenant_id, slugs(subject)])
-        return [Registered(*row) for row in rows]
+        return [
+            Registered(path, batch, [RawPart(path, *part) for _, _, *part in of_object])
+            for (path, batch), of_object in groupby(rows, key=lambda row: (row[1], row[0]))
+        ]
 
 
 def count(tenant: Tenant, subject: Subject) -> tuple[int, int]:
@@ -166,20 +158,23 @@ def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | No
     rewritten = bytearray()
     erased = 0
     parts: list[RawPart] = []
-    for day, start, size in zip(each.days, each.starts, each.sizes, strict=True):
-        packed = content[start : start + size]
-        lines = list(raw_zone.unpack(packed))
-        left = [line for line in lines if not _is_of(line, subject)]
-        if hits := len(lines) - len(left):
-            erased, packed = erased + hits, raw_zone.pack(left)
-        if left:
-            parts.append(RawPart(path, each.slug, day, len(left), len(rewritten), len(packed)))
-            rewritten += packed
+    for part in each.parts:
+        packed = content[part.start : part.start + part.bytes]
+        hits = events_of(packed, subject)
+        erased += len(hits)
+        if len(hits) == part.events:
+            continue
+        if hits:
+            lines = enumerate(raw_zone.unpack(packed))
+            packed = raw_zone.pack(line for number, line in lines if number not in hits)
+        left = part.events - len(hits)
+        parts.append(RawPart(path, part.slug, part.day, left, len(rewritten), len(packed)))
+        rewritten += packed
     if not erased:
         return None
     if parts:
         object_store.put(path, bytes(rewritten))
-    return Cleaned(each, erased, path if parts else None, parts)
+    return Cleaned(each, erased, parts)
 
 
 def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
@@ -187,12 +182,11 @@ def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: d
     entries = list(step["objects"])  # type: ignore[call-overload]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         for each in cleaned:
-            before, instead = each.before, each.path
+            before = each.before
             if not connection.execute(REMOVE, [tenant.tenant_id, before.path]).rowcount:
                 continue
-            for part in each.parts:
-                values = [tenant.tenant_id, part.path, part.slug, part.day, part.events, part.start]
-                connection.execute(INSTEAD, [*values, part.bytes, before.batch_id])
+            raw_zone.register(connection, tenant.tenant_id, before.batch_id, each.parts)
+            instead = each.parts[0].path if each.parts else None
             entries.append({"removed": before.path, "instead": instead, "events": each.erased})
         record.done(connection, tenant, erasure_id, STEP, step | {"objects": entries})
         fail_point("erase.raw.before_commit")

@@ -83,15 +83,16 @@ class TopicConformer:
         missed = 0
         quick, decode, judge = self._judge.quick, self._judge.decoded, self._judge.payload
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
-        allowed = MISSES if quick else -1
+        decoding = quick is not None
         for place, message in enumerate(messages):
-            if allowed >= 0:
+            if decoding:
                 if (event := decode(message.payload)) is not None:
                     accepted = of_type[type(event)]
                     accepted.events.append(event)
                     accepted.places.append(place)
                     continue
-                allowed = MISSES + place // 2 - (missed := missed + 1)
+                missed += 1
+                decoding = missed <= MISSES + place // 2
             verdict = judge(message.payload)
             if isinstance(verdict, dict):
                 accepted = judged[verdict["dataset"]]

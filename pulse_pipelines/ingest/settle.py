@@ -22,7 +22,7 @@ from pulse_pipelines.ingest.results import (
 )
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
-from pulse_pipelines.tables import claims, ledger, live_table
+from pulse_pipelines.tables import claims, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.ledger import Landing, Outcome
 from pulse_resources import postgres
@@ -43,10 +43,6 @@ SELECT tenant_id, partition, event_offset, dataset, event_id, reason, pointer, d
 FROM staging.{dead_letters} WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s)
 """
 OWE_PUBLICATION = "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s)"
-RAW_OBJECT = """
-INSERT INTO raw_objects (tenant_id, path, slug, day, events, start, bytes, batch_id)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
-"""
 FINISH = """
 UPDATE ingest_batches b
 SET state = 'settled', settled_at = now(), settle_seconds = %s, commit_seconds = %s
@@ -176,15 +172,8 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     if letters:
         connection.execute(OWE_PUBLICATION, [tenant_id, plan.batch_id])
     ledger.land(connection, landings(plan.batch_id, part.tables))
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            RAW_OBJECT,
-            [
-                (tenant_id, raw.path, raw.slug, raw.day, raw.events, raw.start, raw.bytes, plan.batch_id)
-                for topic in part.topics
-                for raw in topic.raw
-            ],
-        )
+    raw = [each for topic in part.topics for each in topic.raw]
+    raw_zone.register(connection, tenant_id, plan.batch_id, raw)
     size = sum(file.bytes for table in part.tables for file in table.files)
     ledger.use(connection, tenant_id, total.landed, size)
 

@@ -7,7 +7,6 @@ latest addition among its sources, so to a batch under way they are nothing new.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date
 
 import numpy as np
 
@@ -20,11 +19,6 @@ from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
 HEADS = 2**64
-
-ADD = """
-INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests)
-SELECT run, %s, %s, %s, %s, %s, %s, %b FROM nextval('claim_runs') run
-"""
 
 
 def merge_claims(dataset: Dataset) -> int:
@@ -40,10 +34,11 @@ def merge_claims(dataset: Dataset) -> int:
             return 0
         parts = [claim_files.digests(connection, run) for run in merged]
         ends, newest = claims.latest(*(run.ends for run in merged)), max(run.newest for run in merged)
-        day: date = max(run.claimed_on for run in merged)
+        day = max(run.claimed_on for run in merged)
         for piece in _pieces(parts):
-            values = [newest, dataset.tenant_id, dataset.dataset_id, len(piece), ends, day, piece.packed()]
-            connection.execute(ADD, values)
+            claims.insert(
+                *(connection, dataset.tenant_id, dataset.dataset_id, piece, ends), newest=newest, day=day
+            )
             fail_point("merge_claims.added")
         claims.remove(connection, dataset.dataset_id, [run.run for run in merged])
         fail_point("merge_claims.before_commit")

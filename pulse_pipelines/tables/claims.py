@@ -40,8 +40,10 @@ SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s 
 FROM processed_event_ids WHERE dataset_id = ANY(%(datasets)s) AND newest > %(after)s ORDER BY dataset_id, run
 """
 ADD = """
-INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
-SELECT run, run, %s, %s, %s, %s, %b FROM nextval('claim_runs') run
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests)
+SELECT run, coalesce(%(newest)s, run), %(tenant)s, %(dataset)s, %(ids)s, %(ends)s,
+    coalesce(%(day)s, current_date), %(digests)b
+FROM nextval('claim_runs') run
 """
 REMOVE = "DELETE FROM processed_event_ids WHERE dataset_id = %s AND run = ANY(%s)"
 EXPIRE = """
@@ -128,10 +130,37 @@ def add(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, adde
     fail_point("claims.before_add")
     # One that retention has removed meanwhile is back: it is forgotten the next time.
     remove(connection, dataset_id, added.replaces)
-    values = [tenant_id, dataset_id, len(added.merged), list(added.ends), added.merged.packed()]
-    connection.execute(ADD, values)
+    insert(connection, tenant_id, dataset_id, added.merged, added.ends)
     fail_point("claims.after_add")
     return True
+
+
+def insert(
+    connection: postgres.Connection,
+    tenant_id: UUID,
+    dataset_id: UUID,
+    run: Digests,
+    ends: Sequence[int],
+    *,
+    newest: int | None = None,
+    day: date | None = None,
+) -> None:
+    """Insert a run.
+
+    Args:
+        newest: the latest addition in it; None: itself.
+        day: when that was; None: today.
+    """
+    values = {
+        "tenant": tenant_id,
+        "dataset": dataset_id,
+        "ids": len(run),
+        "ends": list(ends),
+        "digests": run.packed(),
+        "newest": newest,
+        "day": day,
+    }
+    connection.execute(ADD, values)
 
 
 def remove(connection: postgres.Connection, dataset_id: UUID, numbers: Sequence[int]) -> None:

@@ -12,13 +12,19 @@ import base64
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import orjson
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
-from pulse_resources import object_store
+from pulse_pipelines.tables.written_files import RawPart
+from pulse_resources import object_store, postgres
 
+REGISTER = """
+INSERT INTO raw_objects (tenant_id, path, slug, day, events, start, bytes, batch_id)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+"""
 SUFFIX = ".jsonl.gz"
 LINE = "_raw"
 """Column that carries the line of a row until the files are written."""
@@ -36,6 +42,15 @@ class Message(NamedTuple):
     offset: int
     received_ms: int
     payload: bytes
+
+
+def register(connection: postgres.Connection, tenant_id: UUID, batch: str, parts: Iterable[RawPart]) -> None:
+    """Enter parts of raw objects, in the transaction that makes them part of the raw zone."""
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            REGISTER,
+            [(tenant_id, p.path, p.slug, p.day, p.events, p.start, p.bytes, batch) for p in parts],
+        )
 
 
 def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:

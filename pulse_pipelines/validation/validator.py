@@ -121,11 +121,9 @@ class Validator:
         except REFUSALS:
             return None
         context = event.context
-        if context is not None and not shallow(context):
-            brackets = payload.count(b"{") + payload.count(b"[")
-            if brackets > self.limits.max_depth or suspicious(payload):
-                return None
-        return event
+        if context is None or shallow(context):
+            return event
+        return None if self.undecodable(payload) is not None or suspicious(payload) else event
 
     @cached_property
     def pace(self) -> tuple[float, float]:

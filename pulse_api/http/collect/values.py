@@ -50,7 +50,7 @@ def bound(body: bytes, most: int) -> None:
 def count(body: bytes, marks: bytes, enough: int) -> int:
     """How many of these bytes there are, in strings and outside; after `enough` no more are counted.
 
-    Each that is found takes 10 ns, and nobody else is answered until a count is done: hence piece by piece.
+    Counting one kind in 8 MB takes 3 to 4 ms, and nobody else is answered meanwhile: hence piece by piece.
     """
     found = 0
     for at in range(0, len(body), _COUNTED):
