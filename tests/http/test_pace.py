@@ -2,6 +2,9 @@
 
 import asyncio
 
+from starlette.types import Receive, Scope, Send
+
+from pulse_api.http.middleware import Envelope
 from pulse_api.http.pace import Pace
 
 
@@ -57,3 +60,24 @@ def test_one_request_at_a_time_waits_for_nothing() -> None:
             raise AssertionError("it waited")
 
     asyncio.run(run())
+
+
+def test_every_request_of_the_app_has_its_pace() -> None:
+    begun: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(scope["client"][0])
+
+    async def run() -> None:
+        envelope = Envelope(app, 100, log=False)
+
+        def asked(address: str) -> asyncio.Task[None]:
+            scope = {"type": "http", "method": "GET", "headers": [], "client": (address, 1)}
+            return asyncio.create_task(envelope(scope, None, None))
+
+        tasks = [*(asked("crowd") for _ in range(50)), asked("neighbour")]
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert begun.index("neighbour") <= 2
+    assert len(begun) == 51

@@ -2,8 +2,13 @@
 
 import json
 import signal
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
 from confluent_kafka import TopicPartition
+from support.claims import orders, runs
 from support.ingest import (
     SCHEMA,
     Owner,
@@ -20,7 +25,10 @@ from chaos import batches
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.tables import claims
 from pulse_resources import kafka
+from pulse_resources.errors import Transient
+from pulse_resources.settings import load_settings
 
 STOPPED = {"PULSE_FAIL_POINT": "after.dedup_gate"}
 
@@ -99,6 +107,43 @@ def test_a_replay_closes_no_letter_for_an_event_that_never_landed(owner: Owner) 
     accept(owner)
     ingest(owner)
     assert ids(owner) == ["x"]
+
+
+def test_a_gate_and_rows_that_disagree_settle_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id that the gate lets through is lost on the way: its row would land without a claim."""
+    fresh = claims.fresh
+
+    def one_lost(*given: Any) -> claims.Fresh:
+        found = fresh(*given)
+        return replace(found, ids=found.ids[np.arange(len(found.ids) - 1)])
+
+    owner.send(event("a"), event("b"))
+    batch = plan_batch([owner])
+    with monkeypatch.context() as planted:
+        planted.setattr(claims, "fresh", one_lost)
+        with pytest.raises(Transient, match="1 ids were let through by the gate, and 2 rows land"):
+            run_batch(batch)
+    assert (ids(owner), owner.claims()) == ([], 0)
+    given_up = batches.current(batch)
+    assert given_up is not None
+    run_batch(batch, given_up.attempt)
+    assert (ids(owner), owner.claims()) == (["a", "b"], 2)
+
+
+def test_the_gate_keeps_files_of_the_runs_that_there_are(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are merged, batch by batch; with each, files of those that were there before it are left."""
+    monkeypatch.setattr(claims, "KEPT_IDS", 0)  # all are large enough for a file
+    folder = load_settings().home / "claims" / str(orders(owner).dataset_id)
+    sent = []
+    for n in range(6):
+        before = {str(run.run) for run in runs(owner)}
+        sent.append(f"e{n}")
+        owner.send(*map(event, sent))
+        ingest(owner)
+        assert {path.name for path in folder.glob("*")} == before
+    assert ids(owner) == sent
 
 
 def test_what_a_crash_of_postgres_empties_is_drained_again(owner: Owner) -> None:

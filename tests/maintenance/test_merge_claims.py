@@ -5,11 +5,13 @@ import random
 import pytest
 from support.claims import IDS, add, known, looked_up, names, orders, runs
 from support.faults import AtPoint
-from support.ingest import Owner
+from support.ingest import Owner, event, ingest
 from support.lake import superuser
+from support.maintenance import done
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.maintenance import merge_claims
+from pulse_pipelines.maintenance.policy import Task
 from pulse_pipelines.tables import claims
 
 
@@ -77,3 +79,11 @@ def test_a_day_that_retention_will_take_is_not_merged_with_a_later_one(full: Own
     with with_settings(UPKEEP__CLAIM_DAYS=16):
         assert merge_claims.merge_claims(orders(full)) == 0
     assert merge_claims.merge_claims(orders(full)) == 500
+
+
+def test_maintenance_of_a_table_merges_its_claims(full: Owner) -> None:
+    full.send(event("landed"))
+    ingest(full)
+    done(full, Task.EXPIRE)
+    large = [run for run in runs(full) if run.ids >= 50]
+    assert len({run.newest for run in large}) == 1
