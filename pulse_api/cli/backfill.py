@@ -1,23 +1,21 @@
 """`pulse backfill`: rebuild days of a dataset from the raw zone."""
 
 from datetime import date, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import psycopg
 import typer
-from pyspark.errors import PySparkException
-from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_api.demo import run
-from pulse_pipelines import registry
-from pulse_pipelines.backfill import Backfilled, backfill, choose_version
+from pulse_pipelines import backfill, registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import spark
+from pulse_resources import settings, spark
 from pulse_resources.errors import PulseError, UserError
-from pulse_resources.settings import load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
 
 app = typer.Typer()
 
@@ -47,10 +45,13 @@ def backfill_days(
 
     Example: pulse backfill acme orders --from 2026-11-01 --to 2026-11-19
     """
+    import psycopg  # what is only named to be caught is imported where it may be raised
+    from pyspark.errors import PySparkException
+
     days = _days(first, last or first)
     owner = registry.find_tenant(tenant)
-    choose_version(registry.find_dataset(owner, slug), version)
-    done: list[Backfilled] = []
+    backfill.choose_version(registry.find_dataset(owner, slug), version)
+    done: list[backfill.Backfilled] = []
     failed: dict[date, str] = {}
     with spark.session() as session, run.progress(Console(stderr=True)) as bar:
         task = bar.add_task(f"{slug} of {tenant}", total=len(days))
@@ -80,16 +81,18 @@ def _days(first: date, last: date) -> list[date]:
     return [first + timedelta(days=number) for number in range(count)]
 
 
-def _rebuild(session: SparkSession, owner: Tenant, slug: str, each: date, version: int | None) -> Backfilled:
-    parallelism = load_settings().spark.parallelism
-    return backfill(session, owner, slug, each, version=version, parallelism=parallelism)
+def _rebuild(
+    session: "SparkSession", owner: Tenant, slug: str, each: date, version: int | None
+) -> "backfill.Backfilled":
+    parallelism = settings.load_settings().spark.parallelism
+    return backfill.backfill(session, owner, slug, each, version=version, parallelism=parallelism)
 
 
-def _show(done: list[Backfilled]) -> None:
+def _show(done: "list[backfill.Backfilled]") -> None:
     rows = (
         (one.day, one.rows, one.dead_letters_landed, one.files_before, one.files_after, f"{one.seconds:.1f}")
         for one in done
         if one.snapshot_id is not None
     )
     columns = ("day", "rows", "dead letters that landed", "files before", "files", "seconds")
-    show_table(columns, rows, empty="There was nothing to rebuild")
+    show_table(columns, rows, empty="There was nothing to rebuild", spare=("files before", "seconds"))

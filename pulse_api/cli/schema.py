@@ -1,18 +1,24 @@
 """`pulse schema`: what a tenant's events look like."""
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.console import Console
 
 from pulse_api.cli import complete
-from pulse_api.cli.arguments import TenantSlug, read
-from pulse_api.cli.output import AsJson, emit, remark, show_table, write
-from pulse_pipelines import registry
-from pulse_pipelines.domain.shorthand import expand, is_shorthand
-from pulse_pipelines.registry import PublishedSchema
-from pulse_resources.errors import NotFound, UserError
+from pulse_api.cli.arguments import TenantSlug, day, read
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table, write
+from pulse_pipelines import backfill, registry
+from pulse_pipelines.domain import shorthand
+from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.cost import Bound, cost
+from pulse_pipelines.domain.schema import check_document
+from pulse_resources.errors import NotFound, UserError, meant
+from pulse_resources.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="JSON Schemas that a tenant publishes; immutable.")
 
@@ -42,6 +48,79 @@ def publish_schema(
         remark("This very document was published before.")
 
 
+@app.command("check")
+def check_schema(
+    file: Annotated[Path, typer.Argument(help="The schema's file; - reads standard input.", allow_dash=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a schema would make of events, without publishing it: its columns, and what an event may cost.
+
+    Needs no running stack. Ends with an error where the schema would be refused, which says why.
+
+    Example: pulse schema check docs/examples/orders.json
+    """
+    ingest = load_settings().ingest
+    bound = Bound(ingest.max_event_bytes, ingest.max_schema_seconds)
+    document = check_document(_written_out(read(file, "schema")), bound)
+    found, worst = columns(document), cost(document, bound.max_bytes).seconds(bound.max_bytes)
+    if as_json:
+        rows = [{"field": column.field, "name": column.name, "type": str(column.type)} for column in found]
+        emit({"columns": rows, "largest_event_seconds": round(worst, 4), "limit_seconds": bound.seconds})
+        return
+    table = ((column.field, column.name, str(column.type)) for column in found)
+    show_table(("property", "column", "type"), table, empty="No columns: everything is in _extra")
+    remark(
+        f"Judging an event of {bound.max_bytes:,} bytes takes at most {worst:,.2f} s, whatever it is; "
+        f"the limit is {bound.seconds:g} s."
+    )
+
+
+@app.command("try")
+def try_schema(
+    tenant: TenantSlug,
+    file: Annotated[Path, typer.Argument(help="The schema's file; - reads standard input.", allow_dash=True)],
+    against: Annotated[
+        str,
+        typer.Option(metavar="DATASET", help="Whose events to judge.", autocompletion=complete.datasets),
+    ],
+    of_day: Annotated[
+        date, typer.Option("--day", parser=day, metavar="DATE", help="Their day: a date, or yesterday.")
+    ] = "yesterday",  # type: ignore[assignment] # typer parses the default, too
+    limit: Annotated[int, typer.Option(min=1, help="Most events to look at.")] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many of a day's events a schema would refuse that is not published yet, and show three.
+
+    The events are those of the raw zone, re-deliveries included. Nothing is written. Exit code 1 if one would
+    be refused that the dataset takes today, or the dataset cannot move to the schema.
+
+    Example: pulse schema try acme docs/examples/orders.json --against orders --day yesterday
+    """
+    owner = registry.find_tenant(tenant)
+    with Console(stderr=True).status("judging"):
+        found = backfill.try_schema(owner, against, _written_out(read(file, "schema")), of_day, limit)
+    if as_json:
+        emit(found)
+    else:
+        _show_trial(found)
+    if found.refused or found.incompatibilities:
+        raise typer.Exit(FAILED)
+
+
+def _show_trial(found: "backfill.Trial") -> None:
+    all_ = "" if found.complete else "the first "
+    say(f"{all_}{found.events:,} events of {found.day}: {found.refused:,} would be refused")
+    if found.refused_already:
+        say(f"{found.refused_already:,} more are refused by the present schema, too")
+    if found.examples:
+        rows = ((one.event_id, one.reason, one.pointer, one.detail) for one in found.examples)
+        show_table(("event id", "reason", "pointer", "detail"), rows, empty="")
+    if found.incompatibilities:
+        remark("The dataset cannot move to this schema:")
+        changes = ((one.pointer, one.change, one.reason) for one in found.incompatibilities)
+        show_table(("in the schema", "change", "why not"), changes, empty="")
+
+
 @app.command("list")
 def list_schemas(tenant: TenantSlug, as_json: AsJson = False) -> None:
     """List every version of every schema of a tenant.
@@ -53,7 +132,12 @@ def list_schemas(tenant: TenantSlug, as_json: AsJson = False) -> None:
         emit([_document(schema) for schema in found])
         return
     rows = ((schema.schema_uri, schema.published_at, len(schema.document)) for schema in found)
-    show_table(("schema", "published", "characters"), rows, empty="No schemas yet: pulse schema publish")
+    show_table(
+        ("schema", "published", "characters"),
+        rows,
+        empty="No schemas yet: pulse schema publish",
+        spare=("characters",),
+    )
 
 
 @app.command("show")
@@ -74,7 +158,9 @@ def show_schema(
     published = registry.list_schemas(registry.find_tenant(tenant))
     found = [one for one in published if schema in (one.schema_uri, one.name)]
     if not found:
-        raise NotFound("no such schema", fix="See: pulse schema list", tenant=tenant, schema=schema)
+        names = {name for one in published for name in (one.schema_uri, one.name)}
+        fix = meant(schema, names, f"See: pulse schema list {tenant}")
+        raise NotFound("no such schema", fix=fix, tenant=tenant, schema=schema)
     if as_json:
         emit(_document(found[-1]) | {"schema": orjson.loads(found[-1].document)})
     else:
@@ -85,12 +171,16 @@ def _written_out(content: bytes) -> str:
     """The schema in `content`: as it is, or what its shorthand stands for."""
     try:
         document = orjson.loads(content)
-        return orjson.dumps(expand(document)).decode() if is_shorthand(document) else content.decode()
+        return (
+            orjson.dumps(shorthand.expand(document)).decode()
+            if shorthand.is_shorthand(document)
+            else content.decode()
+        )
     except ValueError as error:
         raise UserError(f"the schema is not JSON: {error}") from error
 
 
-def _document(schema: PublishedSchema) -> dict[str, Any]:
+def _document(schema: "registry.PublishedSchema") -> dict[str, Any]:
     return {
         "schema_uri": schema.schema_uri,
         "name": schema.name,

@@ -1,5 +1,6 @@
-"""Backfill: rebuild a day of a dataset from the raw zone, and replace it in one commit."""
+"""Backfill: rebuild a day from the raw zone and replace it in one commit; try a schema on its events."""
 
 from pulse_pipelines.backfill.run import Backfilled, backfill, choose_version
+from pulse_pipelines.backfill.trial import Trial, try_schema
 
-__all__ = ["Backfilled", "backfill", "choose_version"]
+__all__ = ["Backfilled", "Trial", "backfill", "choose_version", "try_schema"]

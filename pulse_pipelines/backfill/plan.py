@@ -7,7 +7,7 @@ snapshot: the table's files of the day hold exactly the rows that these raw obje
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date
 from typing import Any
 
 from psycopg.types.multirange import Multirange
@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import dataset_rows, parquet_files
+from pulse_pipelines.tables.live_table import of_day
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, Terminal
 
@@ -133,8 +134,4 @@ def _unlanded(connection: postgres.Connection, where: Mapping[str, Any]) -> dict
 
 def day_files(table: Table, day: date) -> dict[str, DataFile]:
     """The data files of the day in the table's current snapshot, by path."""
-    begin = datetime.combine(day, time.min, UTC)
-    of_day = f"timestamp >= '{begin.isoformat()}'"
-    if day < date.max:
-        of_day += f" and timestamp < '{(begin + timedelta(days=1)).isoformat()}'"
-    return {task.file.file_path: task.file for task in table.scan(row_filter=of_day).plan_files()}
+    return {task.file.file_path: task.file for task in table.scan(row_filter=of_day(day)).plan_files()}

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pulse_pipelines.domain.bundle import bundled
+from pulse_pipelines.domain.columns import Column, FieldType, Kind, columns
+from pulse_pipelines.domain.discriminators import unions
 from pulse_pipelines.domain.equivalence import Equivalence
 from pulse_pipelines.domain.event import json_pointer
-from pulse_pipelines.domain.schema import Column, FieldType, Kind, columns
 from pulse_pipelines.domain.subschemas import resolve
 
 
@@ -41,9 +43,11 @@ def incompatibilities(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[In
     if drafts[0] != drafts[1]:
         change = f"the draft {drafts[0]} became {drafts[1]}"
         return [Incompatibility("/$schema", change, "keywords mean other things in another draft")]
-    comparison = _Comparison(old, new)
-    comparison.schemas("", old, new)
-    return comparison.found + _columns(columns(old), columns(new))
+    before, after = bundled(old), bundled(new)
+    comparison = _Comparison(before, after)
+    comparison.schemas("", before, after)
+    said = {found.pointer for found in comparison.found}
+    return comparison.found + _columns(columns(old), columns(new), said)
 
 
 def _not_above(old: Any, new: Any) -> bool:
@@ -91,6 +95,7 @@ class _Comparison:
         self._old, self._new = old, new
         self._same = Equivalence(old, new)
         self._seen: set[tuple[int, int]] = set()
+        self._told_apart = unions(old), unions(new)
 
     def schemas(self, pointer: str, old: Any, new: Any) -> None:
         """Compare two subschemas in the same place; `pointer` is the new one's."""
@@ -134,6 +139,7 @@ class _Comparison:
             "items": self._items,
             "additionalProperties": self._additional,
             "anyOf": self._any_of,
+            "oneOf": self._one_of,
             "allOf": self._all_of,
         }
         mixed = UNEVALUATED & new.keys()
@@ -206,11 +212,34 @@ class _Comparison:
             self.schemas(pointer, before, after)
 
     def _any_of(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-        """Choices may be added at the end."""
+        """Choices may be added at the end; those that are told apart anywhere."""
+        if self._choices(pointer, "anyOf", old, new):
+            return
         if len(new["anyOf"]) < len(old["anyOf"]):
             self._add(pointer, "a choice was removed", "it was accepted before")
         for index, (before, after) in enumerate(zip(old["anyOf"], new["anyOf"], strict=False)):
             self.schemas(f"{pointer}/{index}", before, after)
+
+    def _one_of(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+        """Choices that are told apart are compared by their values, and others may be added."""
+        if not self._choices(pointer, "oneOf", old, new):
+            self._add(pointer, "oneOf changed", "it cannot be told that all it accepted is accepted")
+
+    def _choices(self, pointer: str, keyword: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+        """Whether both versions tell their choices apart by the same member; if so, they are compared."""
+        before, after = self._told_apart[0].get(id(old)), self._told_apart[1].get(id(new))
+        if before is None or after is None:
+            return False
+        if before.member != after.member or {before.keyword, after.keyword} != {keyword}:
+            return False
+        for values, schema in before.choices:
+            where = [number for number, choice in enumerate(after.choices) if values <= choice.values]
+            if where:
+                self.schemas(f"{pointer}/{where[0]}", schema, after.choices[where[0]].schema)
+            else:
+                change = f"the choice whose {before.member} is {' or '.join(sorted(values))} was removed"
+                self._add(pointer, change, "it was accepted before")
+        return True
 
     def _all_of(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         """Conditions may be removed at the end."""
@@ -227,20 +256,22 @@ def _types(declared: Any) -> set[str]:
     return set(declared) if isinstance(declared, list) else {declared}
 
 
-def _columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[Incompatibility]:
-    """Columns that the new version would lose, rename or retype."""
+def _columns(old: tuple[Column, ...], new: tuple[Column, ...], said: set[str]) -> list[Incompatibility]:
+    """Columns that the new version would lose, rename or retype; those lost in `said` are known to be."""
     found = []
     after = {column.field: column for column in new}
     for column in old:
         successor = after.get(column.field)
         pointer = "/properties" + json_pointer([column.field])
-        if successor is None:  # the property itself is gone, which was said already
+        if successor is None:
+            if pointer not in said:
+                found.append(Incompatibility(pointer, "nothing declares the property", "rows have it"))
             continue
         if successor.name != column.name:
             change = f"the column {column.name} would be called {successor.name}"
             found.append(Incompatibility(pointer, change, "engines read it by its name"))
         elif not holds(successor.type, column.type):
-            change = f"the column {column.name} would be {_text(successor.type)}, not {_text(column.type)}"
+            change = f"the column {column.name} would be {successor.type}, not {column.type}"
             found.append(Incompatibility(pointer, change, "the rows that it has cannot be kept in it"))
     return found
 
@@ -255,11 +286,3 @@ def holds(new: FieldType, old: FieldType) -> bool:
         return holds(new.item, old.item)
     members = dict(new.fields)
     return all(name in members and holds(members[name], member) for name, member in old.fields)
-
-
-def _text(kind: FieldType) -> str:
-    if kind.kind is Kind.STRUCT:
-        return f"struct<{', '.join(f'{name}: {_text(member)}' for name, member in kind.fields)}>"
-    if kind.kind is Kind.LIST and kind.item is not None:
-        return f"list<{_text(kind.item)}>"
-    return "JSON text" if kind.kind is Kind.JSON else kind.kind.value

@@ -6,7 +6,6 @@ bound has therefore a part per event, a part per byte, and a part that grows wit
 compared with each other.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +14,11 @@ from typing import Any
 
 import orjson
 
+from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.guards import guards
-from pulse_pipelines.domain.safety import MAX_LEVELS, Looks, Place
+from pulse_pipelines.domain.looks import MAX_LEVELS, Looks, Place, Way
 from pulse_pipelines.domain.subschemas import Node, subschemas
-from pulse_pipelines.domain.weights import BASE, NOTHING, Weight, weights
+from pulse_pipelines.domain.weights import BASE, NOTHING, Weight, of_union, weights
 from pulse_resources.errors import UserError
 
 ORDINARY_BYTES = 8_192
@@ -43,21 +43,14 @@ class Cost:
     event: float
     byte: float
     """For each byte of the event."""
-    pair: float = 0.0
-    """For each pair of bytes."""
 
     def seconds(self, size: int) -> float:
         """Of an event of `size` bytes."""
-        return (self.event + self.byte * size + self.pair * size * size) / 1e9
+        return (self.event + self.byte * size) / 1e9
 
     def largest(self, seconds: float) -> int:
         """Bytes of the largest event that takes no longer."""
-        left = seconds * 1e9 - self.event
-        if left <= 0:
-            return 0
-        if not self.pair:
-            return int(left / self.byte)
-        return int(2 * left / (self.byte + math.sqrt(self.byte**2 + 4 * self.pair * left)))
+        return max(0, int((seconds * 1e9 - self.event) / self.byte))
 
 
 @lru_cache(maxsize=1024)
@@ -68,7 +61,8 @@ def cost_of(document: str) -> Cost:
 
 def cost(document: Mapping[str, Any], max_bytes: int) -> Cost:
     """The bound for a document that `safety.check_bounds` accepts, tight for events of `max_bytes`."""
-    return _Costs(document, Looks(document), max_bytes).whole()
+    bundle = bundled(document)
+    return _Costs(bundle, Looks(bundle), max_bytes).whole()
 
 
 def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
@@ -77,18 +71,19 @@ def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
     Raises:
         UserError: it names the keyword that costs most.
     """
-    looks = Looks(document)
-    costs = _Costs(document, looks, bound.max_bytes)
+    bundle = bundled(document)
+    looks = Looks(bundle)
+    costs = _Costs(bundle, looks, bound.max_bytes)
     seconds = costs.whole().seconds(bound.max_bytes)
     if seconds <= bound.seconds:
         return
-    pointers = {id(node): pointer for pointer, node in subschemas(document)}
+    pointers = {id(node): pointer for pointer, node in subschemas(bundle)}
     heaviest = sorted(costs.keywords(), key=lambda found: _heaviness(found[2]), reverse=True)[:NAMED]
     tried = []
     for key, keyword, _ in heaviest:
-        without = _Costs(document, looks, bound.max_bytes, (key, keyword)).whole()
+        without = _Costs(bundle, looks, bound.max_bytes, (key, keyword)).whole()
         tried.append((without.seconds(bound.max_bytes), key, keyword))
-    left, key, keyword = min(tried, key=itemgetter(0), default=(seconds, id(document), "properties"))
+    left, key, keyword = min(tried, key=itemgetter(0), default=(seconds, id(bundle), "properties"))
     where = f"#{pointers.get(key, '')}/{keyword}"
     raise UserError(
         f"judging an event of {bound.max_bytes:,} bytes by this schema could take {_text(seconds)}, the "
@@ -104,7 +99,7 @@ _FIXES = {
     "multipleOf": "Use a whole number, such as of cents, or move the keyword out of items",
     "pattern": "Make it shorter: fewer alternatives, smaller counts in {}, [0-9A-Za-z_] for \\w",
     "patternProperties": "Use fewer patterns and shorter ones: smaller counts in {}, [0-9A-Za-z_] for \\w",
-    "uniqueItems": "Ask for unique items in one place only",
+    "uniqueItems": "Ask for unique items on fewer levels",
     **dict.fromkeys(("dependentRequired", "dependencies"), "Name fewer members, or use required"),
     **dict.fromkeys(
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -132,20 +127,21 @@ class _Costs:
         self, document: Node, looks: Looks, max_bytes: int, without: tuple[int, str] | None = None
     ) -> None:
         self._document, self._looks, self._bytes, self._without = document, looks, max_bytes, without
-        # What only a reference takes for a schema gets no guards.
-        self._found = {id(node) for _, node in subschemas(document)}
         own = {key: self._own(key) for key in looks.nodes}
+        ways = [way for found in looks.ways.values() for way in found]
+        self._of_ways = {
+            id(way): _total((own[inner], times) for inner, times in way.closure.items()) for way in ways
+        }
         self._weights = {
-            key: _total((own[inner], times) for inner, times in looks.closures[key].items())
-            for key in looks.places
+            key: _most(self._of_ways[id(way)] for way in found) for key, found in looks.ways.items()
         }
         self._totals = {
             id(place): _total((self._weights[child], times) for child, times in place.looks.items())
-            for places in looks.places.values()
-            for place in places
+            for way in ways
+            for place in way.places
         }
-        self._unique = {key: (weight.unique, weight.pairs) for key, weight in self._weights.items()}
-        self._many = dict.fromkeys(looks.places, 0.0)
+        self._unique = {key: weight.unique for key, weight in self._weights.items()}
+        self._many = dict.fromkeys(looks.ways, 0.0)
         self._descend()
         self._once: dict[int, tuple[float, float]] = {}
 
@@ -159,8 +155,8 @@ class _Costs:
         """The bound for a whole event."""
         root = id(self._document)
         event, byte = self._one(root, ())
-        own, (unique, pairs) = self._weights[root], self._unique[root]
-        return Cost(event + own.visit, max(byte, own.byte) + unique + MESSAGE_BYTE_NS, pairs)
+        own = self._weights[root]
+        return Cost(event + own.visit, max(byte, own.byte) + self._unique[root] + MESSAGE_BYTE_NS)
 
     def _own(self, key: int) -> Weight:
         found = self._of_keywords(key)
@@ -170,20 +166,21 @@ class _Costs:
 
     def _of_keywords(self, key: int) -> dict[str, Weight]:
         node = self._looks.nodes[key]
-        return weights(node, guards(node, self._document) if key in self._found else frozenset())
+        found = weights(node, guards(node, self._document))
+        if (union := self._looks.unions.get(key)) is not None:
+            found[union.keyword] = of_union(union)
+        return found
 
     def _descend(self) -> None:
         """Below each subschema: the most per byte, and the most that comparing items costs."""
         for _ in range(MAX_LEVELS):  # one level of the event more each time, until that changes nothing
             before = (dict(self._many), dict(self._unique))
-            for key, places in self._looks.places.items():
-                for place in places:
+            for key, ways in self._looks.ways.items():
+                for place in (place for way in ways for place in way.places):
                     looks = place.looks.items()
                     self._many[key] = max(self._many[key], self._ratio(place))
-                    unique = sum(self._unique[child][0] * times for child, times in looks)
-                    pairs = sum(self._unique[child][1] * times for child, times in looks)
-                    known = self._unique[key]
-                    self._unique[key] = (max(known[0], unique), max(known[1], pairs))
+                    below = sum(before[1][child] * times for child, times in looks)
+                    self._unique[key] = max(self._unique[key], self._weights[key].unique + below)
             if before == (self._many, self._unique):
                 break
 
@@ -196,19 +193,23 @@ class _Costs:
         """Below one value of a subschema: what is paid once, and the most per byte."""
         if (known := self._once.get(key)) is not None:
             return known
+        found = [self._one_way(way, (*path, key)) for way in self._looks.ways[key]]
+        self._once[key] = (max(once for once, _ in found), max(byte for _, byte in found))
+        return self._once[key]
+
+    def _one_way(self, way: Way, path: tuple[int, ...]) -> tuple[float, float]:
         byte, choices = 0.0, []
-        for place in self._looks.places[key]:
+        for place in way.places:
             total, often = self._totals[id(place)], self._ratio(place)
-            if not place.once or not place.looks or len(path) > MAX_PATH or key in path:
+            if not place.once or not place.looks or len(path) > MAX_PATH or path[-1] in path[:-1]:
                 byte = max(byte, often)
                 continue
             once, rate = total.visit, 0.0
             for child, times in place.looks.items():
-                inner, inner_rate = self._one(child, (*path, key))
+                inner, inner_rate = self._one(child, path)
                 once, rate = once + times * inner, rate + times * inner_rate
             choices.append((often, once, max(rate, total.byte)))
-        self._once[key] = self._cheapest(byte, choices)
-        return self._once[key]
+        return self._cheapest(byte, choices)
 
     def _cheapest(self, byte: float, choices: list[tuple[float, float, float]]) -> tuple[float, float]:
         """Which places to count as paid once, and which as paid per byte: either bounds the cost."""
@@ -228,6 +229,11 @@ class _Costs:
 
 MAX_PATH = 64
 """Named members below each other that are followed; deeper ones are paid per byte."""
+
+
+def _most(weights: Iterable[Weight]) -> Weight:
+    """At least as much as each."""
+    return Weight(*map(max, zip(*weights, strict=True)))
 
 
 def _total(parts: Iterable[tuple[Weight, int]]) -> Weight:

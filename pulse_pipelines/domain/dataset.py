@@ -9,8 +9,10 @@ from uuid import UUID
 
 import orjson
 
+from pulse_pipelines.domain.columns import Column, columns
 from pulse_pipelines.domain.roles import played_by
-from pulse_pipelines.domain.schema import Column, SchemaUri, columns
+from pulse_pipelines.domain.schema import SchemaUri
+from pulse_pipelines.domain.table_columns import fitted
 
 
 class OnInvalid(StrEnum):
@@ -45,7 +47,7 @@ class Dataset:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        return columns(self.schema)
+        return fitted(columns(self.schema), self.schema, self.table_schema)
 
     def column_of(self, role: str) -> str | None:
         """The column of the property that plays a role (see `domain.roles`); None when there is none."""

@@ -1,15 +1,18 @@
 """Guards: cheap checks before dear ones, so that honest schemas are judged fast by whatever event comes.
 
-The validator compares any number with each integer of an enum exactly, which takes long where the number has
-a large exponent, and looks for equal items before it looks at what the items are. Neither matters once the
-number is known to be an integer in range, and the items to be strings: verdicts stay the same.
+The validator compares any number with each integer of an enum exactly, which takes long where the number
+has a large exponent, and does not matter once it is known to be an integer in range. Of choices that are
+told apart by a member only the one is looked at whose value it has, and patterns that could not be matched
+in linear time are said by other keywords. Verdicts stay the same.
 """
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
-from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, subschemas
+from pulse_pipelines.domain.discriminators import Union, unions
+from pulse_pipelines.domain.patterns import compiles, equivalent
+from pulse_pipelines.domain.subschemas import Node, draft_of, list_of, subschemas
 
 INT64 = range(-(2**63), 2**63)
 
@@ -17,13 +20,17 @@ INT64 = range(-(2**63), 2**63)
 def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with guards; the very same where it needs none."""
     root: dict[str, Any] = dict(document)
-    if not any(guards(node, root) for _, node in subschemas(root)):
+    if not unions(root) and not any(guards(node, root) for _, node in subschemas(root)):
         return root
     root = copy.deepcopy(root)
+    told_apart = unions(root)
     for _, node in list(subschemas(root)):
-        wanted = sorted(guards(node, root))
-        if wanted and isinstance(node, dict):
-            added = [_GUARDS[keyword](node) for keyword in wanted]
+        wanted, union = sorted(guards(node, root)), told_apart.pop(id(node), None)
+        if isinstance(node, dict) and (wanted or union):
+            added = [each for keyword in wanted for each in _GUARDS[keyword](node)]
+            if union is not None:
+                del node[union.keyword]
+                added.extend(_one_choice(union))
             node["allOf"] = [*node.get("allOf", ()), *added]  # at the end: references to the others hold
     return root
 
@@ -33,10 +40,10 @@ def guards(node: Node, root: Mapping[str, Any]) -> frozenset[str]:
     if "$ref" in node:  # beside it older drafts ignore all others
         return frozenset()
     # To draft 4 a number like 1.0 is no integer, and yet equal to one.
-    exact = "draft-04" in str(root.get("$schema")) and node.get("type") != "integer"
+    exact = draft_of(root) == 4 and node.get("type") != "integer"
     found = {"enum"} if not exact and integers(node.get("enum")) else set()
-    if node.get("uniqueItems") is True and plain_items(node) is not None:
-        found.add("uniqueItems")
+    if isinstance(pattern := node.get("pattern"), str) and not compiles(pattern) and equivalent(pattern):
+        found.add("pattern")
     return frozenset(found)
 
 
@@ -46,31 +53,26 @@ def integers(options: Any) -> bool:
     return len(found) > 1 and all(type(option) is int and option in INT64 for option in found)
 
 
-def plain_items(node: Node) -> str | None:
-    """Which kind an array's items are: "string" or "integer", if there are those; None for any others."""
-    items = dict_of(node.get("items"))
-    declared = items.get("type")
-    types = {declared} if isinstance(declared, str) else set(map(str, list_of(declared)))
-    if (
-        not types
-        or types - {"string", "integer", "boolean", "null"}
-        or {"$ref", "prefixItems"} & {*items, *node}
-    ):
-        return None
-    return "integer" if "integer" in types else "string"
-
-
-def _enum(node: dict[str, Any]) -> dict[str, Any]:
+def _enum(node: dict[str, Any]) -> list[dict[str, Any]]:
     options = node.pop("enum")
     found = [option for option in options if option is not None]
     kinds = ["integer"] if len(found) == len(options) else ["integer", "null"]
     limits = {"minimum": min(found), "maximum": max(found)}
-    return {"allOf": [{"type": kinds}, limits, {"enum": options}]}
+    return [{"allOf": [{"type": kinds}, limits, {"enum": options}]}]
 
 
-def _unique(node: dict[str, Any]) -> dict[str, Any]:
-    del node["uniqueItems"]
-    return {"allOf": [{"items": {"type": node["items"]["type"]}}, {"uniqueItems": True}]}
+def _pattern(node: dict[str, Any]) -> list[dict[str, Any]]:
+    return equivalent(node.pop("pattern")) or []
 
 
-_GUARDS = {"enum": _enum, "uniqueItems": _unique}
+def _one_choice(union: Union) -> list[dict[str, Any]]:
+    known = sorted(frozenset[str]().union(*(choice.values for choice in union.choices)))
+    conditions = [{"if": _has(union.member, sorted(v)), "then": schema} for v, schema in union.choices]
+    return [{"type": "object"} | _has(union.member, known), *conditions]
+
+
+def _has(member: str, values: list[str]) -> dict[str, Any]:
+    return {"required": [member], "properties": {member: {"enum": values}}}
+
+
+_GUARDS = {"enum": _enum, "pattern": _pattern}

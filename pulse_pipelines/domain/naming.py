@@ -19,7 +19,7 @@ def check_name(kind: str, name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{name[:MAX_NAME]!a} is no valid name of a {kind}",
+            f"{name[:MAX_NAME]!a} is not a valid name for a {kind}",
             fix=f"Use 1 to {MAX_NAME} characters, none of which controls a terminal or turns the text around",
         )
     return name

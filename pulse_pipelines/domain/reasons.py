@@ -42,5 +42,10 @@ class Reason(StrEnum):
         "Send smaller events, or publish a schema that costs less (fewer numbers in an enum, "
         "shorter patterns), then replay",
     )
+    PROCESSING_FAILED = (
+        "processing_failed",
+        "Look at the event as bytes; change it at its sender, or replay it once Pulse can process it",
+        False,
+    )
     UNREPRESENTABLE = "unrepresentable", "Fix the sender"
     LANDING_FAILED = "landing_failed", "Repair the table, then replay"

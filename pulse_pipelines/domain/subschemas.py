@@ -1,5 +1,6 @@
 """The subschemas of a JSON Schema: where the keywords of every accepted draft expect one."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -11,7 +12,10 @@ ANY_MEMBER = ("propertyNames", "unevaluatedProperties")
 ANY_ITEM = ("contains", "unevaluatedItems")
 SINGLE = (*IN_PLACE, *ANY_MEMBER, *ANY_ITEM, "additionalProperties", "additionalItems", "items")
 LISTS = (*IN_PLACE_LISTS, "prefixItems", "items")
-MAPS = (*IN_PLACE_MAPS, "properties", "patternProperties", "$defs", "definitions")
+DEFINITIONS = ("$defs", "definitions")
+MAPS = (*IN_PLACE_MAPS, "properties", "patternProperties", *DEFINITIONS)
+_SINGLE, _LISTS, _MAPS = frozenset(SINGLE), frozenset(LISTS), frozenset(MAPS)
+DYNAMIC = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 
 Node = Mapping[str, Any]
 
@@ -21,14 +25,24 @@ def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
     if not isinstance(node, dict):
         return
     yield pointer, node
-    for keyword in SINGLE:
-        yield from subschemas(node.get(keyword), f"{pointer}/{keyword}")
-    for keyword in LISTS:
-        for index, item in enumerate(list_of(node.get(keyword))):
-            yield from subschemas(item, f"{pointer}/{keyword}/{index}")
-    for keyword in MAPS:
-        for name, member in dict_of(node.get(keyword)).items():
-            yield from subschemas(member, f"{pointer}/{keyword}/{_escaped(name)}")
+    for below, child in children(node):
+        yield from subschemas(child, pointer + below)
+
+
+def children(node: Node) -> Iterator[tuple[str, Node]]:
+    """The subschemas right below one, with the pointers from there."""
+    for keyword, value in node.items():
+        if isinstance(value, dict):
+            if keyword in _SINGLE:
+                yield f"/{keyword}", value
+            elif keyword in _MAPS:
+                for name, child in value.items():
+                    if isinstance(child, dict):
+                        yield f"/{keyword}/{escaped(name)}", child
+        elif isinstance(value, list) and keyword in _LISTS:
+            for index, child in enumerate(value):
+                if isinstance(child, dict):
+                    yield f"/{keyword}/{index}", child
 
 
 def resolve(reference: str, root: Mapping[str, Any]) -> Any:
@@ -43,6 +57,17 @@ def resolve(reference: str, root: Mapping[str, Any]) -> Any:
         else:
             return None
     return node
+
+
+def draft_of(root: Node) -> int:
+    """The draft of a document: 4, 6, 7, 2019 or 2020."""
+    found = re.search(r"draft[-/]0*(\d+)", str(root.get("$schema")))
+    return int(found[1]) if found else 2020
+
+
+def address_keyword(root: Node) -> str:
+    """What the draft of a document calls the address of a subschema."""
+    return "id" if draft_of(root) == 4 else "$id"
 
 
 def objects(values: Iterable[Any]) -> Iterator[Node]:
@@ -60,5 +85,6 @@ def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """A name as it stands in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

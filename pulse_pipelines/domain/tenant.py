@@ -19,12 +19,12 @@ def check_slug(kind: str, slug: str) -> str:
     """
     if not SLUG.fullmatch(slug):
         raise UserError(
-            f"{slug!r} is no valid {kind} slug",
+            f"{slug!r} is not a valid {kind} slug",
             fix="Use 1 to 63 characters of a-z, 0-9 and _, starting with a letter",
         )
     if kind == "dataset" and CURATED in slug:
         raise UserError(
-            f"{slug!r} is no valid dataset slug", fix=f"Names with {CURATED} belong to curated tables"
+            f"{slug!r} is not a valid dataset slug", fix=f"Names with {CURATED} belong to curated tables"
         )
     return slug
 

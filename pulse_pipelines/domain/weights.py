@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import jsonschema_rs
-
-from pulse_pipelines.domain.guards import INT64, plain_items
+from pulse_pipelines.domain.discriminators import Union
+from pulse_pipelines.domain.guards import INT64
+from pulse_pipelines.domain.patterns import compiles, equivalent, patterns_in
 from pulse_pipelines.domain.subschemas import Node, dict_of, list_of
 
 
@@ -30,9 +30,7 @@ class Weight(NamedTuple):
     array: float = 0.0
     array_byte: float = 0.0
     unique: float = 0.0
-    """Per byte of everything in an array, where its items are compared with each other ..."""
-    pairs: float = 0.0
-    """... and how often each may have to be compared with each."""
+    """Per byte of everything in an array, where its items are compared with each other."""
 
     def plus(self, other: "Weight", times: int = 1) -> "Weight":
         """The sum, with `other` counted so often."""
@@ -45,7 +43,6 @@ class Weight(NamedTuple):
             self.array + times * other.array,
             self.array_byte + times * other.array_byte,
             self.unique + times * other.unique,
-            self.pairs + times * other.pairs,
         )
 
     @property
@@ -85,7 +82,7 @@ def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
     if "enum" in guards:
         found["enum"] = Weight(number=1_000.0 + 400 * len(node["enum"]))
     if node.get("uniqueItems") is True:
-        found["uniqueItems"] = _UNIQUE[plain_items(node) if "uniqueItems" in guards else None]
+        found["uniqueItems"] = Weight(array=2_000, unique=180)
     if "additionalProperties" in node or "unevaluatedProperties" in node:  # names are looked up once more
         for keyword in ("properties", "patternProperties"):
             if keyword in found:
@@ -95,13 +92,10 @@ def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
     return found
 
 
-_UNIQUE = {
-    # Up to 15 items are compared pair by pair, more are hashed: arrays can be made that share a hash, and
-    # some thousand integers beyond 2^53 do.
-    None: Weight(unique=30_000, pairs=0.02),
-    "string": Weight(unique=100),
-    "integer": Weight(unique=8_000),
-}
+def of_union(union: Union) -> Weight:
+    """Asking each of the choices that are told apart whether it is the one."""
+    longest = max(len(text.encode()) for choice in union.choices for text in choice.values)
+    return Weight(object=(300.0 + longest) * len(union.choices))
 
 
 def _sum(parts: Iterable[Weight]) -> Weight:
@@ -160,7 +154,8 @@ def _multiple(divisor: Any) -> Weight:
 
 
 def _pattern(pattern: Any) -> Weight:
-    return Weight(string=200, string_byte=pattern_cost(str(pattern)))
+    parts = [str(pattern)] if compiles(str(pattern)) else patterns_in(equivalent(str(pattern)) or [])
+    return Weight(string=200.0 * len(parts), string_byte=sum(map(pattern_cost, parts)))
 
 
 def _pattern_properties(patterns: Any) -> Weight:
@@ -212,18 +207,9 @@ def pattern_cost(pattern: str) -> float:
     low, high = 0, len(_STEPS) - 1
     while low < high:
         middle = (low + high) // 2
-        if _compiles(pattern, _STEPS[middle]):
+        if compiles(pattern, _STEPS[middle]):
             high = middle
         else:
             low = middle + 1
     size = _STEPS[low]
     return 20 + 0.55 * min(size, _STEEP) + 0.16 * max(0, size - _STEEP)
-
-
-def _compiles(pattern: str, size: int) -> bool:
-    options = jsonschema_rs.RegexOptions(size_limit=size)
-    try:
-        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
-    except ValueError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 Everything that belongs to a tenant is read and written in its own RLS session.
 """
 
+from pulse_pipelines.registry import keys, quotas
 from pulse_pipelines.registry.datasets import (
     CurrentTable,
     DeletedDataset,
@@ -16,6 +17,7 @@ from pulse_pipelines.registry.evolve import move_dataset
 from pulse_pipelines.registry.families import Family, Member, family_owners, fingerprint, list_families
 from pulse_pipelines.registry.schemas import (
     PublishedSchema,
+    checked_schema,
     find_schema,
     list_schemas,
     publish_schema,
@@ -28,6 +30,7 @@ __all__ = [
     "Family",
     "Member",
     "PublishedSchema",
+    "checked_schema",
     "create_dataset",
     "create_tenant",
     "current_table",
@@ -37,10 +40,12 @@ __all__ = [
     "find_schema",
     "find_tenant",
     "fingerprint",
+    "keys",
     "list_datasets",
     "list_families",
     "list_schemas",
     "list_tenants",
     "move_dataset",
     "publish_schema",
+    "quotas",
 ]

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 
 import psycopg
 
+from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.naming import check_name
-from pulse_pipelines.domain.schema import check_document, columns
+from pulse_pipelines.domain.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, PROPERTIES, table_schema
 from pulse_resources import iceberg, locks, postgres
-from pulse_resources.errors import AlreadyExists, NotFound, Transient
+from pulse_resources.errors import AlreadyExists, NotFound, Transient, meant
 from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
@@ -119,7 +120,8 @@ def find_dataset(tenant: Tenant, slug: str) -> Dataset:
 def _find(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
     for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
         return dataset
-    raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
+    slugs = [each.slug for each in dataset_rows.read(connection)]
+    raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.compatibility import incompatibilities
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.schema import SchemaUri, check_document, columns
+from pulse_pipelines.domain.schema import SchemaUri, check_document
+from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
@@ -54,7 +56,7 @@ def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
     Events may name the version that they follow, the earlier ones of the dataset included.
 
     Raises:
-        UserError: `schema_uri` is no schema address.
+        UserError: `schema_uri` is not a schema address.
         NotFound: the tenant has no such dataset, or has not published this schema.
         Conflict: it is another schema, or an earlier version.
         Incompatible: events or rows of the version that it follows would not fit; it says which and why.
@@ -110,7 +112,7 @@ def _step(
     if dataset.dataset_id != dataset_id:
         raise NotFound(
             "the dataset was deleted, and another one has its slug",
-            fix="Repeat the command if that one is to move",
+            fix="Do it again if that one is to move",
             tenant=tenant.slug,
             dataset=dataset.slug,
         )
@@ -147,7 +149,8 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewri
     table = iceberg.load_table(name, current.metadata_location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
-    declared = columns(check_document(schema.document))
+    document = check_document(schema.document)
+    declared = fitted(columns(document), document, dataset.table_schema, grow=True)
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:
         return _Step([], dataset, schema, dataset.table_schema)

@@ -104,7 +104,7 @@ def _granting(
         raise Forbidden("the key that asks is not in force any more", tenant=tenant.slug, key=issuer)
     if lacking := sorted(scopes - by.scopes):
         raise Forbidden(
-            f"a key grants what it has itself: this one has not {', '.join(lacking)}",
+            f"a key can grant only what it has: this one lacks {', '.join(lacking)}",
             fix="Ask for fewer scopes, or have an operator issue the key",
             tenant=tenant.slug,
             key=issuer,

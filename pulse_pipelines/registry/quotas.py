@@ -19,15 +19,21 @@ FROM (SELECT app_tenant() AS tenant_id) t
 LEFT JOIN quotas q ON q.tenant_id = t.tenant_id AND q.kind = %s
 LEFT JOIN rates r ON r.tenant_id = t.tenant_id
 """
+# What is not given (NULL) stays as it is.
 SET_QUOTA = """
-INSERT INTO quotas (tenant_id, kind, max_datasets, max_records_per_month) VALUES (%s, %s, %s, %s)
+INSERT INTO quotas AS q (tenant_id, kind, max_datasets, max_records_per_month)
+VALUES (%(tenant)s, %(kind)s, coalesce(%(max_datasets)s::bigint, 0),
+    coalesce(%(max_records_per_month)s::bigint, 0))
 ON CONFLICT (tenant_id, kind) DO UPDATE
-SET max_datasets = EXCLUDED.max_datasets, max_records_per_month = EXCLUDED.max_records_per_month
+SET max_datasets = coalesce(%(max_datasets)s::bigint, q.max_datasets),
+    max_records_per_month = coalesce(%(max_records_per_month)s::bigint, q.max_records_per_month)
 """
 SET_RATES = """
-INSERT INTO rates (tenant_id, requests_per_second, events_per_second) VALUES (%s, %s, %s)
-ON CONFLICT (tenant_id) DO UPDATE SET requests_per_second = EXCLUDED.requests_per_second,
-    events_per_second = EXCLUDED.events_per_second
+INSERT INTO rates AS r (tenant_id, requests_per_second, events_per_second)
+VALUES (%(tenant)s, coalesce(%(requests_per_second)s::float8, 0), coalesce(%(events_per_second)s::float8, 0))
+ON CONFLICT (tenant_id) DO UPDATE
+SET requests_per_second = coalesce(%(requests_per_second)s::float8, r.requests_per_second),
+    events_per_second = coalesce(%(events_per_second)s::float8, r.events_per_second)
 """
 # Nothing was counted while there was no quota: the month goes on with what has landed.
 CATCH_UP = f"""
@@ -70,14 +76,27 @@ def _own_limits(connection: postgres.Connection) -> Limits:
     return Limits(*row)
 
 
-def set_limits(tenant: Tenant, limits: Limits) -> Limits:
-    """Set the tenant's limits, for operators; returns those in force now."""
+def set_limits(
+    tenant: Tenant,
+    *,
+    max_datasets: int | None = None,
+    max_records_per_month: int | None = None,
+    requests_per_second: float | None = None,
+    events_per_second: float | None = None,
+) -> Limits:
+    """Set limits of the tenant, for operators; None leaves one as it is. Returns those in force now."""
+    values = {
+        "tenant": tenant.tenant_id,
+        "kind": EVENTS,
+        "max_datasets": max_datasets,
+        "max_records_per_month": max_records_per_month,
+        "requests_per_second": requests_per_second,
+        "events_per_second": events_per_second,
+    }
     with postgres.tenant_transaction("pulse_owner", tenant.tenant_id) as connection:
         before = load_limits(connection)
-        values = [tenant.tenant_id, EVENTS, limits.max_datasets, limits.max_records_per_month]
         connection.execute(SET_QUOTA, values)
-        rates = [tenant.tenant_id, limits.requests_per_second, limits.events_per_second]
-        connection.execute(SET_RATES, rates)
+        connection.execute(SET_RATES, values)
         after = load_limits(connection)
         if quota.limited(after.max_records_per_month) and not quota.limited(before.max_records_per_month):
             connection.execute(CATCH_UP, {"kind": EVENTS})

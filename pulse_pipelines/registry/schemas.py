@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from pulse_pipelines.domain.cost import Bound
 from pulse_pipelines.domain.schema import SchemaUri, check_document
@@ -40,6 +41,12 @@ class PublishedSchema:
     """Whether this call published it."""
 
 
+def checked_schema(document: str) -> dict[str, Any]:
+    """A JSON Schema as a document, once it is known that it can be published. Raises UserError."""
+    ingest = load_settings().ingest
+    return check_document(document, Bound(ingest.max_event_bytes, ingest.max_schema_seconds))
+
+
 def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
     """Publish a JSON Schema as the next version of `name`.
 
@@ -49,8 +56,7 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
         UserError: the name or the schema is not valid.
     """
     check_slug("schema", name)
-    ingest = load_settings().ingest
-    check_document(document, Bound(ingest.max_event_bytes, ingest.max_schema_seconds))
+    checked_schema(document)
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         # Two publishers of one name take turns, so that versions have no gaps and no twins.
         locks.wait(connection, Lock.SCHEMA, f"{tenant.tenant_id}/{name}")
@@ -67,7 +73,7 @@ def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str
     """A schema of the tenant whose session this is.
 
     Raises:
-        UserError: `schema_uri` is no schema address.
+        UserError: `schema_uri` is not a schema address.
         NotFound: the tenant has not published it, whoever else has.
     """
     SchemaUri.parse(schema_uri)

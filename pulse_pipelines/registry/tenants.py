@@ -8,7 +8,7 @@ from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
-from pulse_resources.errors import AlreadyExists, NotFound
+from pulse_resources.errors import AlreadyExists, NotFound, meant
 from pulse_resources.settings import load_settings
 
 FIND_TENANT = "SELECT tenant_id, slug FROM pdm_tenants WHERE slug = %s"
@@ -41,8 +41,10 @@ def find_tenant(slug: str) -> Tenant:
     """The tenant with this slug. Raises NotFound."""
     with postgres.transaction("pulse_pipeline") as connection:
         row = connection.execute(FIND_TENANT, [slug]).fetchone()
-    if row is None:
-        raise NotFound("no such tenant", fix=f"Create it with: pulse tenant create {slug}", tenant=slug)
+        if row is None:
+            slugs = [tenant[1] for tenant in connection.execute(LIST_TENANTS)]
+            create = f"Create it with: pulse tenant create {slug}"
+            raise NotFound("no such tenant", fix=meant(slug, slugs, create), tenant=slug)
     return Tenant(*row)
 
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.event import EARLIEST, Rejected, parse_date, parse_timestamp
 from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import Column, FieldType, Kind
 from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
 
 # A year 0000 goes the slow way: Arrow knows it, and an offset may push it into year 1.
@@ -87,23 +87,25 @@ def refuse_misfits(
 ) -> None:
     """Add those of the chosen values that the field's column cannot hold to `rejects`, and make them None.
 
-    For values that no validator has seen as the field's: of events that name another schema version, by
-    which the field may be undeclared, or declared otherwise. Arrow would make an integer of a fraction.
+    For values that no validator has seen as the field's: of events that name another schema version, or
+    follow a choice, by which the field may be undeclared, or declared otherwise. Arrow would make an
+    integer of a fraction.
     """
     for index in chosen:
-        if not _holds(kind, values[index]):
-            detail = f"the column is {kind.kind}, which the event's own schema version does not ask for"
+        if not holds(kind, values[index]):
+            detail = f"the column is {kind.kind}, which what the event follows in its schema does not ask for"
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
             values[index] = None
 
 
-def _holds(kind: FieldType, value: Any) -> bool:
+def holds(kind: FieldType, value: Any) -> bool:
+    """Whether a column of this kind can be made of a decoded value that no validator has seen as its own."""
     if value is None:
         return True
     if kind.kind is Kind.STRUCT:
-        return type(value) is dict and all(_holds(member, value.get(name)) for name, member in kind.fields)
+        return type(value) is dict and all(holds(member, value.get(name)) for name, member in kind.fields)
     if kind.kind is Kind.LIST and kind.item is not None:
-        return type(value) is list and all(_holds(kind.item, item) for item in value)
+        return type(value) is list and all(holds(kind.item, item) for item in value)
     return SCALARS[kind.kind].holds(value)
 
 

@@ -100,6 +100,17 @@ def claimed_ids(connection: postgres.Connection, dataset: Dataset, event_ids: Co
     return {names[place] for place in order[mask]}
 
 
+def run_with(connection: postgres.Connection, dataset: Dataset, event_id: str) -> Run | None:
+    """The run that has an id, if it has a row: that of an event before the run's `ends`.
+
+    Args:
+        connection: in a transaction of one snapshot, in the tenant's session.
+    """
+    wanted = Digests.of([event_id], dataset.claim_seed)
+    own = runs(connection, [dataset.dataset_id])[dataset.dataset_id]
+    return next((run for run in own if claimed(connection, [run], wanted).any()), None)
+
+
 def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, at: Positions) -> Fresh:
     """What settle needs to add ids: a run that none of the dataset's has any of, and those that it replaces.
 

@@ -1,7 +1,7 @@
 """Column types: one entry for each kind of a declared field that has no parts, for all who need to know.
 
 A new kind is an entry here, a row in docs/column-types.md, which a test compares, and a case in
-`domain.schema`, which finds it in a JSON Schema; one that is sent as text has a parser in `arrow_columns`.
+`domain.columns`, which finds it in a JSON Schema; one that is sent as text has a parser in `arrow_columns`.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.event import INT64
-from pulse_pipelines.domain.schema import Kind
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -72,7 +72,10 @@ SCALARS: dict[Kind, ColumnType] = {
         '`"type": "string", "format": "date"`, not within another field', pa.date32(), DateType(), _is_text
     ),
     Kind.JSON: ColumnType(
-        "anything else: several types, none, or a `oneOf`", pa.string(), StringType(), lambda value: True
+        "anything else: several types, none, or choices that differ",
+        pa.string(),
+        StringType(),
+        lambda value: True,
     ),
 }
 ICEBERG = {each.arrow: each.iceberg for kind, each in SCALARS.items() if kind is not Kind.JSON}

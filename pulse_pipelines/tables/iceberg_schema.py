@@ -18,7 +18,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from pulse_pipelines.domain.schema import Column, FieldType, Kind
+from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT
 from pulse_pipelines.tables.column_types import SCALARS
 
 _PHYSICAL: tuple[tuple[str, IcebergType, bool, str], ...] = (
@@ -62,7 +63,7 @@ def table_schema(columns: Iterable[Column]) -> Schema:
     extra = NestedField(next(ids), name, kind, required=required, doc=doc)
     for column in columns:
         field_id = next(ids)
-        fields.append(NestedField(field_id, column.name, _iceberg_type(column.type, ids)))
+        fields.append(_declared(field_id, column.name, column.type, ids))
     return Schema(*fields, extra)
 
 
@@ -92,11 +93,11 @@ def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
             fields.append(field)
         elif _retyped(field.field_type, kind):
             replaced.add(field.name)
-            fields.append(NestedField(next(ids), field.name, _iceberg_type(kind, ids)))
+            fields.append(_declared(next(ids), field.name, kind, ids))
         else:
             grown = _grown(field.field_type, kind, ids)
             fields.append(NestedField(field.field_id, field.name, grown, doc=field.doc))
-    added = [NestedField(next(ids), name, _iceberg_type(kind, ids)) for name, kind in declared.items()]
+    added = [_declared(next(ids), name, kind, ids) for name, kind in declared.items()]
     extra = fields.pop()  # it stays the last
     return Evolved(Schema(*fields, *added, extra), frozenset(replaced))
 
@@ -124,6 +125,11 @@ def _grown(before: IcebergType, kind: FieldType, ids: "count[int]") -> IcebergTy
         element = _grown(before.element_type, kind.item, ids)
         return ListType(before.element_id, element, element_required=False)
     return before
+
+
+def _declared(field_id: int, name: str, kind: FieldType, ids: "count[int]") -> NestedField:
+    doc = {Kind.STRING: TEXT, Kind.JSON: JSON_TEXT}.get(kind.kind)
+    return NestedField(field_id, name, _iceberg_type(kind, ids), doc=doc)
 
 
 def _iceberg_type(kind: FieldType, ids: "count[int]") -> IcebergType:

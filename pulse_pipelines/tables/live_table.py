@@ -1,10 +1,12 @@
 """The live table: a dataset's table, its location and its data files as they are now."""
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -52,6 +54,16 @@ def live_files(table: Table) -> dict[str, DataFile]:
         for manifest in (snapshot.manifests(table.io) if snapshot else ())
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
     }
+
+
+def of_day(day: date) -> BooleanExpression:
+    """What every row of a day fulfils, for manifests to rule files out."""
+    begin = datetime.combine(day, time.min, UTC)
+    within: BooleanExpression = GreaterThanOrEqual("timestamp", begin.isoformat())  # type: ignore[call-arg,arg-type]
+    if day < date.max:
+        end = LessThan("timestamp", (begin + timedelta(days=1)).isoformat())  # type: ignore[call-arg,arg-type]
+        within = And(within, end)
+    return within
 
 
 def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:

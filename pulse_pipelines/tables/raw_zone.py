@@ -32,7 +32,8 @@ UNRESOLVED = "_unresolved"
 """Stands in paths for the dataset of an event that names none which exists."""
 _GZIP_LEVEL = 1
 _EVENT = b',"event":'
-_LINE = b'{"partition":%d,"offset":%d,"received_ms":%d' + _EVENT + b"%b}\n"
+_PLACE = b'{"partition":%d,"offset":%d,'
+_LINE = _PLACE + b'"received_ms":%d' + _EVENT + b"%b}\n"
 
 
 class Message(NamedTuple):
@@ -108,6 +109,13 @@ def messages(packed: bytes) -> Iterator[Message]:
         head, event, rest = line.partition(_EVENT)
         if event:
             yield _message(orjson.loads(head + b"}"), rest[:-2])
+
+
+def find(packed: bytes, partition: int, offset: int) -> Message | None:
+    """The message of this place in an object, if it is there. Raises OSError: the object is damaged."""
+    begins = _PLACE % (partition, offset)
+    line = next((line for line in unpack(packed) if line.startswith(begins)), None)
+    return None if line is None else message(line, lambda _: True)
 
 
 def message(line: bytes, wanted: Callable[[bytes], bool]) -> Message | None:

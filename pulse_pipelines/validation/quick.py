@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Union
 
 import msgspec
 
+from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.schema import Column, FieldType, Kind
 
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -126,6 +126,8 @@ def _type(fragment: Any, column: FieldType) -> Any:
     if not isinstance(fragment, dict):
         raise NotPlain
     declared = fragment.get("type")
+    if declared is None:
+        raise NotPlain
     types = declared if isinstance(declared, list) else [declared]
     nullable = "null" in types
     match column.kind:

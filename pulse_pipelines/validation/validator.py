@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
+from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import Column, compiled, violation
+from pulse_pipelines.domain.schema import compiled, violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.tables.column_fit import ColumnFit
 from pulse_pipelines.validation.quick import REFUSALS, Quick, decoder, shallow
 from pulse_pipelines.validation.worker_pool import validator_pool
 
@@ -76,6 +78,15 @@ class Target:
     def schema(self) -> pa.Schema:
         return arrow_columns.arrow_schema(self.dataset.table_schema)
 
+    @cached_property
+    def _fit(self) -> ColumnFit:
+        return ColumnFit(self.columns)
+
+    def misfit(self, event: "Event") -> Rejected | None:
+        """Why a column of the table cannot hold a valid event, if so: a batch tells when it types it."""
+        as_declared = event.get("schema_version") in (None, self.version)
+        return self._fit.misfit(event["data"], as_declared=as_declared)
+
 
 def _check(document: str, limits: EventLimits) -> Check:
     is_valid = compiled(document).is_valid
@@ -87,7 +98,10 @@ def _check(document: str, limits: EventLimits) -> Check:
 
 @dataclass(frozen=True)
 class Validator:
-    """Judges the events of one tenant; a timestamp where it is parsed, in `arrow_columns` or at the door."""
+    """Judges the events of one tenant by envelope and schema.
+
+    Timestamps and columns are judged where they are typed: in `arrow_columns`, or at the door.
+    """
 
     scope: Scope
     limits: EventLimits
@@ -134,10 +148,8 @@ class Validator:
         documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
         costs = [cost_of(document) for document in documents]
         nanoseconds = INLINE_SECONDS * 1e9
-        bytes_ = (cost.byte + cost.pair * cost.largest(INLINE_SECONDS) for cost in costs)
-        return max((cost.event for cost in costs), default=0) / nanoseconds, max(
-            bytes_, default=0
-        ) / nanoseconds
+        event, byte = (max(each, default=0) for each in ((c.event for c in costs), (c.byte for c in costs)))
+        return event / nanoseconds, byte / nanoseconds
 
     @cached_property
     def _own_names(self) -> tuple[str | None, ...]:

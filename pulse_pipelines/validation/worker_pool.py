@@ -22,6 +22,7 @@ import orjson
 from pulse_pipelines.domain.event import Rejected
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schema import compiled, violation
+from pulse_resources import memory
 from pulse_resources.niceness import BACKGROUND, begin_session
 from pulse_resources.settings import load_settings
 
@@ -136,7 +137,7 @@ def answer_all(connection: Connection) -> None:
         except (EOFError, OSError):
             return
         seconds, memory_bytes, size = _HEADER.unpack_from(request)
-        _limit_memory(memory_bytes)
+        memory.limit(memory_bytes)
         start = _HEADER.size
         document = bytes(request[start : start + size]).decode()
         try:
@@ -151,15 +152,8 @@ def answer_all(connection: Connection) -> None:
         connection.send_bytes(orjson.dumps((took, found and (found[0], found[1][:2000]))))
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    """Of what this process allocates: its address space would count libraries, too."""
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    begin_session(os.nice(0) + BACKGROUND)
+    begin_session(max(0, os.nice(0)) + BACKGROUND)
     answer_all(Connection(int(sys.argv[1])))

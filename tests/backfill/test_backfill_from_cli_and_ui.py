@@ -71,7 +71,7 @@ def test_the_command_line_says_what_is_wrong(owner: Owner) -> None:
     wrong = {
         "no such dataset": ("backfill", slug, "nothing", "--from", "2026-11-17"),
         "never followed version 3": ("backfill", slug, "orders", "--from", "2026-11-17", "--version", "3"),
-        "is no date": ("backfill", slug, "orders", "--from", "yesterday"),
+        "is not a date": ("backfill", slug, "orders", "--from", "next week"),
         "--to": ("backfill", slug, "orders", "--from", "2026-11-17", "--to", "2026-11-16"),
     }
     for words, arguments in wrong.items():

@@ -32,6 +32,10 @@ def referred(schema: Any, **others: Any) -> dict[str, Any]:
     return of({"$ref": "#/$defs/x"}, **{"$defs": {"x": schema, **others}})
 
 
+def chosen(kind: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": ["kind"], "properties": {"kind": {"const": kind}} | properties}
+
+
 def check(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]]:
     return [(found.pointer, found.change) for found in incompatibilities(old, new)]
 
@@ -123,6 +127,14 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         of(NUMBER | {"minimum": 1, "exclusiveMinimum": True}, **{"$schema": DRAFT_04}),
         of(NUMBER | {"minimum": 1, "exclusiveMinimum": False}, **{"$schema": DRAFT_04}),
     ),
+    "a choice that is told apart is added": (
+        document(oneOf=[chosen("x", a=INTEGER), chosen("y")]),
+        document(oneOf=[chosen("w", b=STRING), chosen("y", c=STRING), chosen("x", a=NUMBER)]),
+    ),
+    "an address inside changes": (
+        of({"$ref": "x"}, **{"$defs": {"x": {"$id": "x"} | INTEGER}}),
+        of({"$ref": "y"}, **{"$defs": {"x": {"$id": "y"} | NUMBER}}),
+    ),
     "draft 7 with and without #": (
         of(STRING, **{"$schema": DRAFT_07}),
         of(STRING, **{"$schema": DRAFT_07.removesuffix("#")}),
@@ -203,7 +215,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
         (f"{A}/enum", "'b' was removed")
     ]),
     "enum added": (of(STRING), of(STRING | {"enum": ["a"]}), [(f"{A}/enum", "enum was added")]),
-    "one is not true": (of({"enum": [1]}), of({"enum": [True]}), [(f"{A}/enum", "1 was removed")]),
+    "one is not true": (of({"enum": [1]}), of({"enum": [True]}), [
+        (f"{A}/enum", "1 was removed"), (A, "the column a would be boolean, not long")
+    ]),
     "const changed": (of({"const": 1}), of({"const": 2}), [(f"{A}/const", "const changed")]),
     "minimum raised": (of(NUMBER | {"minimum": 1}), of(NUMBER | {"minimum": 2}), [
         (f"{A}/minimum", "1 became 2")
@@ -250,6 +264,22 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
     "a choice of one": (
         of({"oneOf": [STRING, INTEGER]}), of({"oneOf": [STRING, NUMBER]}), [(f"{A}/oneOf", "oneOf changed")]
     ),
+    "a choice that is told apart is removed": (
+        document(oneOf=[chosen("x"), chosen("y"), chosen("z")]), document(oneOf=[chosen("x"), chosen("z")]),
+        [("/oneOf", "the choice whose kind is y was removed")],
+    ),
+    "a choice that is told apart narrows": (
+        document(oneOf=[chosen("x", a=NUMBER), chosen("y")]),
+        document(oneOf=[chosen("y"), chosen("x", a=INTEGER)]),
+        [
+            ("/oneOf/1/properties/a/type", "number became integer"),
+            (A, "the column a would be long, not double"),
+        ],
+    ),
+    "a property is declared by no choice any more": (
+        document(allOf=[{}, {"properties": {"a": STRING}}]), document(allOf=[{}]),
+        [(A, "nothing declares the property")],
+    ),
     "a definition narrows": (referred(STRING | {"maxLength": 9}), referred(STRING | {"maxLength": 8}), [
         ("/$defs/x/maxLength", "9 became 8")
     ]),
@@ -267,7 +297,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
     "what is not evaluated depends on it": (
         of(STRING, unevaluatedProperties=False, anyOf=[{"properties": {"b": STRING}}, {"required": ["a"]}]),
         of(STRING, unevaluatedProperties=False, anyOf=[{"properties": {"b": {}}}, {"required": ["a"]}]),
-        [("/anyOf", "anyOf changed")],
+        [("/anyOf", "anyOf changed"), ("/properties/b", "the column b would be JSON text, not string")],
     ),
     "another draft": (of(STRING), of(STRING, **{"$schema": DRAFT_07}), [
         ("/$schema", f"the draft https://json-schema.org/draft/2020-12/schema became {DRAFT_07[:-1]}")
@@ -358,6 +388,9 @@ def any_schema(chance: random.Random, depth: int = 0) -> Any:
             return {"items": inner()}
         case 7:
             return {"oneOf": [inner(), inner()]}
+        case 8 if chance.random() < 0.5:
+            kinds = chance.sample("abc", 2)
+            return {"oneOf": [chosen(kind, x=inner()) for kind in kinds]}
     names = [name for name in "xyz" if chance.random() < 0.6]
     found: dict[str, Any] = {"properties": {name: inner() for name in names}}
     if chance.random() < 0.4:
@@ -398,7 +431,8 @@ def any_value(chance: random.Random, depth: int = 0) -> Any:
         return (None, True, 1, 0.5, "a", "")[what]
     if what == 6:
         return [any_value(chance, depth + 1) for _ in range(chance.randrange(3))]
-    return {name: any_value(chance, depth + 1) for name in "xyz" if chance.random() < 0.5}
+    kind = {"kind": chance.choice("abc")} if chance.random() < 0.5 else {}
+    return kind | {name: any_value(chance, depth + 1) for name in "xyz" if chance.random() < 0.5}
 
 
 @pytest.mark.parametrize("seed", range(40))

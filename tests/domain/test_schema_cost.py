@@ -68,17 +68,13 @@ DEAR: dict[str, tuple[Schema, str]] = {
         items({"allOf": [{"multipleOf": 0.01 * n} for n in range(1, 9)]}),
         "/properties/a/items/allOf/0/multipleOf",
     ),
-    "unique in two ways": (
-        a({"uniqueItems": True, "allOf": [{"uniqueItems": True}]}),
-        "/properties/a/uniqueItems",
-    ),
     "deep in a tree": (
         schema(properties={"left": {"$ref": "#"}, "value": {"enum": FLOATS[:200]}}),
         "/properties/value/enum",
     ),
     "an enum in another one": (
         schema(enum=[{"enum": FLOATS[:100]}], properties={"a": {"items": {"$ref": "#/enum/0"}}}),
-        "/enum",
+        "/$defs/enum~10/enum",
     ),
 }
 
@@ -111,6 +107,8 @@ HONEST: dict[str, Schema] = {
     ),
     "unique strings": a({"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
     "unique anything": a({"uniqueItems": True}),
+    "unique in two ways": a({"uniqueItems": True, "allOf": [{"uniqueItems": True}]}),
+    "unique on every level": schema(properties={"a": {"items": {"$ref": "#"}, "uniqueItems": True}}),
     "an e-mail address": items({"pattern": r"^[^@\s]+@[^@\s]+\.[^@\s]+$"}),
     "a UUID": items({"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}),
     "words": a({"pattern": r"^\w{1,100}$"}),

@@ -45,7 +45,8 @@ NUMBERS = (
     5e-324,
     1.2e-300,
 )
-STRINGS = ("", "a", "ab" * 30, "n1", "é" * 9, "abaabbbab" * 50, "2026-01-01", "x@y.z", " ")
+KINDS = ("k0", "k1", "k2", "k3")
+STRINGS = (*KINDS, "", "a", "ab" * 30, "n1", "é" * 9, "abaabbbab" * 50, "2026-01-01", "x@y.z", " ")
 PATTERNS = (
     "^a+$", "(a|b)*a(a|b){9}c", "[ab]*a[ab]{60}c", r"\w{1,20}$", "^[a-z]{2}$", "(a+)+c", r"(\w\s?){5}x",
     r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "(?:[ab]{1,20}[ab]{1,20})*c",
@@ -59,6 +60,7 @@ PIECES = (
     NO_PERIOD,
     {},
     {"n1": 1e-300},
+    {"a": "k1", "b": 1e-300, "n1": [1e-300] * 3},
     [],
     [n * 5e-324 for n in range(1, 16)],
 )
@@ -101,6 +103,21 @@ def several(draw: random.Random, depth: int) -> list[Any]:
     return [inner(draw, depth) for _ in range(draw.randrange(1, 4))]
 
 
+def choices(draw: random.Random, depth: int) -> list[Any]:
+    """Choices, often told apart by a member."""
+    if depth > 3 or draw.random() < 0.5:
+        return several(draw, depth)
+    return [
+        {
+            "type": "object",
+            "required": ["a"],
+            "properties": named(draw, depth) | {"a": {"const": kind}},
+            **fragment(draw, depth),
+        }
+        for kind in draw.sample(KINDS, draw.randrange(2, 4))
+    ]
+
+
 def named(draw: random.Random, depth: int) -> dict[str, Any]:
     return {name: inner(draw, depth) for name in draw.sample(NAMES, draw.randrange(1, 4))}
 
@@ -131,8 +148,8 @@ KEYWORDS: dict[str, Make] = {
     "uniqueItems": lambda draw, _: True,
     "unevaluatedItems": inner,
     "unevaluatedProperties": inner,
-    "anyOf": several,
-    "oneOf": several,
+    "anyOf": choices,
+    "oneOf": choices,
     "allOf": several,
     "not": inner,
     "if": inner,

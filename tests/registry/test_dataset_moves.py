@@ -21,8 +21,8 @@ from support.maintenance import done, live_files, objects
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.compatibility import Incompatibility
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance.expire_snapshots import forget_history
-from pulse_pipelines.maintenance.policy import Task
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import evolve
@@ -290,7 +290,7 @@ def test_a_move_that_cannot_be_made_changes_nothing(owner: Owner, stack: Setting
         (elsewhere, Conflict, "follows the schema 'orders', not 'returns'"),
         (foreign, NotFound, "has not published this schema"),
         (f"pulse://{owner.tenant.slug}/orders/9", NotFound, "has not published this schema"),
-        ("orders/2", PulseError, "is no schema address"),
+        ("orders/2", PulseError, "is not a schema address"),
         (breaking, Incompatible, "at /properties/n/type, number became string"),
     ):
         with pytest.raises(kind, match=says):

@@ -9,7 +9,6 @@ from support.ingest import Owner
 
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.reservations import Reservations
-from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.registry import intake, quotas
 from pulse_pipelines.registry.intake import Reserved
 from pulse_resources import postgres
@@ -72,11 +71,11 @@ def test_what_lands_after_midnight_has_its_place_in_the_month_before(
 
 
 def test_a_quota_that_was_lifted_meanwhile_knows_what_landed_without_it(owner: Owner) -> None:
-    quotas.set_limits(owner.tenant, Limits(max_records_per_month=10))
+    quotas.set_limits(owner.tenant, max_records_per_month=10)
     reserve(owner, "a")
-    quotas.set_limits(owner.tenant, Limits(max_records_per_month=-1))
+    quotas.set_limits(owner.tenant, max_records_per_month=-1)
     execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10])
-    quotas.set_limits(owner.tenant, Limits(max_records_per_month=10))
+    quotas.set_limits(owner.tenant, max_records_per_month=10)
     assert reserve(owner, "b") is None
 
 

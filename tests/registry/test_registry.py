@@ -17,7 +17,7 @@ from chaos.surroundings import pulse, superuser
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
-from pulse_pipelines.domain.schema import PHYSICAL
+from pulse_pipelines.domain.columns import PHYSICAL
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import datasets
 from pulse_resources import iceberg, kafka, object_store, postgres
@@ -169,7 +169,7 @@ def test_a_published_schema_is_immutable_for_every_role(
         ('{"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}', "example.com"),
         ('{"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}', "passwd"),
         ('{"type": "object", "properties": {"a": {}, "A": {}}}', "share the column"),
-        (json.dumps({"type": "object", "title": "x" * 300_000}), "limit"),
+        (json.dumps({"type": "object", "title": "x" * 600_000}), "limit"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused(tenant: Tenant, document: str, says: str) -> None:
@@ -382,17 +382,17 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
     ("arguments", "says"),
     [
         ("tenant create {tenant}", "a tenant with this slug exists"),
-        ("tenant create Not-A-Slug", "no valid tenant slug"),
+        ("tenant create Not-A-Slug", "not a valid tenant slug"),
         ("schema publish {tenant} orders {folder}/absent.json", "cannot read the schema"),
         ("schema publish {tenant} orders {folder}", "cannot read the schema"),
         ("schema publish {tenant} orders {folder}/binary.json", "is not JSON"),
         ("schema publish {tenant} orders {folder}/broken.json", "JSON"),
-        ("schema publish {tenant} Orders {folder}/good.json", "no valid schema slug"),
+        ("schema publish {tenant} Orders {folder}/good.json", "not a valid schema slug"),
         ("schema publish nobody orders {folder}/good.json", "pulse tenant create nobody"),
         ("dataset create nobody orders pulse://nobody/orders/1", "pulse tenant create nobody"),
         ("dataset create {tenant} orders pulse://{tenant}/absent/1", "pulse schema publish"),
         ("dataset create {tenant} orders nonsense", "pulse://<tenant>/<name>/<version>"),
-        ("dataset create {tenant} Orders {uri}", "no valid dataset slug"),
+        ("dataset create {tenant} Orders {uri}", "not a valid dataset slug"),
         ("dataset list nobody", "no such tenant"),
         ("preview nobody orders", "no such tenant"),
         ("preview {tenant} absent", "no such dataset"),

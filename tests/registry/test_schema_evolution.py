@@ -13,7 +13,7 @@ from support.ingest import Owner, ingest
 from support.lake import outside_catalog
 
 from pulse_pipelines import registry
-from pulse_pipelines.domain.schema import PHYSICAL
+from pulse_pipelines.domain.columns import PHYSICAL
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import duckdb_pool
@@ -30,6 +30,11 @@ def struct(**members: Any) -> dict[str, Any]:
 
 def items(schema: Any) -> dict[str, Any]:
     return {"type": "array", "items": schema}
+
+
+def chosen(kind: str, **members: Any) -> dict[str, Any]:
+    """A choice that is told apart by its kind."""
+    return struct(kind={"const": kind}, **members) | {"required": ["kind"]}
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,24 @@ CASES: dict[str, Case] = {
         after={"b": -1},
         then={"a": "x", "b": 1},
         now=({"a": "x", "b": 1}, {"a": None, "b": -1}),
+    ),
+    "choices": Case(
+        old={"oneOf": [chosen("x", a=INTEGER, n=struct(p=STRING)), chosen("y", b=STRING)]},
+        new={
+            "oneOf": [
+                {"$ref": "#/$defs/z"},
+                chosen("y", b=STRING, c=NUMBER),
+                chosen("x", a=INTEGER, n=struct(p=STRING)),
+            ],
+            "$defs": {"z": {"$id": "z"} | chosen("z", n=struct(p=STRING, q=INTEGER), d={"enum": ["s", "e"]})},
+        },
+        before={"kind": "x", "a": 1, "n": {"p": "1"}},
+        after={"kind": "z", "n": {"q": 2}, "d": "s"},
+        then={"kind": "x", "a": 1, "n": {"p": "1"}, "b": None},
+        now=(
+            {"kind": "x", "a": 1, "n": {"p": "1", "q": None}, "b": None, "c": None, "d": None},
+            {"kind": "z", "a": None, "n": {"p": None, "q": 2}, "b": None, "c": None, "d": "s"},
+        ),
     ),
     "described": Case(
         old=struct(a=STRING),

@@ -145,6 +145,9 @@ PROPERTIES = [
         True,
     ),
     {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    *({"enum": ["a", "EWR", None]}, {"const": "a"}, {"const": 1}, {"enum": [1, 5]}, {"enum": [0.1, 1]}),
+    *({"type": ["integer", "number"]}, {"type": ["string", "integer"], "enum": ["a"]}),
+    {"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]},
 ]
 EXTRA = [
     {},
@@ -152,6 +155,8 @@ EXTRA = [
     {"additionalProperties": True},
     {"minProperties": 1},
     {"x-pulse-note": "n"},
+    {"allOf": [{"properties": {"a": {"type": "integer"}}}]},
+    {"anyOf": [{"properties": {"b": {"type": "string"}}}, {"required": ["a"]}]},
 ]
 NAMES = ["a", "b", "class", "timestamp", "a-b"]
 

@@ -1,8 +1,10 @@
 """What may take long is judged aside: it is ended in time, and everything else goes on. No services."""
 
 import asyncio
+import gzip
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 
-from pulse_api.http.collect.split import Item
+from pulse_api.http.collect import large
+from pulse_api.http.collect.split import Item, describing
 from pulse_api.http.collect.verdicts import Judging, Verdicts
 from pulse_pipelines.domain.cost import Bound
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
@@ -159,14 +162,14 @@ async def beside(
             ticks += 1
 
     async def one(number: int, which: Validator) -> Verdicts:
-        judging = Judging(which, [Item(payload) for payload in (payloads if not number else [cheap("x")])])
+        judging = Judging([Item(payload) for payload in (payloads if not number else [cheap("x")])])
         while not judging.done:
-            if judging.dear:
-                await judging.aside()
-            judging.go_on()
+            if judging.at_end:
+                await judging.aside(which)
+            judging.go_on(which)
             await asyncio.sleep(0)
         ended.append(number)
-        return judging.verdicts
+        return judging.verdicts()
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0.01)
@@ -198,6 +201,52 @@ def test_many_events_that_may_each_be_judged_at_once_let_others_in_between() -> 
     verdicts, ticks, ended = asyncio.run(beside(judged, payloads, judge()))
     assert (verdicts.accepted, ended) == (40, [1, 0])
     assert ticks >= 5
+
+
+def test_judging_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is sent back and forth, and however often, the verdicts are the same and in order."""
+    judged = judge(on_invalid="dead_letter")
+    payloads = [cheap("1"), event("2", "dear", a=TINY), event("3", "orders", country=5), b"no", cheap("5")]
+    payloads += [event(str(n), "dear", a=TINY[:100]) for n in range(6, 30)]
+    payloads += [event("30", "none"), event("31", "dear", a="no list"), cheap("32")]
+    at_once, _, _ = asyncio.run(beside(judged, payloads))
+    assert [entry["index"] for entry in at_once.notable] == [1, 2, 3, 29]
+    assert [outgoing.key for outgoing in at_once.outgoing] == ["1", "2", *map(str, range(5, 30)), "31", "32"]
+
+    judging, sizes = Judging([Item(payload) for payload in payloads]), []
+    while not judging.at_end:
+        sent = pickle.dumps(judging)
+        sizes.append(len(sent))
+        judging = pickle.loads(sent)  # noqa: S301 - from the line before
+        judging.go_on(judge(on_invalid="dead_letter"), seconds=0)
+    assert len(sizes) > 3, "a breath ends between events"
+    assert judging.size == sum(len(outgoing.payload) for outgoing in judging._outgoing if outgoing)
+    while not judging.done:
+        asyncio.run(judging.aside(judged))
+    assert judging.verdicts() == at_once
+    assert judging.count == len(payloads)
+
+
+def test_a_large_request_gives_up_its_process_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker process does, in this one: parts of a request give what the whole gives."""
+    scope = Scope(TENANT, (dataset(SCHEMA),))
+    payloads = [cheap("1"), event("2", "orders", country=5), *(cheap(str(n)) for n in range(3, 6_000))]
+    body = b"[" + b",".join(payloads) + b"]"
+    whole = large.begin(pickle.dumps(scope), body, None, {})
+    assert whole.done
+    monkeypatch.setattr(large, "MOST_SECONDS", 0.0)
+    compressed = gzip.compress(body)
+    part, times = large.begin(pickle.dumps(scope), compressed, "gzip", {}), 1
+    while not part.at_end:
+        part, times = large.go_on(pickle.dumps(scope), part), times + 1
+    assert times > 3
+    assert part.verdicts() == whole.verdicts()
+    assert (whole.verdicts().accepted, whole.verdicts().refused) == (5_998, 1)
+
+
+def test_no_key_goes_to_a_worker_process() -> None:
+    headers = {"authorization": "Bearer secret", "cookie": "s", "content-type": "a", "ce-id": "1"}
+    assert describing(headers) == {"content-type": "a", "ce-id": "1"}
 
 
 # the processes -----------------------------------------------------------------------------------

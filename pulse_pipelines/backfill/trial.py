@@ -1,0 +1,125 @@
+"""A trial of a schema: which events of a day it would refuse, if the dataset followed it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import islice
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.domain.compatibility import Incompatibility, incompatibilities
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.schema import SchemaUri, check_document
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
+from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables.iceberg_schema import table_schema
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_pipelines.validation.limits import event_limits
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+SHOWN = 3
+PARTS = """
+SELECT path, start, bytes FROM raw_objects
+WHERE slug = %s AND day = %s AND removed_at IS NULL ORDER BY path, start
+"""
+# An erasure that was interrupted may have left their lines in the raw zone.
+ERASED = """
+SELECT 1 FROM erased_offsets WHERE partition = %s AND offsets @> %s::int8
+"""
+
+
+@dataclass(frozen=True)
+class Refused:
+    event_id: str | None
+    reason: str
+    pointer: str | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a day's events, re-deliveries included."""
+
+    day: date
+    events: int
+    refused: int
+    """Events that the dataset's schema takes today, and this one would not."""
+    refused_already: int
+    """Events that neither takes."""
+    examples: tuple[Refused, ...]
+    """Some of those that would be refused."""
+    complete: bool
+    """Whether all events of the day were looked at."""
+    incompatibilities: tuple[Incompatibility, ...]
+    """Why the dataset could not move to the schema, whatever its events are."""
+
+
+def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -> Trial:
+    """Judge the events of a day as if the dataset followed `document`; nothing is written.
+
+    Args:
+        most: events to look at.
+
+    Raises:
+        UserError: the schema could not be published.
+        NotFound: the tenant has no such dataset.
+        OSError: the raw zone cannot be read.
+    """
+    wanted = registry.checked_schema(document)
+    dataset = registry.find_dataset(tenant, slug)
+    now, then = _conformer(tenant, dataset), _conformer(tenant, _following(dataset, document))
+    received = _received(tenant, slug, day)
+    events = refused = already = 0
+    examples: list[Refused] = []
+    rows = load_settings().ingest.chunk_rows
+    while chunk := list(islice(received, min(rows, most - events))):
+        events += len(chunk)
+        left = then.chunk(chunk).dead_letters
+        known = {letter.message for letter in now.chunk([letter.message for letter in left]).dead_letters}
+        newly = [letter for letter in left if letter.message not in known]
+        refused, already = refused + len(newly), already + len(known)
+        examples += _shown(tenant, newly, SHOWN - len(examples))
+    return Trial(
+        *(day, events, refused, already, tuple(examples), next(received, None) is None),
+        tuple(incompatibilities(check_document(dataset.document), wanted)),
+    )
+
+
+def _following(dataset: Dataset, document: str) -> Dataset:
+    """The dataset as if its schema had a next version; events may still name those of before."""
+    uri = SchemaUri.parse(dataset.schema_uri)
+    moved = replace(
+        dataset,
+        schema_uri=str(replace(uri, version=max(dataset.documents) + 1)),
+        document=document,
+        earlier=tuple(dataset.documents.items()),
+    )
+    return replace(moved, table_schema=table_schema(columns(moved.schema)).model_dump_json())
+
+
+def _conformer(tenant: Tenant, dataset: Dataset) -> TopicConformer:
+    limits = replace(event_limits(), judge_batch_seconds=math.inf)  # it is nobody else's time
+    return TopicConformer(Scope(tenant, (dataset,)), "trial", limits)
+
+
+def _received(tenant: Tenant, slug: str, day: date) -> Iterator[Message]:
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        parts = connection.execute(PARTS, [slug, day]).fetchall()
+    for path, start, length in parts:
+        yield from raw_zone.messages(raw_zone.part(path, start, length))
+
+
+def _shown(tenant: Tenant, letters: Sequence[DeadLetter], most: int) -> list[Refused]:
+    """The first of these; nothing that a person had erased."""
+    found: list[Refused] = []
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        for message, _, event_id, rejected in letters:
+            if len(found) >= most:
+                break
+            if connection.execute(ERASED, [message.partition, message.offset]).fetchone() is None:
+                found.append(Refused(event_id, rejected.reason.value, rejected.pointer, rejected.detail))
+    return found

@@ -1,0 +1,119 @@
+"""Patterns: regular expressions that are matched in linear time, within bounds of memory.
+
+What looks around or refers back cannot be, and a compiled pattern may have no more than `MAX_COMPILED`
+bytes. Two forms that people write would be refused by that and need not be, since other keywords say the
+same: a count of one class of characters is a length, and a look-ahead at the beginning is a condition of
+its own.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import jsonschema_rs
+
+MAX_COMPILED = 131_072
+LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_COMPILED, dfa_size_limit=MAX_COMPILED)
+"""Bytes of a compiled pattern, and of what matching it keeps (by default 2 MiB, for each pattern)."""
+
+_COUNTED = re.compile(
+    r"\^((?:\\[pP]\{[^}]*\}|\\[dDsSwW\W]|\[(?:\\.|[^\\\[\]])+\]|[^\\\[\](){}*+?|^$]))\{(\d{1,9})(?:(,)(\d{0,9}))?\}\$",
+    re.DOTALL,
+)
+"""One class of characters, so often: nothing before it, and nothing after it."""
+_LOOKAHEADS = {"^(?=": "=", "^(?!": "!"}
+_BACKTRACKING = re.compile(r"\(\?<?[=!]|\\[1-9]|\(\?P=|\\k<")
+
+
+@lru_cache(maxsize=4096)
+def compiles(pattern: str, size: int = MAX_COMPILED) -> bool:
+    """Whether a pattern can be matched in linear time by a program of so many bytes."""
+    options = jsonschema_rs.RegexOptions(size_limit=size)
+    try:
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
+    except ValueError:
+        return False
+    return True
+
+
+def equivalent(pattern: str) -> list[dict[str, Any]] | None:
+    """Subschemas that together accept what a pattern does that does not compile as it stands; None: there
+    are none."""
+    found: list[dict[str, Any]] = []
+    while (kind := _LOOKAHEADS.get(pattern[:4])) is not None:
+        if (end := _closing(pattern, 1)) is None:
+            return None
+        looked = {"pattern": f"^(?:{pattern[4:end]})"}
+        found.append(looked if kind == "=" else {"not": {"type": "string"} | looked})
+        pattern = "^" + pattern[end + 1 :]
+        if "|" in _outside(pattern) or pattern[1:2] in ("*", "+", "?", "{"):
+            return None
+    if counted := _COUNTED.fullmatch(pattern):
+        many, least, comma, most = counted.groups()
+        found.append({"pattern": f"^{many}*$", "minLength": int(least)})
+        if most or not comma:
+            found.append({"maxLength": int(most or least)})
+    elif pattern != "^":
+        found.append({"pattern": pattern})
+    return found if found != [{"pattern": pattern}] and all(map(compiles, patterns_in(found))) else None
+
+
+def patterns_in(found: list[dict[str, Any]]) -> list[str]:
+    """The patterns of what `equivalent` gives."""
+    return [str(each["pattern"]) for one in found for each in (one, one.get("not", {})) if "pattern" in each]
+
+
+def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
+    """Why a pattern is refused, and what to write instead; None: it is not.
+
+    Args:
+        of_names: whether it is one of `patternProperties`, for which no other keywords can stand.
+    """
+    if compiles(pattern) or (not of_names and equivalent(pattern) is not None):
+        return None
+    if _BACKTRACKING.search(pattern):
+        return (
+            "looks around or refers back, which can take time without bound",
+            "A look-ahead may begin a pattern, as in ^(?!tmp)[a-z]+$; write others as patterns in allOf, "
+            'or as {"not": {"pattern": ...}}',
+        )
+    if compiles(pattern, 1 << 26):
+        return (
+            f"takes more than {MAX_COMPILED:,} bytes when it is compiled",
+            "Use smaller counts in {}, [0-9A-Za-z_] for \\w, [0-9] for \\d; give lengths by maxLength",
+        )
+    return "is no regular expression of ECMA-262", "Try it in a browser's console: new RegExp(...)"
+
+
+def _outside(pattern: str) -> str:
+    """A pattern without escapes, classes and groups."""
+    return "".join(character for _, character, depth in _scanned(pattern) if not depth)
+
+
+def _closing(pattern: str, opened: int) -> int | None:
+    """Where the group ends that begins at an index."""
+    for index, character, depth in _scanned(pattern[opened:]):
+        if character == ")" and depth == 1:
+            return opened + index
+    return None
+
+
+def _scanned(pattern: str) -> Iterator[tuple[int, str, int]]:
+    """Characters that are neither escaped nor in a class, with how many groups they are in."""
+    index = depth = 0
+    inside = False
+    while index < len(pattern):
+        character = pattern[index]
+        if character == "\\":
+            index += 2
+            continue
+        if inside:
+            inside = character != "]"
+        elif character == "[":
+            inside = True
+        else:
+            depth += character == "("
+            yield index, character, depth
+            depth -= character == ")"
+        index += 1

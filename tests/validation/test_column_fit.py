@@ -1,0 +1,120 @@
+"""What the door accepts lands: its verdict on an event is the one that a batch gives, typing columns."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.conform import SCHEMA, TENANT, dataset, messages
+
+from pulse_api.http.collect.split import Item
+from pulse_api.http.collect.verdicts import Judging
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.limits import UNLIMITED
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.conform import TopicConformer
+from pulse_pipelines.tables import arrow_columns
+from pulse_pipelines.tables.column_fit import ColumnFit
+from pulse_pipelines.validation.validator import Validator
+
+DATES = ['"19.11.2026"', '"2026-11-19"', '"2026-02-30"', '"20261119"', '"0000-01-01"', '""']
+MOMENTS = [
+    *('"2026-11-19T10:00:00Z"', '"2026-11-19 10:00:00.1234567+01:00"', '"2026-11-19T10:00:00+25:00"'),
+    *(
+        '"2026-11-19T10:00:00"',
+        '"9999-12-31T23:59:60Z"',
+        '"0001-01-01T00:00:00+01:00"',
+        '"2026-13-01T00:00:00Z"',
+    ),
+]
+NUMBERS = ["1", "1.0", "1.5", "1e19", "-1e300", "9223372036854775807", "9223372036854775808", "0.1"]
+NESTED = [
+    "[]",
+    "[1, null]",
+    "[1.0, 1e19]",
+    '[["a"]]',
+    '{"zip": 1e19}',
+    '{"zip": 1, "more": 2}',
+    '{"n": [1e19]}',
+]
+TOKENS = [*DATES, *MOMENTS, *NUMBERS, *NESTED, "null", "true", '"a"']
+TYPES: list[Any] = [
+    *({"type": "string", "format": form} for form in ("date", "date-time")),
+    *({"type": [each, "null"]} for each in ("string", "integer", "number", "boolean")),
+    *({"type": "array", "items": {"type": kind}} for kind in ("integer", ["integer", "null"], "number")),
+    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    {"type": "object", "properties": {"zip": {"type": "integer"}}},
+    {"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}}}},
+    {},
+]
+
+
+def event(data: str, version: int | None = None) -> bytes:
+    head = '{"event_id": "e", "dataset": "orders", "timestamp": "2026-11-19T10:00:00Z"'
+    return f'{head}, "schema_version": {json.dumps(version)}, "data": {data}}}'.encode()
+
+
+def at_the_door(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:
+    judge, judging = Validator(Scope(TENANT, (follows,)), UNLIMITED), Judging([Item(p) for p in payloads])
+    while not judging.done:
+        judging.go_on(judge)
+    notable = judging.verdicts().notable
+    return [(each["index"], each["reason"], each["pointer"], each["detail"]) for each in notable]
+
+
+def in_a_batch(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:
+    conformer = TopicConformer(Scope(TENANT, (follows,)), "batch", UNLIMITED)
+    found = []
+    for place, payload in enumerate(payloads):
+        for letter in conformer.chunk(messages([payload])).dead_letters:
+            rejected = letter.rejected
+            found.append((place, rejected.reason.value, rejected.pointer, rejected.detail))
+    return found
+
+
+@pytest.mark.parametrize("version", [None, 1], ids=["its own version", "an earlier one"])
+@pytest.mark.parametrize("kind", TYPES, ids=json.dumps)
+def test_the_door_and_the_batch_give_one_verdict(kind: Any, version: int | None) -> None:
+    schema = {"type": "object", "properties": {"a": kind, "b": {"type": "string", "format": "date"}}}
+    follows = replace(dataset(schema), earlier=((1, '{"type": "object"}'),))
+    payloads = [event(f'{{"a": {token}, "b": "2026-11-19"}}', version) for token in TOKENS]
+    found = at_the_door(follows, payloads)
+    assert found == in_a_batch(follows, payloads)
+    assert 0 < len(found) < len(TOKENS) or (
+        kind == {} and {each[1] for each in found} <= {"integer_out_of_range"}
+    )
+
+
+def test_columns_of_a_choice_are_typed_at_the_door() -> None:
+    """An event may follow a branch that leaves the property open."""
+    branches = [{"required": ["b"], "properties": {"b": {}}}, {"properties": {"a": {"type": "integer"}}}]
+    follows = dataset({"type": "object", "anyOf": branches})
+    payloads = [event(f'{{"a": {token}, "b": 1}}') for token in TOKENS]
+    assert at_the_door(follows, payloads) == in_a_batch(follows, payloads)
+
+
+def test_a_date_that_is_none_is_refused_with_its_place() -> None:
+    ((index, reason, pointer, detail),) = at_the_door(
+        dataset(SCHEMA), [event('{"country": "DE"}'), event('{"country": "DE", "signup_at": "19.11.2026"}')]
+    )
+    assert (index, reason, pointer) == (1, "unrepresentable", "/data/signup_at")
+    assert detail == "not an RFC 3339 timestamp with a zone offset"
+
+
+def test_an_ordinary_event_never_reaches_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value at a time it takes Arrow as long as all the rest takes."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("Arrow was asked")
+
+    columns = dataset(SCHEMA).columns
+    data = {
+        "country": "DE",
+        "amount": 1,
+        "count": 5,
+        "signup_at": "2026-11-19T10:00:00Z",
+        "born": "2026-11-19",
+    }
+    monkeypatch.setattr(arrow_columns, "array", refuse)
+    for as_declared in (True, False):
+        assert ColumnFit(columns).misfit(data | {"lines": [{"n": 1}]}, as_declared=as_declared) is None
