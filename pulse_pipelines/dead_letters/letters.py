@@ -7,17 +7,15 @@ import base64
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import NamedTuple
 
 import orjson
 
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.requests import MAX_LETTERS, State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound, UserError
-
-MAX_LIMIT = 1_000
 
 FIELDS = """partition, event_offset, dataset, event_id, reason, pointer, detail, octet_length(payload),
     received_at, settled_at, batch_id, published_at, resolution, resolved_at"""
@@ -38,15 +36,11 @@ WHERE {{state}} AND {MATCHES} GROUP BY reason ORDER BY count(*) DESC, reason
 FIND = f"""
 SELECT {FIELDS}, payload FROM dead_letters WHERE partition = %s AND event_offset = %s
 """  # noqa: S608
-
-
-class State(StrEnum):
-    OPEN = "open"
-    REPLAYED = "replayed"
-    DISCARDED = "discarded"
-    LANDED = "landed"
-    ERASED = "erased"
-    ALL = "all"
+OF_EVENT = f"""
+SELECT {FIELDS} FROM dead_letters
+WHERE event_id = %(event_id)s AND (%(dataset)s::text IS NULL OR dataset = %(dataset)s)
+ORDER BY settled_at DESC, partition DESC, event_offset DESC LIMIT %(limit)s
+"""  # noqa: S608
 
 
 _STATES = {
@@ -79,7 +73,7 @@ class Filter:
         if self.dataset is not None and ("\0" in self.dataset or not _is_unicode(self.dataset)):
             raise UserError("no dataset has such a name")
         if any(time is not None and time.tzinfo is None for time in (self.since, self.until)):
-            raise UserError("a time without a zone", fix="Add one, such as Z")
+            raise UserError("the time has no zone", fix="Add one, such as Z")
 
     def values(self) -> dict[str, object]:
         """The parameters of `MATCHES`."""
@@ -174,15 +168,15 @@ def list_dead_letters(
     The order is that of (set aside, partition, offset), so a page is the same whatever arrives meanwhile.
 
     Args:
-        limit: 1 to `MAX_LIMIT`.
+        limit: 1 to `MAX_LETTERS`.
         after: the `next` of the page before.
 
     Raises:
         NotFound: no such cursor.
         UserError: the limit is not valid.
     """
-    if not 0 < limit <= MAX_LIMIT:
-        raise UserError(f"the limit must be 1 to {MAX_LIMIT:,}")
+    if not 0 < limit <= MAX_LETTERS:
+        raise UserError(f"the limit must be 1 to {MAX_LETTERS:,}")
     begin = Cursor.parse(after) if after is not None else Cursor("infinity")
     values = (where or Filter()).values() | {"limit": limit + 1}
     values |= {"at": begin.settled_at, "partition": begin.partition, "offset": begin.offset}
@@ -190,6 +184,13 @@ def list_dead_letters(
         rows = connection.execute(LIST.format(state=_STATES[state]), values).fetchall()
     letters = tuple(DeadLetter(*row) for row in rows[:limit])
     return Page(letters, str(Cursor.behind(letters[-1])) if len(rows) > limit else None)
+
+
+def dead_letters_of(tenant: Tenant, event_id: str, dataset: str | None = None) -> tuple[DeadLetter, ...]:
+    """The latest `MAX_LETTERS` dead letters of the tenant with this event id, whatever became of them."""
+    values = {"event_id": event_id, "dataset": dataset, "limit": MAX_LETTERS}
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return tuple(DeadLetter(*row) for row in connection.execute(OF_EVENT, values))
 
 
 @dataclass(frozen=True)

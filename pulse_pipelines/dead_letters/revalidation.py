@@ -67,11 +67,22 @@ class Revalidation:
         Raises:
             Transient: the object store did not say whether a dataset's table can be read.
         """
-        payloads = [self._versioned(opened.payload) for opened in page]
         verdicts: dict[tuple[int, int], Verdict] = {}
+        payloads = []
+        for letter, payload in page:
+            if letter.reason == Reason.PROCESSING_FAILED and letter.size <= self.max_bytes:
+                # It may end this process: ingestion tries it, and isolates it again.
+                verdicts[_place(letter)] = Verdict(
+                    letter.letter_id, Outcome.WOULD_LAND, letter.dataset, letter.event_id
+                )
+                payloads.append(payload)
+            else:
+                payloads.append(self._versioned(payload))
         messages = []
         received_ms = int(time.time() * 1000)  # what passes is published, and so appended, just now
         for (letter, _), payload in zip(page, payloads, strict=True):
+            if _place(letter) in verdicts:
+                continue
             if letter.size > self.max_bytes:  # its bytes were not even loaded
                 detail = f"{letter.size:,} bytes, the limit is {self.max_bytes:,}"
                 verdicts[_place(letter)] = _rejected(letter, Rejected(Reason.OVERSIZE, detail))

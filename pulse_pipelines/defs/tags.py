@@ -7,12 +7,15 @@ to count them: batches never wait for those.
 
 from collections.abc import Collection
 
-NAMED = 20
-"""Tenants of a run that are tags: each is a row in Dagster's database. A run of more says how many."""
+NAMED = 3
+"""Tenants of a run that are tags: all tags of a run shall be one line in the UI."""
 
 
 def tenant_tags(slugs: Collection[str]) -> dict[str, str]:
-    """The tags of a run that touches these tenants; filter by `pulse.tenant/<slug>=yes`."""
+    """The tags of a run that touches these tenants; filter by `pulse.tenant/<slug>=yes`.
+
+    Of many, one tag says how many there are, and names the first.
+    """
     if len(slugs) > NAMED:
-        return {"pulse/tenants": str(len(slugs))}
+        return {"pulse/tenants": f"{len(slugs)}: {', '.join(sorted(slugs)[:NAMED])}, ..."}
     return {f"pulse.tenant/{slug}": "yes" for slug in sorted(slugs)}

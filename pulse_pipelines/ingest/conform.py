@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.event import Rejected, json_pointer
 from pulse_pipelines.domain.limits import Budget, EventLimits
-from pulse_pipelines.domain.schema import Column
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
+from pulse_resources import faults
 
 MISSES = 64
 """A chunk of whose events so many more than half are not for the decoder is not given to it any more."""
@@ -78,6 +79,7 @@ class TopicConformer:
 
     def chunk(self, messages: Sequence[Message]) -> Conformed:
         """Validate every message; accepted ones come back as one Arrow table per dataset."""
+        faults.poison(message.payload for message in messages)
         result = Conformed()
         decoded, judged = ({slug: _Accepted() for slug in self._judge.targets} for _ in range(2))
         missed = 0
@@ -157,7 +159,8 @@ class TopicConformer:
             "_extra": values.extras,
         }
         for column in target.columns:
-            arrays[column.name] = _declared(column, values.declared(column), named, rejects)
+            unsure = named if column.certain else range(count)
+            arrays[column.name] = _declared(column, values.declared(column), unsure, rejects)
         table = pa.Table.from_arrays([arrays[name] for name in target.schema.names], schema=target.schema)
         table = table.append_column(raw_zone.LINE, raw_zone.lines(messages))
         if not rejects:
@@ -193,11 +196,12 @@ def _in_order(parts: Sequence[tuple[pa.Table, list[int]]]) -> pa.Table:
 
 
 def _declared(
-    column: Column, values: list[Any], named: Sequence[int], rejects: dict[int, Rejected]
+    column: Column, values: list[Any], unsure: Sequence[int], rejects: dict[int, Rejected]
 ) -> pa.Array:
-    """A declared field's column; `named` are the events that follow another version than the dataset."""
+    """A declared field's column; `unsure` are the events whose schema, or whose choice in it, may say
+    otherwise."""
     pointer = "/data" + json_pointer([column.field])
-    arrow_columns.refuse_misfits(values, column.type, named, rejects, pointer)
+    arrow_columns.refuse_misfits(values, column.type, unsure, rejects, pointer)
     return arrow_columns.array(values, column.type, rejects, pointer)
 
 

@@ -5,43 +5,41 @@ bounded by one buffer (`ingest.buffer_bytes`) and one chunk, whatever the backlo
 """
 
 import gc
+import logging
 import random
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from uuid import UUID
 
-from confluent_kafka import KafkaError, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.batch import OffsetRange, spread
 from pulse_pipelines.domain.limits import EventLimits
 from pulse_pipelines.domain.scope import Scope
-from pulse_pipelines.ingest import priority
+from pulse_pipelines.ingest import isolate, priority
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
+from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
 from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
 from pulse_pipelines.tables.digests import ArrivedIds, Digests
 from pulse_pipelines.tables.parquet_files import positions, token
-from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.limits import event_limits
-from pulse_resources import kafka
-from pulse_resources.errors import Terminal, Transient
+from pulse_resources import kafka, outages
+from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
-PIECE = 1_000
-"""Messages asked for at a time ..."""
-CHUNK_BYTES = 32 * 1024 * 1024
-"""... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
-SILENCE_S = 30.0
-"""A broker that sends nothing for this long while messages are due counts as unreachable."""
+_log = logging.getLogger("pulse.drain")
+
+STEP = "drain_and_conform"
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class DrainTask:
 
     plan: Plan
     limits: EventLimits
+    aside: str | None = None
+    """Why its events are set aside, with nothing but their bytes looked at; None: they are conformed."""
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
@@ -57,23 +57,43 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
 
     A topic that cannot be drained is a failure of its tenant; the others go on. Where a tenant's events
     kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
-    its own, so that only the one at fault stays behind.
+    its own, so that only the one at fault stays behind; then the events at fault are isolated.
     """
     limits = event_limits()
-    topics: list[TopicDrained] = []
-    failures: list[Failure] = []
-    for ranges in [plan.ranges] if plan.together else _by_tenant(plan.ranges):
-        tasks = [DrainTask(_share(plan, part), limits) for part in spread(ranges, parallelism)]
+    outcomes: list[TopicDrained | Failure] = []
+
+    def run(ranges: Sequence[OffsetRange], aside: str | None = None) -> list[TopicDrained | Failure]:
+        tasks = [DrainTask(_share(plan, part), limits, aside) for part in spread(ranges, parallelism)]
+        return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
+
+    def of_one(ranges: Sequence[OffsetRange], aside: str | None = None) -> list[TopicDrained | Failure]:
         try:
-            outcomes = run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
+            return run(ranges, aside)
         except PySparkException as error:
-            if plan.together:
-                raise
-            failures.append(Failure(ranges[0].tenant_id, "drain_and_conform", str(error)[:500]))
-            continue
-        topics.extend(outcome for outcome in outcomes if isinstance(outcome, TopicDrained))
-        failures.extend(outcome for outcome in outcomes if isinstance(outcome, Failure))
-    return Drained(plan, tuple(topics), tuple(failures))
+            outages.check(spark)
+            _log.warning("the job of tenant %s died: %s", ranges[0].tenant_id, error)
+            return [Failure(ranges[0].tenant_id, STEP, isolate.DIED, by_event=True)]
+
+    def sound() -> bool:
+        try:
+            return bool(run_tasks(spark, [Probe(limits)], probe_task, [Conforms]))
+        except PySparkException:
+            return False
+
+    if plan.together:
+        outcomes = run(plan.ranges)
+    else:
+        tenants = _by_tenant(plan.ranges)
+        for ranges in tenants:
+            drained = of_one(ranges)
+            if plan.isolates and isolate.needed(drained):
+                drained = isolate.isolate(ranges, of_one, sound, isolate.patience() / len(tenants))
+            outcomes.extend(drained)
+    return Drained(
+        plan,
+        tuple(outcome for outcome in outcomes if isinstance(outcome, TopicDrained)),
+        tuple(outcome for outcome in outcomes if isinstance(outcome, Failure)),
+    )
 
 
 def _by_tenant(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
@@ -107,7 +127,9 @@ def _drain_safely(
     try:
         return _drain_topic(task, task.plan.scopes[tenant_id], ranges, pause)
     except Exception as error:  # whatever it is, it must not become the neighbours' failure
-        return Failure(tenant_id, "drain_and_conform", f"{type(error).__name__}: {error}")
+        by_event = not isinstance(error, isolate.OUTAGES)
+        why = isolate.DIED if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
+        return Failure(tenant_id, STEP, why, by_event)
 
 
 def _drain_topic(
@@ -118,7 +140,10 @@ def _drain_topic(
     counts = {r.partition: PartitionCount() for r in ranges}
     ids: dict[UUID, list[bytes]] = defaultdict(list)
     datasets = {dataset.slug: dataset for dataset in scope.datasets}
-    conformer = TopicConformer(scope, plan.batch_id, task.limits)
+    if task.aside is None:
+        conform = TopicConformer(scope, plan.batch_id, task.limits).chunk
+    else:
+        conform = partial(isolate.set_aside, task.aside)
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
         StagingWriter(plan, scope.tenant, part) as staging,
@@ -128,7 +153,7 @@ def _drain_topic(
         for messages in read(scope, ranges, counts, settings.ingest.chunk_rows):
             fail_point("drain.before_conform")
             pause()
-            conformed = conformer.chunk(messages)
+            conformed = conform(messages)
             fail_point("drain.after_conform")
             for slug, table in conformed.tables.items():
                 dataset = datasets[slug]
@@ -171,88 +196,3 @@ def _keep_raw(lake: BatchFiles, letters: Sequence[DeadLetter], slugs: Collection
     for letter, line in zip([*decoded, *bare], lines, strict=True):
         slug = letter.dataset if letter.dataset in slugs else None
         lake.add_raw(slug or raw_zone.UNRESOLVED, letter.message.received_ms, line)
-
-
-def read(
-    scope: Scope,
-    ranges: Sequence[OffsetRange],
-    counts: dict[int, PartitionCount],
-    chunk_rows: int,
-) -> Iterator[list[Message]]:
-    """The messages of the ranges, in chunks; fills `drained`, `oldest_ms` and `absent` of `counts`.
-
-    Raises:
-        Transient: the broker fell silent.
-        Terminal: the topic or the offsets are gone.
-    """
-    topic, bases = scope.tenant.topic, scope.bases
-    wanted = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
-    consumer = kafka.consumer()
-    try:
-        heard = time.monotonic()
-        messages: list[Message] = []
-        size = 0
-        consumer.assign(
-            [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
-        )
-        while wanted:
-            received = consumer.consume(PIECE, 0)  # it would wait by the wall clock, see `kafka.flush`
-            if received:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_S:
-                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
-            else:
-                time.sleep(kafka.NAP_S)
-            for message in received:
-                partition: int = message.partition()  # type: ignore[assignment]
-                if (span := wanted.get(partition)) is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    offset: int = message.offset() + bases.get(partition, 0)  # type: ignore[operator]
-                    if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
-                        counts[partition].absent.append((span[0], min(offset, span[1])))
-                    if offset < span[1]:
-                        count, appended_ms = counts[partition], message.timestamp()[1]
-                        count.drained += 1
-                        if appended_ms < count.oldest_ms:
-                            count.oldest_ms = appended_ms
-                        payload = message.value() or b""
-                        messages.append(Message(partition, offset, appended_ms, payload))
-                        size += len(payload)
-                    span[0] = offset + 1
-                    reached = span[0] >= span[1]
-                else:
-                    reached = _at_end(error, topic, partition, span, counts)
-                if reached:
-                    del wanted[partition]
-                    consumer.incremental_unassign([TopicPartition(topic, partition)])
-            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not wanted):
-                yield messages
-                messages, size = [], 0
-    finally:
-        consumer.close()
-
-
-def _at_end(
-    error: KafkaError,
-    topic: str,
-    partition: int,
-    span: list[int],
-    counts: dict[int, PartitionCount],
-) -> bool:
-    """Whether an error event means that the partition has been read to its end."""
-    if error.code() == KafkaError._PARTITION_EOF:
-        if span[0] < span[1]:  # what is left holds no messages, such as transaction markers
-            counts[partition].absent.append((span[0], span[1]))
-        return True
-    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise Terminal(
-            "offsets that were never ingested are gone from the topic",
-            topic=topic,
-            partition=partition,
-            offset=span[0],
-        )
-    if error.retriable() and not error.fatal():
-        return False
-    raise Transient(f"Kafka: {error.str()}", topic=topic, partition=partition, offset=span[0])

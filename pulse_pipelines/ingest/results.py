@@ -35,6 +35,12 @@ class Plan:
         return self.attempt <= SHARED_ATTEMPTS
 
     @property
+    def isolates(self) -> bool:
+        """Whether events that end their process are looked for: once the other tenants' have settled."""
+        alone = len({r.tenant_id for r in self.ranges}) == 1
+        return not self.together and (alone or self.attempt > SHARED_ATTEMPTS + 1)
+
+    @property
     def dead_letters_table(self) -> str:
         return f"dead_letters_{self.batch_id}_{self.attempt}"
 
@@ -79,6 +85,8 @@ class Failure:
     tenant_id: UUID
     step: str
     error: str
+    by_event: bool = False
+    """One of its events may be at fault: a process died, or something went wrong that no outage explains."""
 
 
 @dataclass(frozen=True)

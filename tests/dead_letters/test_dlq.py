@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from pulse_api import cli
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.dead_letters import State
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.requests import State
 from pulse_pipelines.registry import keys
 
 pytestmark = pytest.mark.usefixtures("stack")

@@ -20,9 +20,10 @@ from support.topics import follow
 from chaos import sent
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.dead_letters import Filter, Outcome, Result, State, discard, replay, selection
+from pulse_pipelines.dead_letters import Filter, Outcome, Result, discard, replay, selection
 from pulse_pipelines.dead_letters.letters import Cursor
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.requests import State
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import NotFound, Transient, UserError

@@ -1,23 +1,30 @@
 """How datasets show in Dagster: what an asset says of itself, its grid, and that both follow the registry."""
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from datetime import date
+from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from support.far import ANY_TIME
 from support.ingest import SCHEMA, Owner, event, ingest_job, make_owner, plan_batch, run_config
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
+from pulse_pipelines.curated.behaviour import behaviour
+from pulse_pipelines.curated.daily import DAILY
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.datasets import partitions as grid
+from pulse_pipelines.defs.datasets.backfill import rebuilt_from_raw_zone
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions, tenant_partitions
 from pulse_pipelines.defs.datasets.presentation import GROUP_SIZE, column_schema, groups, present
 from pulse_pipelines.defs.datasets.sensor import registry_changes, registry_fingerprint
+from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import Family, Member
 from pulse_resources.settings import Settings, load_settings
@@ -77,6 +84,9 @@ def field(name: str, kind: object, *, required: bool = False, doc: str | None = 
     return {"id": 1, "name": name, "type": kind, "required": required, "doc": doc}
 
 
+DECLARED = "A property of the events' data, as the schema declares it"
+
+
 def test_columns_are_those_of_all_tenants() -> None:
     struct = {"type": "struct", "fields": [field("zip", "string"), field("no", "long")]}
     first = json.dumps({"fields": [field("id", "string", required=True, doc="unique"), field("n", "long")]})
@@ -87,10 +97,28 @@ def test_columns_are_those_of_all_tenants() -> None:
     found = column_schema([member("s", "a", first), member("s", "b", second)])
     assert [(c.name, c.type, c.description, c.constraints.nullable) for c in found.columns] == [
         ("id", "string", "unique", False),
-        ("n", "long", "Declared, of 1 of 2 tenants: a", True),
-        ("n", "double", "Declared, of 1 of 2 tenants: b", True),
-        ("l", "list<struct<zip: string, no: long>>", "Declared, of 1 of 2 tenants: b", True),
+        ("n", "long", f"{DECLARED}; of 1 of 2 tenants: a", True),
+        ("n", "double", f"{DECLARED}; of 1 of 2 tenants: b", True),
+        ("l", "list<struct<zip: string, no: long>>", f"{DECLARED}; of 1 of 2 tenants: b", True),
     ]
+
+
+def test_the_config_that_the_readme_shows_is_the_asset_s() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    (shown,) = re.findall(r"```yaml\n(.*?)```", readme.read_text(), re.DOTALL)
+    asset = rebuilt_from_raw_zone("departures", present([family("departures", "a")])["departures"])
+    jobs = [dg.define_asset_job("rebuild", [asset])]
+    job = dg.Definitions([asset], jobs=jobs, resources=services()).resolve_job_def("rebuild")
+    assert dg.validate_run_config(job, yaml.safe_load(shown))
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        dg.validate_run_config(job, yaml.safe_load(shown.replace("schema_version", "version")))
+
+
+def test_every_column_of_a_rollup_and_every_resource_says_what_it_is() -> None:
+    for rollup in (DAILY, behaviour(30.0)):
+        assert rollup.schema is not None
+        assert {column.name for column in rollup.schema.fields} == rollup.columns.keys()
+    assert all(len(resource.description or "") > 20 for resource in services().values())
 
 
 @pytest.mark.parametrize(
@@ -117,6 +145,7 @@ def test_an_asset_says_whose_it_is_and_where_it_lies(owner: Owner) -> None:
     (row,) = shown.metadata["tables"].records
     assert (row.data["schema_uri"], row.data["location"]) == (mine.members[0].schema_uri, location)
     columns = {column.name: column.type for column in shown.metadata["dagster/column_schema"].columns}
+    assert all(column.description for column in shown.metadata["dagster/column_schema"].columns)
     assert columns["address"] == "struct<zip: string>"
     assert columns["signup_at"] == "timestamptz"
 

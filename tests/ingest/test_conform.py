@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 
+from pulse_pipelines.domain.columns import columns as declared
 from pulse_pipelines.domain.event import Rejected, nesting, parse_timestamp, suspicious
 from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.reasons import Reason
-from pulse_pipelines.domain.schema import columns as declared
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import Conformed, DeadLetter, TopicConformer
 from pulse_pipelines.tables import arrow_columns
@@ -169,7 +169,8 @@ def test_bad_input_becomes_a_dead_letter(payload: bytes, reason: Reason, pointer
 
 
 def test_every_reason_that_conforming_can_give_is_tested() -> None:
-    elsewhere = {Reason.LANDING_FAILED, Reason.TOO_EXPENSIVE}  # test_ingest, test_judge_workers
+    # test_ingest, test_judge_workers, test_poison
+    elsewhere = {Reason.LANDING_FAILED, Reason.TOO_EXPENSIVE, Reason.PROCESSING_FAILED}
     assert {reason for _, _, reason, _ in REJECTED} == set(Reason) - elsewhere
 
 
@@ -757,3 +758,17 @@ def test_the_columns_have_the_tables_types_and_field_ids() -> None:
     struct = table.schema.field("address").type
     assert all(struct.field(index).metadata[b"PARQUET:field_id"] for index in range(struct.num_fields))
     assert table.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+
+
+def test_a_value_that_only_another_choice_declares_is_looked_at() -> None:
+    """By the choice y anything is accepted as `a`; the column is the one that x declares."""
+    choices = [
+        {"type": "object", "required": ["kind"], "properties": {"kind": {"const": kind}} | declared}
+        for kind, declared in (("x", {"a": {"type": "integer"}}), ("y", {"b": {"type": "string"}}))
+    ]
+    datas = [{"kind": "x", "a": 1}, {"kind": "y", "b": "s", "a": 2}, {"kind": "y", "a": 2.5}, {"kind": "y"}]
+    conformed = conformer({"oneOf": choices}).chunk(messages([envelope(data=data) for data in datas]))
+    landed = [(row["kind"], row["a"], row["b"], row["_extra"]) for row in rows(conformed)]
+    assert landed == [("x", 1, None, None), ("y", 2, "s", None), ("y", None, None, None)]
+    (letter,) = conformed.dead_letters
+    assert (letter.rejected.reason, letter.rejected.pointer) == (Reason.UNREPRESENTABLE, "/data/a")

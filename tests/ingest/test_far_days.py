@@ -12,7 +12,8 @@ from support.maintenance import live_files, orders
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.curated.run import curate
-from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 

@@ -30,8 +30,9 @@ from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.curated.sensor import curated_due
 from pulse_pipelines.defs.datasets.evaluation import evaluation
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.ingest import attempts, dead_letter, dedup, drain, land, settle, staging
-from pulse_pipelines.maintenance.policy import Task, needs
+from pulse_pipelines.maintenance.policy import needs
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.monitoring import issues
 from pulse_pipelines.monitoring.checks import CHECKS, Inspection, Scope

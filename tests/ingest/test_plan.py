@@ -1,9 +1,9 @@
 """Planning against a real broker: what is due, what is new, and what must never be skipped silently."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import uuid4
 
 import dagster as dg
 import pytest
@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewPartitions
 from support.ingest import Owner, event, ingest, plan_batch
 
 from chaos.surroundings import superuser, with_settings
-from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.ingest import plan as planning
@@ -37,22 +37,31 @@ def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
 
 
 def test_events_wait_from_when_they_came_even_while_a_batch_is_open(owner: Owner) -> None:
-    def since() -> float | None:
+    def since(last: LagCursor | None) -> float | None:
         with dg.DagsterInstance.ephemeral() as instance:
+            cursor = last and last.cursor()
             result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
         assert isinstance(result, dg.SensorResult)
-        found: dict[str, float] = json.loads(result.cursor or "")
-        return found.get(owner.tenant.tenant_id.hex)
+        left = LagCursor.of(result.cursor, time.time())
+        assert left.looked == pytest.approx(time.time(), abs=10)
+        return left.waiting.get(owner.tenant.tenant_id)
 
-    cursor = "{}"
     with with_settings(INGEST__FLUSH_SECONDS=10_000):
         owner.send(event("a"))
         plan_batch([owner])
-        assert since() is None, "what a batch has taken does not wait"
+        assert since(None) is None, "what a batch has taken does not wait"
         owner.send(event("b"))
-        assert since() == pytest.approx(time.time(), abs=10)
-        cursor = json.dumps({owner.tenant.tenant_id.hex: 17.0})
-        assert since() == 17.0
+        assert since(None) == pytest.approx(time.time(), abs=10), "the first look of all"
+        before = time.time() - 60
+        assert since(LagCursor(before, {})) == before, "it may have come right after the last look"
+        assert since(LagCursor(before, {owner.tenant.tenant_id: 17.0})) == 17.0
+
+
+def test_what_the_last_look_left_is_read_again_and_never_lies_in_the_future() -> None:
+    tenant = uuid4()
+    assert LagCursor.of(LagCursor(5.0, {tenant: 3.0}).cursor(), 10.0) == LagCursor(5.0, {tenant: 3.0})
+    assert LagCursor.of(LagCursor(5.0, {tenant: 3.0}).cursor(), 2.0) == LagCursor(2.0, {tenant: 2.0})
+    assert LagCursor.of(None, 10.0) == LagCursor(10.0, {})
 
 
 def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:

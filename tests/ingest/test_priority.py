@@ -1,6 +1,7 @@
 """Whoever floods waits: batches of their own, runs of their own, tasks that stand aside for small ones."""
 
 import os
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from types import SimpleNamespace
@@ -10,14 +11,18 @@ import pytest
 from support.ingest import Owner, event, ingest, make_owner, plan_batch
 
 from chaos.surroundings import with_settings
-from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.defs.ingest import job
+from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
 from pulse_pipelines.ingest import attempts, priority
 from pulse_resources.settings import Settings
 
 
 def requests(*, since: float = 0.0, **waiting: Owner) -> dict[str, dict[str, str]]:
-    """Tags of the runs that the sensor asks for, by the names given, when all of them have waited."""
-    cursor = "{" + ",".join(f'"{o.tenant.tenant_id.hex}": {since}' for o in waiting.values()) + "}"
+    """Tags of the runs that the sensor asks for, by the names given, when all of them have waited.
+
+    Tags name few tenants, and what other tests left waiting may go along: the ledger says whose a run is.
+    """
+    cursor = LagCursor(time.time(), {owner.tenant.tenant_id: since for owner in waiting.values()}).cursor()
     with dg.DagsterInstance.ephemeral() as instance:
         result = ingest_lag(dg.build_sensor_context(instance=instance, cursor=cursor))
     assert isinstance(result, dg.SensorResult)
@@ -25,7 +30,7 @@ def requests(*, since: float = 0.0, **waiting: Owner) -> dict[str, dict[str, str
         name: request.tags
         for name, owner in waiting.items()
         for request in result.run_requests or ()
-        if f"pulse.tenant/{owner.tenant.slug}" in request.tags
+        if owner.tenant.slug in attempts.waiting_in(request.tags["pulse/batch"])
     }
 
 
@@ -39,6 +44,29 @@ def test_a_tenant_that_floods_is_not_in_one_batch_with_the_others(stack: Setting
     assert [tags[name]["pulse/lane"] for name in ("flooding", "one", "other")] == ["bulk", "quick", "quick"]
     batches = [tags[name]["pulse/batch"] for name in ("flooding", "one", "other")]
     assert batches[0] != batches[1] == batches[2]
+
+
+def test_a_run_that_reports_leaves_its_place_in_the_lane() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def lane(run_id: str) -> str:
+            run = instance.get_run_by_id(run_id)
+            assert run
+            return run.tags[job.LANE]
+
+        started = dg.DagsterRunStatus.STARTED
+        runs = [
+            instance.create_run_for_job(job.ingest, tags={job.LANE: "quick"}, status=started).run_id
+            for _ in range(job.MOST_REPORTING + 1)
+        ]
+        for run in runs:
+            job._leave_lane(instance, run)
+        *first, last = runs
+        assert {lane(run) for run in first} == {job.REPORTING}
+        assert lane(last) == "quick", "reports do not pile up beside the lane"
+        instance.delete_run(first[0])
+        job._leave_lane(instance, last)
+        assert lane(last) == job.REPORTING
 
 
 def test_a_large_batch_lands_whole(owner: Owner) -> None:

@@ -117,8 +117,12 @@ def _metadata(slug: str, rollup: Rollup) -> dict[str, object]:
     name = f"{iceberg.CATALOG}.pulse_<tenant>.{slug}{CURATED}{rollup.name}"
     found: dict[str, object] = {"dagster/table_name": name, "dagster/storage_kind": "iceberg"}
     if rollup.schema is not None:
-        columns = [dg.TableColumn(field.name, str(field.field_type)) for field in rollup.schema.fields]
+        columns = [
+            dg.TableColumn(field.name, str(field.field_type), description=rollup.columns.get(field.name))
+            for field in rollup.schema.fields
+        ]
     else:
-        measures = [dg.TableColumn(name, "by the query", description="grain") for name in rollup.grain]
-        columns = [dg.TableColumn("day", "date"), *measures]
+        about = f"There is a row for each {', '.join(rollup.grain)} of a day"
+        grain = [dg.TableColumn(name, "by the query", description=about) for name in rollup.grain]
+        columns = [dg.TableColumn("day", "date", description="The day that was computed, in UTC"), *grain]
     return found | {"dagster/column_schema": dg.TableSchema(columns), "source": rollup.source or "Pulse"}

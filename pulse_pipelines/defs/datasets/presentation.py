@@ -154,11 +154,12 @@ def _fields(table_schema: str) -> list[dict[str, Any]]:
     return found
 
 
-def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str | None:
+def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str:
+    doc = doc or "A property of the events' data, as the schema declares it"
     if len(tenants) == of:
         return doc
     named = ", ".join(tenants[:5]) + (f" and {len(tenants) - 5} more" if len(tenants) > 5 else "")
-    return f"{doc or 'Declared'}, of {len(tenants)} of {of} tenants: {named}"
+    return f"{doc}; of {len(tenants)} of {of} tenants: {named}"
 
 
 def _type(kind: Any) -> str:

@@ -115,14 +115,22 @@ def route_dead_letters(
     return settled
 
 
+LANE, REPORTING = "pulse/lane", "reporting"
+"""The tag by which dagster.yaml limits the runs of a lane; and the lane without a limit."""
+MOST_REPORTING = 2
+"""Runs that report beside those that ingest."""
+
+
 @dg.op(
     description="Report what settled to Dagster: a materialization per dataset, tenant and day, and the "
-    "checks of the datasets that were touched. Fails the run when a tenant could not be settled, so "
-    "that the sensor starts another attempt for the rest."
+    "checks of the datasets that were touched. The rows are queryable by then, so the run leaves its place "
+    "in the lane to the next batch. Fails the run when a tenant could not be settled, so that the sensor "
+    "starts another attempt for the rest."
 )
 def report(context: dg.OpExecutionContext, settled: Settled) -> None:
     if settled.plan.bulk:
         priority.for_good()
+    _leave_lane(context.instance, context.run_id)
     unreported = report_batch(context, settled)
     if settled.failures:
         raise Transient(
@@ -136,6 +144,13 @@ def report(context: dg.OpExecutionContext, settled: Settled) -> None:
             fix="It is in the tables; materialize its partitions to show them",
             batch=settled.plan.batch_id,
         )
+
+
+def _leave_lane(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Let the next batch begin, unless others have done the same and report still."""
+    reporting = dg.RunsFilter(tags={LANE: REPORTING}, statuses=[dg.DagsterRunStatus.STARTED])
+    if instance.get_runs_count(reporting) < MOST_REPORTING:
+        instance.add_run_tags(run_id, {LANE: REPORTING})
 
 
 @dg.failure_hook(required_resource_keys={"attempt"})

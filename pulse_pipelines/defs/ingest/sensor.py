@@ -6,12 +6,13 @@ until the batch is running is harmless and survives a daemon that died between p
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 import dagster as dg
 
-from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.defs.ingest.job import LANE, ingest
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
 from pulse_pipelines.ingest import attempts
@@ -37,7 +38,7 @@ _ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterR
     minimum_interval_seconds=load_settings().ingest.look_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
-    "after its first waiting event was seen (settings). All that are due by time go into one batch; those "
+    "after its first one may have come (settings). All that are due by time go into one batch; those "
     "due by number go into another, which runs beside it. Batches whose run failed or vanished get a new "
     "attempt after a back-off; after five they are stuck, which is an alert, and tried less often.",
 )
@@ -47,23 +48,44 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
             _give_up_dead_attempt(context, batch)
         except Exception:  # one batch must not keep all others, and what waits, from being planned
             context.log.exception("batch %s, attempt %s was not looked at", batch.batch_id, batch.attempt)
+    looked = time.time()
     survey = planning.survey()
     for alarm in survey.alarms:
         where = alarm.tenant.slug, alarm.partition
         context.log.error("tenant %s, partition %s: %s. %s", *where, alarm.problem, alarm.fix)
-    waiting = _plan_due(survey, _first_seen(context.cursor))
+    waiting = _plan_due(survey, LagCursor.of(context.cursor, looked), looked)
     return dg.SensorResult(
         run_requests=list(_run_requests(attempts.open_batches())),
-        cursor=json.dumps({tenant_id.hex: seen for tenant_id, seen in waiting.items()}),
+        cursor=LagCursor(looked, waiting).cursor(),
     )
 
 
-def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float]:
+@dataclass(frozen=True)
+class LagCursor:
+    """The sensor's cursor: when it last looked, and since when topics wait. Times in Unix seconds."""
+
+    looked: float
+    waiting: Mapping[UUID, float]
+    """By tenant: the earliest moment at which its first waiting event can have come."""
+
+    @staticmethod
+    def of(cursor: str | None, now: float) -> "LagCursor":
+        """The look that left a cursor; a clock set back does not make events wait longer."""
+        left = json.loads(cursor or "{}")
+        waiting = {UUID(hex=key): min(since, now) for key, since in left.get("waiting", {}).items()}
+        return LagCursor(min(left.get("looked", now), now), waiting)
+
+    def cursor(self) -> str:
+        """As Dagster keeps it."""
+        waiting = {tenant_id.hex: since for tenant_id, since in self.waiting.items()}
+        return json.dumps({"looked": self.looked, "waiting": waiting})
+
+
+def _plan_due(survey: Survey, last: LagCursor, now: float) -> dict[UUID, float]:
     """Plan a batch when something is due; returns since when the topics left over have waited."""
     settings = load_settings().ingest
-    now = time.time()
-    # A clock set back must not make events wait: what was seen in the future was seen just now.
-    waiting = {tenant_id: min(first_seen.get(tenant_id, now), now) for tenant_id in survey.waiting}
+    # What is seen for the first time may have come right after the last look, and have waited since then.
+    waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in survey.waiting}
     rows, seconds = settings.flush_rows, settings.flush_seconds
     for lane in due(survey.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
         for group in share_out(lane, OVERLAP, WORTH_A_RUN):
@@ -71,10 +93,6 @@ def _plan_due(survey: Survey, first_seen: dict[UUID, float]) -> dict[UUID, float
             for backlog in group:
                 del waiting[backlog.tenant_id]
     return waiting
-
-
-def _first_seen(cursor: str | None) -> dict[UUID, float]:
-    return {UUID(hex=key): seen for key, seen in json.loads(cursor or "{}").items()}
 
 
 def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
@@ -88,7 +106,7 @@ def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
                 tags={
                     "pulse/batch": batch.batch_id,
                     "pulse/attempt": str(batch.attempt),
-                    "pulse/lane": "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
+                    LANE: "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
                 }
                 | tenant_tags(waiting),
             )

@@ -1,0 +1,107 @@
+"""Messages: exact offset ranges of a tenant's topic, read chunk by chunk, with what lies between them."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.results import PartitionCount
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_resources import kafka
+from pulse_resources.errors import Terminal, Transient
+
+PIECE = 1_000
+"""Messages asked for at a time ..."""
+CHUNK_BYTES = 32 * 1024 * 1024
+"""... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
+SILENCE_S = 30.0
+"""A broker that sends nothing for this long while messages are due counts as unreachable."""
+
+
+def read(
+    scope: Scope,
+    ranges: Sequence[OffsetRange],
+    counts: dict[int, PartitionCount],
+    chunk_rows: int,
+) -> Iterator[list[Message]]:
+    """The messages of ranges, at most one of each partition, in chunks.
+
+    Fills `drained`, `oldest_ms` and `absent` of `counts`.
+
+    Raises:
+        Transient: the broker fell silent.
+        Terminal: the topic or the offsets are gone.
+    """
+    topic, bases = scope.tenant.topic, scope.bases
+    wanted = {r.partition: [r.start, r.end] for r in ranges}  # [next expected, end)
+    consumer = kafka.consumer()
+    try:
+        heard = time.monotonic()
+        messages: list[Message] = []
+        size = 0
+        consumer.assign(
+            [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
+        )
+        while wanted:
+            received = consumer.consume(PIECE, 0)  # it would wait by the wall clock, see `kafka.flush`
+            if received:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_S:
+                raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
+            else:
+                time.sleep(kafka.NAP_S)
+            for message in received:
+                partition: int = message.partition()  # type: ignore[assignment]
+                if (span := wanted.get(partition)) is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    offset: int = message.offset() + bases.get(partition, 0)  # type: ignore[operator]
+                    if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
+                        counts[partition].absent.append((span[0], min(offset, span[1])))
+                    if offset < span[1]:
+                        count, appended_ms = counts[partition], message.timestamp()[1]
+                        count.drained += 1
+                        if appended_ms < count.oldest_ms:
+                            count.oldest_ms = appended_ms
+                        payload = message.value() or b""
+                        messages.append(Message(partition, offset, appended_ms, payload))
+                        size += len(payload)
+                    span[0] = offset + 1
+                    reached = span[0] >= span[1]
+                else:
+                    reached = _at_end(error, topic, partition, span, counts)
+                if reached:
+                    del wanted[partition]
+                    consumer.incremental_unassign([TopicPartition(topic, partition)])
+            if messages and (len(messages) >= chunk_rows or size >= CHUNK_BYTES or not wanted):
+                yield messages
+                messages, size = [], 0
+    finally:
+        consumer.close()
+
+
+def _at_end(
+    error: KafkaError,
+    topic: str,
+    partition: int,
+    span: list[int],
+    counts: dict[int, PartitionCount],
+) -> bool:
+    """Whether an error event means that the partition has been read to its end."""
+    if error.code() == KafkaError._PARTITION_EOF:
+        if span[0] < span[1]:  # what is left holds no messages, such as transaction markers
+            counts[partition].absent.append((span[0], span[1]))
+        return True
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise Terminal(
+            "offsets that were never ingested are gone from the topic",
+            topic=topic,
+            partition=partition,
+            offset=span[0],
+        )
+    if error.retriable() and not error.fatal():
+        return False
+    raise Transient(f"Kafka: {error.str()}", topic=topic, partition=partition, offset=span[0])
