@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -12,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from pulse_api.cli.arguments import TenantSlug
+from pulse_api import client
+from pulse_api.cli.arguments import TenantSlug, duration
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
-from pulse_api.client import Client, requests
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import settings
 from pulse_resources.errors import PulseError, UserError
 from pulse_resources.local import api
-from pulse_resources.settings import load_settings
 
 app = typer.Typer()
 MAX_VERDICTS = 1_000
@@ -37,50 +39,81 @@ def collect(
     key: Annotated[
         str | None, typer.Option(envvar="PULSE_KEY", help="The tenant's key with the scope collect.")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until all of it is settled; exit code 1 if any did not land.")
+    ] = False,
+    at_most: Annotated[
+        timedelta,
+        typer.Option("--timeout", parser=duration, metavar="TIME", help="How long to wait for that."),
+    ] = "10m",  # type: ignore[assignment]  # typer parses it
     as_json: AsJson = False,
 ) -> None:
     """Send events through the HTTP API: one JSON object a line, or one JSON array.
 
     Waits and tries again while the API is busy or the tenant is over its rate; sending the same again is
-    safe, since an event id lands once. Exit code 1, and why, if events were refused.
+    safe, since an event id lands once. Exit code 1, and why, if events were refused or, with --wait, if
+    one did not land.
 
-    Example: PULSE_KEY=$(pulse key create acme) pulse collect acme events.ndjson
+    Example: PULSE_KEY=$(pulse key create acme) pulse collect acme events.ndjson --wait
     """
-    presented = _checked(registry.find_tenant(tenant), key)
+    owner = registry.find_tenant(tenant)
+    presented = _checked(owner, key)
+    if wait:  # imports take a second
+        from pulse_api.cli import waiting
+
+        sent = waiting.Sent()
     total = {"sent": 0, "accepted": 0, "dead_lettered": 0, "refused": 0}
     verdicts: list[dict[str, Any]] = []
+    lines = array("Q")
     with ExitStack() as stack:
         source = _open(file, stack)
-        client = stack.enter_context(Client(api.url(load_settings()), presented))
+        api_client = stack.enter_context(client.Client(api.url(settings.load_settings()), presented))
         advance = _progress(source, stack)
         try:
-            for group in requests(_payloads(source)):
-                answer = client.collect(group)
+            for group in client.requests(_payloads(source, lines)):
+                answer = api_client.collect(group)
+                if wait:
+                    refused = {v["index"] for v in answer.verdicts if v["status"] == "refused"}
+                    for index, payload in enumerate(group):
+                        if index not in refused:
+                            sent.add(payload)
                 for verdict in answer.verdicts[: MAX_VERDICTS - len(verdicts)]:
-                    verdicts.append(verdict | {"index": total["sent"] + verdict["index"]})
+                    index = total["sent"] + verdict["index"]
+                    verdicts.append(verdict | {"index": index, "line": lines[index] or None})
                 total["sent"] += len(group)
                 for name in ("accepted", "dead_lettered", "refused"):
                     total[name] += getattr(answer, name)
                 advance(total["sent"])
-        except PulseError:
+        except PulseError as error:
+            if error.where.get("status") in ("401", "403"):
+                error.fix = _issue(owner)  # instead of the API's, which speaks of headers
             taken = total["accepted"] + total["dead_lettered"]
             remark(f"{taken:,} events were taken before; it is safe to send all of them again.")
             raise
-    if as_json:
-        emit(total | {"verdicts": verdicts})
-    else:
+    became: dict[str, Any] = {}
+    if not as_json:
         _show(total, verdicts)
-    raise typer.Exit(1 if total["refused"] else 0)
+    if wait:
+        waiting.until_settled(owner, at_most)
+        became = sent.fates(owner)
+    if as_json:
+        emit(total | {"verdicts": verdicts} | became)
+    elif wait:
+        _show_fates(became)
+    raise typer.Exit(1 if total["refused"] or became.get("not_landed") else 0)
 
 
 def _checked(tenant: Tenant, key: str | None) -> str:
-    issue = f"Issue one with: pulse key create {tenant.slug} --scope collect"
     if not key:
-        raise UserError("no key: give it with --key or in PULSE_KEY", fix=issue)
+        raise UserError("no key: give it with --key or in PULSE_KEY", fix=_issue(tenant))
     presented = Presented.parse(key)
     if presented is None or presented.tenant_id != tenant.tenant_id:
-        raise UserError("this is no key of the tenant", fix=issue, tenant=tenant.slug)
+        raise UserError("this is not a key of the tenant", fix=_issue(tenant), tenant=tenant.slug)
     return key
+
+
+def _issue(tenant: Tenant) -> str:
+    return f"Issue one with: pulse key create {tenant.slug} --scope collect"
 
 
 def _open(file: Path, stack: ExitStack) -> BinaryIO:
@@ -92,23 +125,28 @@ def _open(file: Path, stack: ExitStack) -> BinaryIO:
         raise UserError(f"cannot read the events: {error}") from error
 
 
-def _payloads(source: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines as they are; the elements of an array, each as a line of its own."""
-    lines = (line.strip() for line in source)
-    first = next((line for line in lines if line), b"")
-    if first.startswith(b"["):
-        yield from _elements(b"\n".join([first, *lines]))
-        return
-    if first:
-        yield first
-    yield from (line for line in lines if line)
+def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
+    """Lines as they are; the elements of an array, each as a line of its own.
+
+    Args:
+        lines: gets the number of each event's line, from 1; 0 for an element of an array.
+    """
+    found = ((number, text) for number, line in enumerate(source, 1) if (text := line.strip()))
+    for number, text in found:
+        if not lines and text.startswith(b"["):
+            for element in _elements(b"\n".join([text, *(rest for _, rest in found)])):
+                lines.append(0)
+                yield element
+            return
+        lines.append(number)
+        yield text
 
 
 def _elements(text: bytes) -> Iterator[bytes]:
     try:
         array = json.loads(text)  # unlike faster ones it keeps all digits of an integer
     except (ValueError, RecursionError) as error:
-        raise UserError(f"the events are no JSON array: {error}") from error
+        raise UserError(f"the events are not a JSON array: {error}") from error
     for element in array:
         yield json.dumps(element).encode()
 
@@ -131,6 +169,15 @@ def _progress(source: BinaryIO, stack: ExitStack) -> "Any":
     return advance
 
 
+def _show_fates(became: dict[str, Any]) -> None:
+    say(f"{became['landed']:,} landed, {became['not_landed']:,} did not")
+    if became["not_landed"]:
+        rows = [list(fate.values()) for fate in became["fates"]]
+        show_table(("event id", "dataset", "state", "detail"), rows, empty="")
+        if (more := became["not_landed"] - len(rows)) > 0:
+            remark(f"{more:,} more")
+
+
 def _show(total: dict[str, int], verdicts: list[dict[str, Any]]) -> None:
     say(
         f"{total['sent']:,} events: {total['accepted']:,} accepted, "
@@ -138,8 +185,9 @@ def _show(total: dict[str, int], verdicts: list[dict[str, Any]]) -> None:
     )
     if not verdicts:
         return
-    names = ("index", "event_id", "status", "reason", "pointer", "detail")
+    place = "line" if verdicts[0].get("line") else "index"
+    names = (place, "event_id", "status", "reason", "pointer", "detail")
     shown = [[verdict[name] for name in names] for verdict in verdicts[:MAX_SHOWN]]
-    show_table(names, shown, empty="")
+    show_table(names, shown, empty="", spare=("status", "event_id"))
     if (more := total["dead_lettered"] + total["refused"] - len(shown)) > 0:
         remark(f"{more:,} more; --json prints up to {MAX_VERDICTS:,}")

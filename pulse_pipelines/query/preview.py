@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, tries
@@ -20,7 +21,6 @@ from pulse_resources import iceberg, readable
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
-MAX_LIMIT = 10_000
 QUERY = """
 SELECT {columns} FROM {scan} WHERE {within}
 ORDER BY timestamp DESC, _kafka_partition, _offset LIMIT ?
@@ -70,7 +70,7 @@ def preview(
 
     Args:
         tenant, slug: whose dataset.
-        limit: 1 to `MAX_LIMIT` rows.
+        limit: 1 to `MAX_ROWS` rows.
         columns: names of table columns, in the order wanted; all in the table's order if not given.
         start, end: rows with start <= timestamp < end; each may be absent.
         snapshot_id: the table as this snapshot left it, with the schema that it had then.
@@ -119,8 +119,8 @@ def _check(
     snapshot_id: int | None,
     as_of: datetime | None,
 ) -> None:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise UserError(f"the limit is {limit}", fix=f"Ask for 1 to {MAX_LIMIT:,} rows")
+    if not 1 <= limit <= MAX_ROWS:
+        raise UserError(f"the limit is {limit}", fix=f"Ask for 1 to {MAX_ROWS:,} rows")
     if any(at is not None and at.utcoffset() is None for at in (start, end, as_of)):
         raise UserError("a moment has no time zone", fix="Write it like 2026-11-19T10:00:00Z")
     if snapshot_id is not None and as_of is not None:

@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.requests import SHOWN_SNAPSHOTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.registry import CurrentTable
@@ -21,7 +22,6 @@ from pulse_resources import iceberg, readable
 from pulse_resources.errors import Gone, NotFound, PulseError, Terminal, Transient
 from pulse_resources.settings import load_settings
 
-SHOWN = 100
 _Made = TypeVar("_Made")
 
 
@@ -41,7 +41,7 @@ class Snapshot:
     schema_id: int | None
 
 
-def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN) -> list[Snapshot]:
+def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN_SNAPSHOTS) -> list[Snapshot]:
     """The dataset's snapshots that are kept, newest first.
 
     Raises:
@@ -137,7 +137,7 @@ def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:
             return snapshot
     raise NotFound(
         "the dataset has no such snapshot",
-        fix="See those that it has with `pulse snapshots`, or GET /v1/datasets/<slug>/snapshots",
+        fix="List its snapshots to see which there are",
         snapshot=snapshot_id,
     )
 

@@ -447,7 +447,7 @@ def test_tags_name_the_tenants_of_a_run_while_they_are_few() -> None:
     longest = "x" * 63
     assert dg.RunRequest(tags=tenant_tags([longest])).tags == {f"pulse.tenant/{longest}": "yes"}
     many = [f"t{number}" for number in range(NAMED + 1)]
-    assert tenant_tags(many) == {"pulse/tenants": "21"}
+    assert tenant_tags(many) == {"pulse/tenants": "4: t0, t1, t2, ..."}
 
 
 def test_the_sensor_raises_tells_and_resolves(owner: Owner, receiver: Receiver) -> None:

@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import registry
+from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.query.file_pruning import Span, newest_files, tries
-from pulse_pipelines.query.preview import MAX_LIMIT, moment, preview
+from pulse_pipelines.query.preview import moment, preview
 from pulse_pipelines.query.snapshots import manifests, of_current, snapshots
 from pulse_pipelines.tables import parquet_files
 from pulse_resources import iceberg
@@ -104,16 +105,16 @@ def test_a_preview_is_what_pyiceberg_finds(lake: Lake, seed: int, monkeypatch: p
         asked["end"] = moments[1].replace(minute=0, second=0, microsecond=0)
     if chance.random() < 0.5:
         asked["snapshot_id"] = chance.choice(lake.table.snapshots()).snapshot_id
-    limit = chance.choice([1, 2, 10, 60, 1000, MAX_LIMIT])
+    limit = chance.choice([1, 2, 10, 60, 1000, MAX_ROWS])
     assert preview(lake.owner.tenant, "orders", limit, **asked).to_pylist() == expected(
         lake.table, limit, **asked
     )
 
 
 def test_rows_at_the_edges_of_a_range_are_in_at_its_start_and_out_at_its_end(lake: Lake) -> None:
-    rows = expected(lake.table, MAX_LIMIT, columns=["timestamp"])
+    rows = expected(lake.table, MAX_ROWS, columns=["timestamp"])
     first, last = rows[-1]["timestamp"], rows[0]["timestamp"]
-    found = preview(lake.owner.tenant, "orders", MAX_LIMIT, start=first, end=last, columns=["timestamp"])
+    found = preview(lake.owner.tenant, "orders", MAX_ROWS, start=first, end=last, columns=["timestamp"])
     assert found.to_pylist() == [row for row in rows if row["timestamp"] < last]
     assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
     nothing = preview(lake.owner.tenant, "orders", 5, start=last, end=first)
@@ -125,7 +126,7 @@ def test_only_files_that_may_hold_the_newest_rows_are_read(lake: Lake) -> None:
     snapshot = metadata.current_snapshot()
     assert snapshot is not None
     listed = manifests(snapshot.manifest_list)
-    everything = newest_files(metadata, listed, Span(), MAX_LIMIT, FOREVER)
+    everything = newest_files(metadata, listed, Span(), MAX_ROWS, FOREVER)
     few = newest_files(metadata, listed, Span(), 3, FOREVER)
     assert few is not None
     assert everything is not None
@@ -141,13 +142,13 @@ def test_the_newest_rows_of_large_files_are_looked_for_at_their_end(
     snapshot = metadata.current_snapshot()
     assert snapshot is not None
     whole = Span.between(BEGIN, BEGIN + timedelta(days=DAYS))
-    found = newest_files(metadata, manifests(snapshot.manifest_list), whole, MAX_LIMIT, FOREVER)
+    found = newest_files(metadata, manifests(snapshot.manifest_list), whole, MAX_ROWS, FOREVER)
     parts = list(tries(found, whole, 1))
     assert len(parts) > 1
     assert parts[-1] == whole
     assert all(shorter.start > longer.start for shorter, longer in pairwise(parts))
     assert {part.end for part in parts} == {whole.end}
-    assert list(tries(found, whole, MAX_LIMIT)) == list(tries(None, whole, 1)) == [whole]
+    assert list(tries(found, whole, MAX_ROWS)) == list(tries(None, whole, 1)) == [whole]
 
 
 def test_snapshots_tell_the_history(lake: Lake) -> None:
@@ -161,7 +162,7 @@ def test_snapshots_tell_the_history(lake: Lake) -> None:
     assert len({s.batch_id for s in landed}) == BATCHES
     assert found[0].batch_id is None
     assert landed[0].total_rows == sum(s.added_rows for s in landed)
-    assert found[0].total_rows == len(expected(lake.table, MAX_LIMIT))
+    assert found[0].total_rows == len(expected(lake.table, MAX_ROWS))
     assert snapshots(lake.owner.tenant, "orders", 2) == found[:2]
 
 
@@ -169,10 +170,10 @@ def test_as_of_finds_what_was_current_then(lake: Lake) -> None:
     tenant = lake.owner.tenant
     found = snapshots(tenant, "orders")
     for newer, older in pairwise(found):
-        by_id = preview(tenant, "orders", MAX_LIMIT, snapshot_id=older.snapshot_id)
-        assert preview(tenant, "orders", MAX_LIMIT, as_of=older.committed_at) == by_id
+        by_id = preview(tenant, "orders", MAX_ROWS, snapshot_id=older.snapshot_id)
+        assert preview(tenant, "orders", MAX_ROWS, as_of=older.committed_at) == by_id
         before = newer.committed_at - timedelta(microseconds=1)
-        assert preview(tenant, "orders", MAX_LIMIT, as_of=before) == by_id
+        assert preview(tenant, "orders", MAX_ROWS, as_of=before) == by_id
     now = datetime.now(UTC)
     assert preview(tenant, "orders", 9, as_of=now) == preview(tenant, "orders", 9)
     earlier = found[-1].committed_at - timedelta(milliseconds=1)
@@ -324,7 +325,7 @@ def test_a_column_with_quotes_in_its_name_is_read(lake: Lake) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"limit": 0}, "the limit is 0"),
-    ({"limit": MAX_LIMIT + 1}, "the limit is 10001"),
+    ({"limit": MAX_ROWS + 1}, "the limit is 10001"),
     ({"limit": -1}, "the limit is -1"),
     ({"columns": []}, "no column is asked for"),
     ({"columns": ["id", "count", "id"]}, "'id' is asked for twice"),
@@ -374,7 +375,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
 def test_a_preview_that_needs_too_much_memory_says_so(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, preview_memory="1MB")
     with pytest.raises(UserError, match="more than the 1MB of memory"):
-        preview(lake.owner.tenant, "orders", MAX_LIMIT)
+        preview(lake.owner.tenant, "orders", MAX_ROWS)
 
 
 def test_a_preview_that_takes_too_long_says_so(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,17 @@
 """The `data` of an event as it was sent, made from its row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import orjson
 
+from pulse_pipelines.domain.bundle import bundled
+from pulse_pipelines.domain.columns import FieldType, Kind
+from pulse_pipelines.domain.columns import columns as declared_columns
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.schema import FieldType, Kind
-from pulse_pipelines.domain.schema import columns as declared_columns
+from pulse_pipelines.domain.discriminators import unions
+from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, resolve
 
 
 def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[str, Any]:
@@ -17,28 +20,81 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
     Args:
         document: the schema version that the row was validated by.
     """
-    required, types = _declared(document)
+    schema, types = _declared(document)
     data: dict[str, Any] = orjson.loads(row["_extra"]) if row["_extra"] else {}
+    held = {column.field: row[column.name] for column in dataset.columns}
+    nodes = schema.applying([schema.root], held)
     for column in dataset.columns:
-        value = row[column.name]
+        value, field = held[column.field], column.field
         if value is None:
-            if column.field in required:
-                data[column.field] = None
+            if field in _required(nodes):
+                data[field] = None
         elif column.type.kind in (Kind.TIMESTAMP, Kind.DATE):
-            data[column.field] = value.isoformat()
+            data[field] = value.isoformat()
         elif column.type.kind is Kind.JSON:
-            data[column.field] = orjson.loads(value)
+            data[field] = orjson.loads(value)
         else:
-            data[column.field] = _as_sent(_without_nulls(value), types.get(column.field, column.type))
+            found = schema.without_nulls(value, _members(nodes, field))
+            data[field] = _as_sent(found, types.get(field, column.type))
     return data
 
 
 @lru_cache(maxsize=1024)
-def _declared(document: str) -> tuple[frozenset[str], Mapping[str, FieldType]]:
-    """The required properties of a schema version, and the types of its columns by property."""
+def _declared(document: str) -> tuple["_Schema", Mapping[str, FieldType]]:
+    """A schema version, and the types of its columns by property."""
     schema = orjson.loads(document)
-    types = {column.field: column.type for column in declared_columns(schema)}
-    return frozenset(schema.get("required", ())), types
+    return _Schema(bundled(schema)), {column.field: column.type for column in declared_columns(schema)}
+
+
+class _Schema:
+    """What a schema says of the values that stand in a row: where a null was sent, and where nothing was."""
+
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        self._unions = unions(root)
+
+    def applying(self, nodes: Sequence[Any], value: Any) -> list[Node]:
+        """The subschemas that hold for a value besides those that are given."""
+        found: dict[int, Node] = {}
+        pending = [*nodes]
+        while pending:
+            node = pending.pop()
+            if not isinstance(node, dict) or id(node) in found:
+                continue
+            found[id(node)] = node
+            if isinstance(reference := node.get("$ref"), str):
+                pending.append(resolve(reference, self.root))
+            pending.extend(list_of(node.get("allOf")))
+            if (union := self._unions.get(id(node))) is not None and isinstance(value, dict):
+                pending.extend(c.schema for c in union.choices if value.get(union.member) in c.values)
+                continue
+            for keyword in ("anyOf", "oneOf"):
+                choices = [each for each in list_of(node.get(keyword)) if each != {"type": "null"}]
+                pending.extend(choices if len(choices) == 1 else ())
+        return list(found.values())
+
+    def without_nulls(self, value: Any, nodes: Sequence[Any]) -> Any:
+        """A value without its members that are null and not required."""
+        if isinstance(value, dict):
+            applying = self.applying(nodes, value)
+            required = _required(applying)
+            return {
+                key: self.without_nulls(item, _members(applying, key))
+                for key, item in value.items()
+                if item is not None or key in required
+            }
+        if isinstance(value, list):
+            items = [node.get("items") for node in self.applying(nodes, value)]
+            return [self.without_nulls(item, items) for item in value]
+        return value
+
+
+def _required(nodes: Sequence[Node]) -> set[str]:
+    return {name for node in nodes for name in list_of(node.get("required"))}
+
+
+def _members(nodes: Sequence[Node], name: str) -> list[Any]:
+    return [node["properties"][name] for node in nodes if name in dict_of(node.get("properties"))]
 
 
 def _as_sent(value: Any, kind: FieldType) -> Any:
@@ -53,9 +109,3 @@ def _as_sent(value: Any, kind: FieldType) -> Any:
     if kind.kind is Kind.LIST and isinstance(value, list) and kind.item is not None:
         return [_as_sent(item, kind.item) for item in value]
     return value
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,43 @@
+"""`pulse doctor`: whether every service that the settings name can be used, and what to do where not."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pulse_api.cli.guard import FAILED
+from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_pipelines.monitoring import doctor
+
+app = typer.Typer()
+
+
+@app.command("doctor")
+def examine(
+    as_json: AsJson = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is as it should be.")] = False,
+) -> None:
+    """Check addresses, versions, rights, clocks, topics and disk of all services that the settings name.
+
+    Nothing is changed: an object of a few bytes is written to the bucket and removed. Exit code 1 if
+    something is wrong.
+
+    Example: pulse doctor --all
+    """
+    found: list[doctor.Finding] = []
+    with Console(stderr=True).status("looking") as status:
+        for service in doctor.SERVICES:
+            status.update(f"looking at {service}")
+            found.extend(doctor.examine(service))
+    wrong = [each for each in found if not each.ok]
+    if as_json:
+        emit({"healthy": not wrong, "findings": found})
+    else:
+        shown = found if everything else wrong
+        rows = ((f.service, f.check, f.ok, f.found, None if f.ok else f.fix) for f in shown)
+        columns, spare = ("service", "check", "ok", "found", "what to do"), ("ok",)
+        if shown:
+            show_table(columns, rows, empty="", spare=() if everything else spare)
+        say(f"{len(found) - len(wrong)} of {len(found)} checks passed")
+    if wrong:
+        raise typer.Exit(FAILED)

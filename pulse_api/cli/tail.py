@@ -1,0 +1,53 @@
+"""`pulse tail`: a dataset's rows as they land."""
+
+import contextlib
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import cell, remark, write
+from pulse_pipelines import registry
+from pulse_pipelines.query import tail
+
+app = typer.Typer()
+
+PHYSICAL = frozenset({"tenant_id", "dataset_id", "ingested_at", "schema_version"})
+"""Columns that are the same in all rows, or tell nothing of the event; so are those that begin with _."""
+
+
+@app.command("tail")
+def tail_rows(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON, one a line.")] = False,
+) -> None:
+    """Print the rows of a dataset as they land, until it is interrupted.
+
+    Example: pulse tail acme orders
+    """
+    owner = registry.find_tenant(tenant)
+    rows = tail.follow(owner, registry.find_dataset(owner, slug).slug)
+    remark(f"Waiting for rows of {slug}; Ctrl-C ends it.")
+    with contextlib.suppress(KeyboardInterrupt):
+        for landed in rows:
+            for row in landed.to_pylist():
+                write(f"{_text(row) if as_json else _line(row)}\n")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """An event's time, its id and what it says."""
+    said = {
+        name: value
+        for name, value in row.items()
+        if value is not None
+        and name not in PHYSICAL
+        and name not in ("id", "timestamp")
+        and not name.startswith("_")
+    }
+    return f"{cell(row['timestamp'])}  {cell(row['id'])}  {_text(said)}"
+
+
+def _text(row: dict[str, Any]) -> str:
+    return orjson.dumps(row, option=orjson.OPT_UTC_Z).decode()

@@ -1,0 +1,92 @@
+"""`pulse trace`: what became of one event."""
+
+import re
+from datetime import date
+from typing import Annotated, Any
+
+import typer
+
+from pulse_api.cli import complete
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.arguments import day as parse_day
+from pulse_api.cli.output import AsJson, cell, emit, remark, show_fields
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring import trace
+from pulse_resources.errors import UserError
+
+app = typer.Typer()
+
+_PLACE = re.compile(r"(pulse\.[0-9a-f]{32}\.events):(\d{1,9}):(\d{1,18})", re.ASCII)
+
+
+@app.command("trace")
+def trace_event(
+    tenant: TenantSlug,
+    event: Annotated[str, typer.Argument(help="The event's id, or its place: topic:partition:offset.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Only what names it, where several datasets have the id.", autocompletion=complete.datasets
+        ),
+    ] = None,
+    day: Annotated[
+        date | None,
+        typer.Option(
+            parser=parse_day, metavar="DAY", help="Of its timestamp; only rows of that day are looked at."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what became of one event: where it landed, or why it did not.
+
+    It waits, a batch has it, it landed (dataset, day, file, snapshot), is a copy of one that did, is a dead
+    letter, was replayed, rebuilt or erased. Exit code 2 if there is no such event.
+
+    Example: pulse trace acme o-1
+    """
+    found = _found(registry.find_tenant(tenant), event, dataset, day)
+    if as_json:
+        emit({"state": found.state, "settled": found.settled} | vars(found))
+        return
+    for fate in found.fates:
+        show_fields(_fields(fate))
+    for line in found.looked_at:
+        remark(f"Looked at {line}")
+
+
+def _found(tenant: Tenant, event: str, dataset: str | None, day: date | None) -> "trace.Trace":
+    place = _PLACE.fullmatch(event)
+    if place is None:
+        return trace.by_id(tenant, event, dataset=dataset, day=day)
+    if place[1] != tenant.topic:
+        raise UserError("this is another tenant's topic", fix=f"This tenant's is {tenant.topic}")
+    return trace.by_place(tenant, int(place[2]), int(place[3]))
+
+
+def _fields(fate: "trace.Fate") -> list[tuple[str, Any]]:
+    """What is known of it, a line each."""
+    place = None if fate.offset is None else f"partition {fate.partition}, offset {fate.offset}"
+    fields: list[tuple[str, Any]] = [
+        (fate.state.replace("_", " "), fate.detail),
+        ("event id", fate.event_id),
+        ("dataset", fate.dataset),
+        ("place", place),
+        ("received at", fate.received_at),
+        ("batch", fate.batch_id),
+        ("settled at", fate.settled_at),
+    ]
+    if (row := fate.row) is not None:
+        fields += [
+            ("timestamp", row.timestamp),
+            ("schema version", row.schema_version),
+            ("file", row.file),
+            ("snapshot", None if row.snapshot_id is None else str(row.snapshot_id)),
+            *(
+                ("rebuilt", f"by backfill {each.backfill_id}, {cell(each.settled_at)}")
+                for each in row.rebuilds
+            ),
+        ]
+    if (letter := fate.dead_letter) is not None:
+        fields += [("dead letter", letter.letter_id), ("closed at", letter.resolved_at)]
+    return [(name, value) for name, value in fields if value is not None]

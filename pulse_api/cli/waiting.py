@@ -1,0 +1,72 @@
+"""Waiting: until what `pulse collect` sent is settled, and what became of it then."""
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+
+from pulse_api.cli.output import remark
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring import trace
+from pulse_pipelines.monitoring.trace import sent, topic
+from pulse_resources.errors import NotFound, Transient
+
+LOOK_S = 1.0
+MAX_TRACED = 20
+"""Events of which it is told what they became; the others are counted."""
+
+
+class Sent:
+    """The event ids that were accepted, by the dataset that they name."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str | None, set[str]] = {}
+        self.unnamed = 0
+        """Events whose id cannot be read."""
+
+    def add(self, payload: bytes) -> None:
+        """Remember an event."""
+        event_id, dataset = topic.names(payload)
+        if event_id is None:
+            self.unnamed += 1
+        else:
+            self._ids.setdefault(dataset, set()).add(event_id)
+
+    def fates(self, tenant: Tenant) -> dict[str, Any]:
+        """How many ids landed, how many did not, and what became of the first of these."""
+        left = [(slug, each) for slug, ids in sent.not_landed(tenant, self._ids).items() for each in ids]
+        count = sum(map(len, self._ids.values()))
+        shown = [_fate(tenant, slug, event_id) for slug, event_id in left[:MAX_TRACED]]
+        return {"landed": count - len(left), "not_landed": len(left) + self.unnamed, "fates": shown}
+
+
+def _fate(tenant: Tenant, slug: str | None, event_id: str) -> Mapping[str, str | None]:
+    try:
+        fate = trace.by_id(tenant, event_id, dataset=slug).fates[0]
+    except NotFound as error:
+        return {"event_id": event_id, "dataset": slug, "state": None, "detail": error.message}
+    return {"event_id": event_id, "dataset": slug, "state": fate.state, "detail": fate.detail}
+
+
+def until_settled(tenant: Tenant, at_most: timedelta) -> None:
+    """Wait until all that the tenant's topic holds now is settled, and say how much is not.
+
+    Raises:
+        Transient: it took longer.
+    """
+    console = Console(stderr=True)
+    ends, until = sent.marks(tenant), time.monotonic() + at_most.total_seconds()
+    if not console.is_terminal:
+        remark("Waiting until what was sent is settled.")
+    with console.status("") as line:
+        while left := sent.unsettled(tenant, ends):
+            line.update(f"{left:,} events are not settled")
+            if time.monotonic() > until:
+                raise Transient(
+                    f"{left:,} events are not settled yet: some of them were sent now, maybe",
+                    fix=f"They are safe. See `pulse batch list`, `pulse trace {tenant.slug} <event id>`",
+                    tenant=tenant.slug,
+                )
+            time.sleep(LOOK_S)

@@ -1,0 +1,111 @@
+"""/v1/events/{event_id}: what became of an event."""
+
+from datetime import date, datetime
+from functools import partial
+from typing import Annotated
+
+from fastapi import Path, Query, Request
+from pydantic import BaseModel, Field
+
+from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.auth import Reader
+from pulse_api.http.models import Day
+from pulse_api.http.problems import documented
+from pulse_api.http.routes.dead_letters import DatasetName, DeadLetterInfo, described
+from pulse_api.http.routing import resource
+from pulse_pipelines.domain.event import MAX_ID_BYTES
+from pulse_pipelines.monitoring import trace
+from pulse_pipelines.monitoring.trace import Fate, State
+
+router = resource("events", "/v1/events", Kind.PREVIEW)
+
+EventId = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=MAX_ID_BYTES,
+        pattern=r"^[^\x00]*$",
+        description="The event's id; what has a meaning in a URL is percent-encoded: a/b is a%2Fb.",
+        examples=["o-1"],
+    ),
+]
+
+
+class RebuildInfo(BaseModel):
+    backfill_id: str
+    settled_at: datetime
+
+
+class RowInfo(BaseModel):
+    day: date = Field(description="Of its timestamp, in UTC: the partition of the table.")
+    timestamp: datetime
+    schema_version: int
+    file: str = Field(description="The data file that has it by now.")
+    snapshot_id: int | None = Field(description="That it landed with.")
+    landed_at: datetime | None
+    rebuilds: list[RebuildInfo] = Field(description="Backfills that have replaced its day since.")
+
+
+class FateInfo(BaseModel):
+    """What became of one event with this id; what is not known is null."""
+
+    state: State
+    detail: str = Field(examples=["it landed: a row of orders, day 2026-11-19"])
+    dataset: str | None
+    partition: int | None
+    offset: int | None = Field(description="In the tenant's topic, as the row's `_offset`.")
+    received_at: datetime | None = Field(description="When the broker appended it.")
+    batch_id: str | None
+    settled_at: datetime | None
+    row: RowInfo | None
+    copy_of: str | None = Field(
+        description="Of a duplicate: `<partition>-<offset>` of the event that landed."
+    )
+    dead_letter: DeadLetterInfo | None
+    erasure_id: str | None
+
+
+class EventInfo(BaseModel):
+    event_id: str
+    state: State = Field(description="Of the first of the fates.")
+    settled: bool = Field(description="Whether none of it is on its way: until then, ask again.")
+    fates: list[FateInfo] = Field(description="A row comes first, then what is on its way, then the others.")
+    looked_at: list[str] = Field(description="Where not everything was looked at: what was.")
+
+
+@router.get(
+    "/{event_id:path}",
+    summary="Get what became of an event",
+    responses=documented(401, 403, 404, 422, 429, 503),
+)
+async def get(
+    request: Request,
+    principal: Reader,
+    event_id: EventId,
+    dataset: Annotated[
+        DatasetName | None, Query(description="Only what names it, where several datasets have the id.")
+    ] = None,
+    day: Annotated[
+        Day | None,
+        Query(description="Of the event's timestamp, in UTC: only rows of that day are looked at."),
+    ] = None,
+) -> EventInfo:
+    """Whether it waits, is in a batch, landed and where, is a dead letter and why, was replayed or erased.
+
+    Of an event that was sent several times it is the one that landed; the copies are counted, not kept. An id
+    that only another tenant has is not found.
+    """
+    look = partial(trace.by_id, principal.tenant, event_id, dataset=dataset, day=day)
+    found = await app_state(request).previews.run(look)
+    return EventInfo(
+        event_id=event_id,
+        state=found.state,
+        settled=found.settled,
+        fates=[_fate(fate) for fate in found.fates],
+        looked_at=list(found.looked_at),
+    )
+
+
+def _fate(fate: Fate) -> FateInfo:
+    letter = None if fate.dead_letter is None else described(fate.dead_letter)
+    return FateInfo.model_validate(vars(fate) | {"dead_letter": letter}, from_attributes=True)

@@ -1,0 +1,36 @@
+"""This machine: the folder that holds all state, its disk, and Python."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pulse_pipelines.monitoring.doctor.finding import Finding
+from pulse_resources.settings import Settings
+
+MACHINE = "machine"
+PYTHON = (3, 11)
+FREE_BYTES = 2 << 30
+"""Below, Kafka and the object store stop taking events before long."""
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """Python's version, whether the home can be written, and how much room it has."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    needed = ".".join(map(str, PYTHON))
+    fix = f"Make the environment with Python {needed}: make setup"
+    yield Finding(MACHINE, "python", sys.version_info[:2] >= PYTHON, version, fix)
+    home = settings.home
+    exists = home.is_dir()
+    folder = home if exists else _existing(home)
+    writable = os.access(folder, os.W_OK | os.X_OK) and folder.is_dir()
+    fix = "Name a folder that this account may write to: PULSE_HOME=/path"
+    yield Finding(MACHINE, "home", writable, f"{home}{'' if exists else ' does not exist yet'}", fix)
+    free = shutil.disk_usage(folder).free
+    fix = f"Free some: {FREE_BYTES >> 30} GiB are the least; or move PULSE_HOME to a larger disk"
+    yield Finding(MACHINE, "disk", free >= FREE_BYTES, f"{free / 2**30:.1f} GiB free at {folder}", fix)
+
+
+def _existing(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())

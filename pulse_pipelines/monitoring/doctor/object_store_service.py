@@ -1,0 +1,47 @@
+"""The object store: its address, the rights on the bucket, and its clock."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
+from pulse_resources import object_store
+from pulse_resources.settings import Settings
+
+STORE = "object store"
+_UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_OBJECT_STORE__ENDPOINT"
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """Writes an object, lists, reads and removes it: all that Pulse does to a bucket."""
+    store = settings.object_store
+    endpoint = urlsplit(store.endpoint)
+    if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+        yield Finding(
+            STORE, "address", False, f"{store.endpoint} is not an address", "Write it as https://host:port"
+        )
+        return
+    at = reached(STORE, endpoint.hostname, endpoint.port or (443 if endpoint.scheme == "https" else 80), _UP)
+    yield at
+    if not at.ok:
+        return
+    folder = f"s3://{store.bucket}/doctor/{uuid4().hex}"
+    step = "write"
+    try:
+        object_store.put(f"{folder}/probe", b"written by pulse doctor\n")
+        step = "list"
+        (probe,) = object_store.listed(folder)
+        step = "read"
+        with object_store.file_system().open_input_stream(object_store.key(probe.path)) as stream:
+            stream.read()
+        step = "delete"
+        object_store.delete([probe.path])
+    except OSError as error:
+        fix = (
+            f"Create the bucket {store.bucket}, let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in it, and "
+            "compare PULSE_OBJECT_STORE__SECRET_KEY and PULSE_OBJECT_STORE__REGION"
+        )
+        yield Finding(STORE, "rights", False, f"cannot {step} in {store.bucket}: {first_line(error)}", fix)
+        return
+    yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
+    yield clock(STORE, probe.modified)

@@ -1,0 +1,116 @@
+"""What Postgres knows of a place of a tenant's topic, and of a commit to a day; in the tenant's session."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring.trace.fate import Rebuild
+from pulse_resources import postgres
+
+POSITIONS = """
+SELECT partition, settled_offset, base_offset FROM ingest_positions
+WHERE tenant_id = %s ORDER BY partition
+"""
+# Each offset is in the last range that begins at it or before it.
+RANGE = """
+SELECT batch_id, settled_at, duplicate_offsets @> %(offset)s::int8, absent_offsets @> %(offset)s::int8
+FROM (
+    SELECT * FROM ingest_ranges
+    WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND start_offset <= %(offset)s
+    ORDER BY start_offset DESC LIMIT 1) last
+WHERE end_offset > %(offset)s
+"""
+ERASED_BY = """
+SELECT erasure_id FROM erased_offsets
+WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND offsets @> %(offset)s::int8
+"""
+SLUGS = "SELECT DISTINCT slug FROM landings WHERE tenant_id = %s AND batch_id = %s AND rows > 0 ORDER BY slug"
+RAW = """
+SELECT path, start, bytes FROM raw_objects
+WHERE tenant_id = %s AND batch_id = %s AND removed_at IS NULL ORDER BY path, start
+"""
+LANDING = """
+SELECT snapshot_id, landed_at FROM landings
+WHERE tenant_id = %(tenant)s AND batch_id = %(batch)s AND dataset_id = %(dataset)s AND day = %(day)s
+"""
+REBUILDS = """
+SELECT backfill_id, settled_at FROM backfills
+WHERE tenant_id = %(tenant)s AND dataset_id = %(dataset)s AND day = %(day)s
+    AND (%(since)s::timestamptz IS NULL OR settled_at > %(since)s) ORDER BY settled_at
+"""
+ERASURES = "SELECT EXISTS (SELECT FROM erasures WHERE tenant_id = %s AND dataset_id = %s)"
+CLAIMS_RETIRED = "SELECT coalesce(max(claims_from), 0) FROM ingest_positions WHERE tenant_id = %s"
+
+
+class Position(NamedTuple):
+    """How far a partition is settled."""
+
+    partition: int
+    settled: int
+    base: int
+    """What is added to the broker's offsets."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the ledger has of a planned offset."""
+
+    erasure_id: str | None
+    batch_id: str
+    settled_at: datetime | None
+    duplicate: bool | None
+    absent: bool | None
+
+
+def positions(tenant: Tenant) -> dict[int, Position]:
+    """By partition."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        rows = connection.execute(POSITIONS, [tenant.tenant_id])
+        return {row[0]: Position(*row) for row in rows}
+
+
+def place(tenant: Tenant, partition: int, offset: int) -> Place | None:
+    """None: no batch was ever planned to it."""
+    values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        found = connection.execute(RANGE, values).fetchone()
+        erased = connection.execute(ERASED_BY, values).fetchone()
+    return None if found is None else Place(erased[0] if erased else None, *found)
+
+
+def slugs(tenant: Tenant, batch: str) -> list[str]:
+    """The datasets that a batch landed rows of."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return [slug for (slug,) in connection.execute(SLUGS, [tenant.tenant_id, batch])]
+
+
+def raw_parts(tenant: Tenant, batch: str) -> list[tuple[str, int, int]]:
+    """Path, start and bytes of what the raw zone has of a batch."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return connection.execute(RAW, [tenant.tenant_id, batch]).fetchall()
+
+
+def landing(
+    tenant: Tenant, batch: str, dataset_id: UUID, day: date
+) -> tuple[int | None, datetime | None, tuple[Rebuild, ...]]:
+    """The snapshot that a row landed with, when that was, and the backfills that replaced its day since."""
+    values = {"tenant": tenant.tenant_id, "batch": batch, "dataset": dataset_id, "day": day}
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        snapshot_id, landed_at = connection.execute(LANDING, values).fetchone() or (None, None)
+        since = connection.execute(REBUILDS, values | {"since": landed_at})
+        return snapshot_id, landed_at, tuple(Rebuild(*row) for row in since)
+
+
+def erased_from(tenant: Tenant, dataset_id: UUID) -> bool:
+    """Whether there was an erasure in a dataset."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return connection.execute(ERASURES, [tenant.tenant_id, dataset_id]).fetchone() == (True,)
+
+
+def claims_from(tenant: Tenant) -> int:
+    """Of events before this offset the ids may have been forgotten."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        ((end,),) = connection.execute(CLAIMS_RETIRED, [tenant.tenant_id]).fetchall()
+        return int(end)

@@ -1,0 +1,280 @@
+"""By id or by place: where Pulse looks for an event, and in which order, so that none slips through.
+
+What waits is looked at first: an event that settles meanwhile is found by the looks after it.
+"""
+
+import contextlib
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
+from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.dead_letters import DeadLetter
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring.trace import ledger, rows, topic
+from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace, ordered
+from pulse_pipelines.monitoring.trace.ledger import Place
+from pulse_pipelines.monitoring.trace.rows import FoundRow, Search
+from pulse_pipelines.query.snapshots import store_errors_explained
+from pulse_pipelines.tables import claims, raw_zone
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_resources import postgres
+from pulse_resources.errors import Gone, NotFound, Terminal, Transient
+from pulse_resources.faults import fail_point
+
+MAX_RAW_BYTES = 64 * 1024 * 1024
+"""Of a batch's raw objects, compressed, that are read for one event."""
+OF_LETTER = {
+    None: State.DEAD_LETTERED,
+    "replayed": State.REPLAYED,
+    "discarded": State.DISCARDED,
+    "landed": State.LANDED,
+    "erased": State.ERASED,
+}
+"""What an event is, by the resolution of its dead letter."""
+LOSS = "loss-"
+"""Begins the name of a batch that stands for an accepted loss."""
+
+
+def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: date | None = None) -> Trace:
+    """Everything of an event id: what is on its way, its dead letters, its row.
+
+    Args:
+        dataset: only what names it, where several datasets have the id.
+        day: of the event's timestamp; only rows of that day are looked at.
+
+    Raises:
+        NotFound: there is nothing of it.
+        Transient: the object store does not answer; or the broker, and nothing else knows the id.
+        Terminal: a table is gone or damaged.
+    """
+    looked: list[str] = []
+    try:
+        coming, unread = _on_its_way(tenant, event_id, dataset, looked), None
+    except (Transient, Terminal) as error:  # what settled is told nevertheless
+        coming, unread = [], error
+        looked.append(f"nothing of the topic: {error}")
+    fail_point("trace.after_topic")
+    letters = {
+        (letter.partition, letter.offset): letter
+        for letter in dead_letters.dead_letters_of(tenant, event_id, dataset)
+    }
+    fates = [_of_letter(letter) for letter in letters.values() if letter.resolution != "landed"]
+    for each in registry.list_datasets(tenant):
+        if dataset in (None, each.slug) and (fate := _landed(tenant, each, event_id, day, looked)):
+            fates.append(replace(fate, dead_letter=letters.get(fate.place) if fate.place else None))
+    settled = {fate.place for fate in fates}
+    fates += [fate for fate in coming if fate.place not in settled]
+    if not fates and unread is not None:
+        raise unread
+    if not fates:
+        beyond = f" ({'; '.join(looked)})" if looked else ""
+        raise NotFound(
+            f"no such event was accepted, or it is older than what is remembered{beyond}",
+            tenant=tenant.slug,
+            **({"dataset": dataset} if dataset else {}),
+        )
+    return Trace(ordered(fates), tuple(looked))
+
+
+def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
+    """What became of the event at a place of the tenant's topic, as Pulse counts offsets.
+
+    Raises:
+        NotFound: there is no event at this place yet, or no such partition.
+        Transient, Terminal: as `by_id`.
+    """
+    looked: list[str] = []
+    positions = ledger.positions(tenant)
+    if partition not in positions:
+        raise NotFound("the topic has no such partition", tenant=tenant.slug, partition=partition)
+    place = ledger.place(tenant, partition, offset)
+    if place is None:
+        if offset >= topic.ends(tenant, positions)[partition]:
+            raise NotFound(
+                "no event was accepted at this offset yet",
+                tenant=tenant.slug,
+                partition=partition,
+                offset=offset,
+            )
+        fate = _waiting(partition, offset)
+    else:
+        fate = _planned(tenant, place, partition, offset, looked)
+    return Trace((fate,), tuple(looked))
+
+
+def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, looked: list[str]) -> list[Fate]:
+    positions = ledger.positions(tenant)
+    waiting = topic.waiting(tenant, positions, event_id)
+    if waiting.read < waiting.count:
+        looked.append(f"the latest {waiting.read:,} of {waiting.count:,} events that are not settled")
+    fates = []
+    for message, named in waiting.found:
+        if dataset not in (None, named):
+            continue
+        place = ledger.place(tenant, message.partition, message.offset)
+        if place is None:
+            fates.append(_waiting(message.partition, message.offset, message, named))
+        elif place.settled_at is None:  # else it settled meanwhile: the looks that follow find it
+            fates.append(_in_batch(place, message.partition, message.offset, message, named))
+    return fates
+
+
+def _waiting(partition: int, offset: int, message: Message | None = None, dataset: str | None = None) -> Fate:
+    detail = "accepted: it waits in the topic for the next batch"
+    return Fate(State.WAITING, detail, dataset, _id(message), partition, offset, _received(message))
+
+
+def _in_batch(
+    place: Place, partition: int, offset: int, message: Message | None = None, dataset: str | None = None
+) -> Fate:
+    detail = f"accepted: batch {place.batch_id} has it and is not settled"
+    return Fate(
+        *(State.IN_BATCH, detail, dataset, _id(message), partition, offset, _received(message)),
+        batch_id=place.batch_id,
+    )
+
+
+def _planned(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
+    """What became of a place that a batch has, or had."""
+    if place.settled_at is None:
+        return _in_batch(place, partition, offset)
+    where = (partition, offset, None, place.batch_id, place.settled_at)
+    if place.absent:
+        if place.batch_id.startswith(LOSS):
+            return Fate(State.LOST, "the topic no longer held it: its loss was accepted", None, None, *where)
+        return Fate(State.NO_MESSAGE, "there is no event at this offset", None, None, *where)
+    if place.erasure_id:
+        detail = f"it landed, and erasure {place.erasure_id} removed it"
+        return Fate(State.ERASED, detail, None, None, *where, erasure_id=place.erasure_id)
+    try:
+        letter, _ = dead_letters.find_dead_letter(tenant, f"{partition}-{offset}")
+    except NotFound:
+        letter = None
+    if letter is not None and letter.resolution != "landed":
+        return _of_letter(letter)
+    if place.duplicate:
+        return _duplicate(tenant, place, partition, offset, looked)
+    return _row_at(tenant, place, partition, offset, looked, letter)
+
+
+def _of_letter(letter: DeadLetter) -> Fate:
+    state = OF_LETTER[letter.resolution]
+    why = f"{letter.reason}{f' at {letter.pointer}' if letter.pointer else ''}: {letter.detail}"
+    became = {
+        State.DEAD_LETTERED: "it is a dead letter",
+        State.REPLAYED: "it was a dead letter and was replayed",
+        State.DISCARDED: "it was a dead letter and was discarded",
+        State.ERASED: "it was a dead letter, and was erased",
+    }[state]
+    return Fate(
+        *(state, f"{became} ({why})", letter.dataset, letter.event_id, letter.partition, letter.offset),
+        *(letter.received_at, letter.batch_id, letter.settled_at),
+        dead_letter=letter,
+    )
+
+
+def _landed(
+    tenant: Tenant, dataset: Dataset, event_id: str, day: date | None, looked: list[str]
+) -> Fate | None:
+    """The fate of the event of a dataset with this id that landed, if one did."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        run = claims.run_with(connection, dataset, event_id)
+    before = max(run.ends) if run is not None else ledger.claims_from(tenant)
+    if not before:
+        return None
+    search = rows.with_id(tenant, dataset, event_id, before, day)
+    if search.row is not None:
+        return _of_row(tenant, dataset, search.row)
+    _say(search, dataset, looked)
+    if run is None:
+        return None
+    if not search.complete:
+        detail = "it landed; its row is in a file that was not looked at"
+    elif day is not None:
+        detail = "it landed; its row is of another day"
+    elif ledger.erased_from(tenant, dataset.dataset_id):
+        return Fate(State.ERASED, "it landed, and an erasure removed it", dataset.slug, event_id)
+    else:
+        detail = "it landed, and its row is gone: somebody else removed it from the table"
+    return Fate(State.LANDED, detail, dataset.slug, event_id)
+
+
+def _say(search: Search, dataset: Dataset, looked: list[str]) -> None:
+    if not search.complete:
+        looked.append(
+            f"of {dataset.slug} the latest {search.read:,} of {search.candidates:,} files that may have it: "
+            "name the day of its timestamp to look at those of that day"
+        )
+
+
+def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
+    snapshot_id, landed_at, rebuilds = ledger.landing(tenant, row.batch_id, dataset.dataset_id, row.day)
+    found = Row(
+        *(row.day, row.timestamp, row.schema_version, row.file, snapshot_id, landed_at),
+        rebuilds=rebuilds,
+    )
+    detail = f"it landed: a row of {dataset.slug}, day {row.day}"
+    return Fate(
+        *(State.LANDED, detail, dataset.slug, row.event_id, row.partition, row.offset),
+        *(row.received_at, row.batch_id, landed_at),
+        row=found,
+    )
+
+
+def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
+    """A copy, and the event that it is a copy of."""
+    message = _raw(tenant, place, partition, offset, looked)
+    event_id, slug = topic.names(message.payload) if message else (None, None)
+    dataset = next((each for each in registry.list_datasets(tenant) if each.slug == slug), None)
+    original = _landed(tenant, dataset, event_id, None, looked) if dataset and event_id else None
+    named = original is not None and original.offset is not None
+    other = f"{original.partition}-{original.offset}" if original and named else None
+    return Fate(
+        State.DUPLICATE,
+        f"a copy: the event at {other} has its id, and landed" if other else "a copy of an event that landed",
+        *(slug, event_id, partition, offset, _received(message), place.batch_id, place.settled_at),
+        row=original.row if original else None,
+        copy_of=other,
+    )
+
+
+def _raw(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Message | None:
+    """The event as the raw zone has it."""
+    left = MAX_RAW_BYTES
+    for path, start, length in ledger.raw_parts(tenant, place.batch_id):
+        left -= length
+        if left < 0:
+            looked.append(f"{MAX_RAW_BYTES >> 20} MB of the raw objects of batch {place.batch_id}")
+            return None
+        with contextlib.suppress(Gone), store_errors_explained():
+            if (found := raw_zone.find(raw_zone.part(path, start, length), partition, offset)) is not None:
+                return found
+    return None
+
+
+def _row_at(
+    tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str], letter: DeadLetter | None
+) -> Fate:
+    """An event that landed, with its row where that can be found."""
+    landed_in = ledger.slugs(tenant, place.batch_id)
+    for dataset in registry.list_datasets(tenant):
+        if dataset.slug in landed_in or letter is not None:
+            search = rows.at(tenant, dataset, partition, offset)
+            if search.row is not None:
+                return replace(_of_row(tenant, dataset, search.row), dead_letter=letter)
+            _say(search, dataset, looked)
+    return Fate(
+        State.LANDED,
+        "it landed; its row is not in a table of today: was its dataset deleted?",
+        *(None, None, partition, offset, None, place.batch_id, place.settled_at),
+        dead_letter=letter,
+    )
+
+
+def _id(message: Message | None) -> str | None:
+    return None if message is None else topic.names(message.payload)[0]
+
+
+def _received(message: Message | None) -> datetime | None:
+    return None if message is None else datetime.fromtimestamp(message.received_ms / 1000, UTC)

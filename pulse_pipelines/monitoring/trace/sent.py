@@ -1,0 +1,39 @@
+"""Sent: whether what was sent up to a moment is settled, and which of it did not land."""
+
+from collections.abc import Collection, Mapping
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring.trace import ledger, topic
+from pulse_pipelines.tables import claims
+from pulse_resources import postgres
+
+Ids = Mapping[str | None, Collection[str]]
+"""Event ids by the dataset that they name."""
+
+
+def marks(tenant: Tenant) -> dict[int, int]:
+    """Where the tenant's topic ends now: what was accepted before is before it, in each partition.
+
+    Raises:
+        Transient: the broker does not answer.
+    """
+    return topic.ends(tenant, ledger.positions(tenant))
+
+
+def unsettled(tenant: Tenant, marks: Mapping[int, int]) -> int:
+    """How many events before the marks are not settled."""
+    settled = {number: each.settled for number, each in ledger.positions(tenant).items()}
+    return sum(max(0, end - settled.get(partition, 0)) for partition, end in marks.items())
+
+
+def not_landed(tenant: Tenant, ids: Ids) -> dict[str | None, list[str]]:
+    """Those of the ids that have no row, by dataset, in order."""
+    left = {slug: set(of_dataset) for slug, of_dataset in ids.items()}
+    for dataset in registry.list_datasets(tenant):
+        if wanted := left.get(dataset.slug):
+            with postgres.tenant_transaction(
+                "pulse_pipeline", tenant.tenant_id, one_snapshot=True
+            ) as connection:
+                wanted -= claims.claimed_ids(connection, dataset, wanted)
+    return {slug: sorted(of_dataset) for slug, of_dataset in left.items() if of_dataset}

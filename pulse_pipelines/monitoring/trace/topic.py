@@ -1,0 +1,91 @@
+"""Events that are in the topic and not settled: read from the broker, the latest so many of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.results import PartitionCount
+from pulse_pipelines.monitoring.trace.ledger import Position
+from pulse_pipelines.tables.raw_zone import Message
+from pulse_resources import kafka
+from pulse_resources.errors import Transient
+
+MAX_MESSAGES = 50_000
+CHUNK = 1_000
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The messages with an event id among those that are not settled."""
+
+    found: tuple[tuple[Message, str | None], ...]
+    """Each with the dataset that it names."""
+    read: int
+    count: int
+    """Of all that are not settled."""
+
+
+def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
+    """By partition, the offset after the last message.
+
+    Raises:
+        Transient: the broker does not answer.
+    """
+    asked = [(tenant.topic, partition) for partition in positions]
+    found: dict[int, int] = {}
+    for (_, partition), answer in kafka.offsets(asked, "latest").items():
+        if not isinstance(answer, int):
+            raise Transient(f"the broker does not answer: {answer}", tenant=tenant.slug, partition=partition)
+        found[partition] = answer + positions[partition].base
+    return found
+
+
+def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) -> Waiting:
+    """Look for an event id among the messages that are not settled.
+
+    Raises:
+        Transient: the broker does not answer, or fell silent.
+        Terminal: the offsets are gone from the topic.
+    """
+    spans = {
+        partition: (positions[partition].settled, end)
+        for partition, end in ends(tenant, positions).items()
+        if end > positions[partition].settled
+    }
+    if not spans:
+        return Waiting((), 0, 0)
+    share = MAX_MESSAGES // len(spans)
+    ranges = [
+        OffsetRange(tenant.tenant_id, partition, max(start, end - share), end)
+        for partition, (start, end) in spans.items()
+    ]
+    scope = Scope(tenant, (), None, {number: each.base for number, each in positions.items()})
+    counts = {r.partition: PartitionCount() for r in ranges}
+    found = [
+        (message, named[1])
+        for messages in read(scope, ranges, counts, CHUNK)
+        for message in messages
+        if (named := names(message.payload))[0] == event_id
+    ]
+    count = sum(end - start for start, end in spans.values())
+    return Waiting(tuple(found), sum(r.length for r in ranges), count)
+
+
+def names(payload: bytes) -> tuple[str | None, str | None]:
+    """The event id and the dataset that an event names, as far as it can be read."""
+    try:
+        event = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return None, None
+    if not isinstance(event, dict):
+        return None, None
+    event_id, dataset = event.get("event_id"), event.get("dataset")
+    return (
+        event_id if isinstance(event_id, str) else None,
+        dataset if isinstance(dataset, str) else None,
+    )

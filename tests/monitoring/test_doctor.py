@@ -1,0 +1,211 @@
+"""The doctor finds what is planted, says which setting to change, and finds nothing in a healthy stack."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.ingest import Owner
+from typer.testing import CliRunner
+
+from chaos.surroundings import superuser, with_settings
+from pulse_api import cli
+from pulse_pipelines.monitoring import doctor
+from pulse_pipelines.monitoring.doctor import Finding, finding
+from pulse_resources import kafka, setting_sources
+from pulse_resources.settings import Settings
+
+
+def wrong(service: str) -> dict[str, Finding]:
+    """What is wrong with a service, by check."""
+    return {each.check: each for each in doctor.examine(service) if not each.ok}
+
+
+def looked_at(service: str) -> set[str]:
+    return {each.check for each in doctor.examine(service)}
+
+
+EVERYTHING = {
+    "machine": {"python", "home", "disk"},
+    "postgres": {"address", "roles", "version", "rights", "migrations", "connections", "clock"},
+    "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
+    "object store": {"address", "rights", "clock"},
+    "spark": {"address", "version", "job"},
+}
+
+
+@pytest.mark.parametrize("service", EVERYTHING)
+def test_nothing_is_wrong_with_the_embedded_stack(stack: None, owner: Owner, service: str) -> None:
+    assert wrong(service) == {}
+    assert looked_at(service) == EVERYTHING[service]
+
+
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port where nobody listens."""
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+AWAY = {
+    "POSTGRES__PORT": ("postgres", "{port}"),
+    "KAFKA__BOOTSTRAP_SERVERS": ("kafka", "127.0.0.1:{port}"),
+    "OBJECT_STORE__ENDPOINT": ("object store", "http://127.0.0.1:{port}"),
+    "SPARK__REMOTE": ("spark", "sc://127.0.0.1:{port}"),
+    "DAGSTER__WEBSERVER_PORT": ("dagster", "{port}"),
+}
+
+
+@pytest.mark.parametrize("setting", AWAY)
+def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: str) -> None:
+    service, value = AWAY[setting]
+    with with_settings(**{setting: value.format(port=nobody)}):
+        (found,) = doctor.examine(service)
+    assert (found.check, found.ok) == ("address", False)
+    assert str(nobody) in found.found
+    assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "service", "value"),
+    [("KAFKA__BOOTSTRAP_SERVERS", "kafka", "broker"), ("OBJECT_STORE__ENDPOINT", "object store", "minio")],
+)
+def test_an_address_that_is_none_is_found(setting: str, service: str, value: str) -> None:
+    with with_settings(**{setting: value}):
+        (found,) = doctor.examine(service)
+    assert (found.check, found.ok) == ("address", False)
+    assert value in found.found
+
+
+def test_a_password_that_is_wrong_is_found_and_not_shown(stack: None) -> None:
+    with with_settings(POSTGRES__ROLE_PASSWORDS__PULSE_API="hush-hush"):
+        found = wrong("postgres")
+    assert list(found) == ["roles"]
+    assert found["roles"].found.startswith("pulse_api: ")
+    assert "hush" not in str(found)
+
+
+DATABASE_FAULTS = {
+    "rights": (
+        "ALTER ROLE pulse_api BYPASSRLS",
+        "ALTER ROLE pulse_api NOBYPASSRLS",
+        "ALTER ROLE pulse_api NOSUPERUSER NOBYPASSRLS",
+    ),
+    "migrations": (
+        "UPDATE _yoyo_migration SET migration_id = '-' || migration_id",
+        "UPDATE _yoyo_migration SET migration_id = substr(migration_id, 2)",
+        "0001.core",
+    ),
+}
+
+
+@pytest.mark.parametrize("check", DATABASE_FAULTS)
+def test_a_role_beyond_row_level_security_and_a_missing_migration_are_found(stack: None, check: str) -> None:
+    planted, right, said = DATABASE_FAULTS[check]
+    with superuser() as connection:
+        connection.execute(planted)
+        try:
+            found = wrong("postgres")
+        finally:
+            connection.execute(right)
+    assert list(found) == [check]
+    assert said in str(found[check].fix if check == "rights" else found[check].found)
+
+
+TOPIC_FAULTS = {
+    "cleanup.policy": ("compact", "delete", "is compacted"),
+    "retention.ms": ("60000", "604800000", "forgets events within a day"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime", "producers' clocks"),
+    "max.message.bytes": ("1000000", str(kafka.MAX_MESSAGE_BYTES), "no dead letter of full size"),
+}
+
+
+@pytest.mark.parametrize("name", TOPIC_FAULTS)
+def test_a_topic_that_loses_events_is_found(owner: Owner, name: str) -> None:
+    planted, right, said = TOPIC_FAULTS[name]
+    _alter(owner.tenant.topic, name, planted)
+    try:
+        found = wrong("kafka")
+    finally:
+        _alter(owner.tenant.topic, name, right)
+    assert list(found) == ["topics"]
+    assert said in found["topics"].found
+    assert f"{name}={right}" in str(found["topics"].fix)
+
+
+def _alter(topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    (done,) = kafka.admin().incremental_alter_configs([resource]).values()
+    done.result()
+
+
+def test_more_replicas_than_brokers_are_found(stack: None) -> None:
+    with with_settings(KAFKA__REPLICATION_FACTOR=3):
+        found = wrong("kafka")
+    assert "PULSE_KAFKA__REPLICATION_FACTOR to at most 1" in str(found["replication"].fix)
+
+
+def test_a_bucket_that_is_not_there_is_found(stack: None) -> None:
+    with with_settings(OBJECT_STORE__BUCKET="nowhere"):
+        found = wrong("object store")
+    assert list(found) == ["rights"]
+    assert "cannot write in nowhere" in found["rights"].found
+
+
+@pytest.mark.parametrize(("seconds", "ok"), [(0, True), (3600, False), (-3600, False)])
+def test_a_clock_that_is_wrong_is_found(seconds: int, ok: bool) -> None:
+    found = finding.clock("postgres", datetime.now(UTC) + timedelta(seconds=seconds))
+    assert found.ok == ok
+    assert ("ahead of" in found.found) == (seconds > 0) or ok
+
+
+def test_a_home_that_nobody_can_write_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_HOME", "/dev/null/pulse")
+    assert list(wrong("machine")) == ["home"]
+
+
+def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
+    settings = {setting: value.format(port=nobody) for setting, (_, value) in AWAY.items()}
+    with with_settings(**settings, API__PORT=nobody):
+        result = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert not found["healthy"]
+    assert {each["service"] for each in found["findings"] if not each["ok"]} == doctor.SERVICES.keys() - {
+        "machine"
+    }
+    assert all(each["fix"] for each in found["findings"] if not each["ok"])
+
+
+def test_a_setting_is_shown_with_its_source_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    remote = "sc://127.0.0.1:1/;authorization=Bearer%20hush"
+    file = {"kafka": {"password": "hush", "username": "shop"}, "spark": {"remote": remote}}
+    (tmp_path / "settings.json").write_text(json.dumps(file))
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    with with_settings(POSTGRES__ROLE_PASSWORDS__PULSE_API="hush", INGEST__FLUSH_SECONDS=5):
+        found = {each.name: (each.value, each.source) for each in setting_sources.in_force()}
+        printed = CliRunner().invoke(cli.app, ["config"]).stdout
+    assert found["PULSE_INGEST__FLUSH_SECONDS"] == ("5.0", "environment")
+    assert found["PULSE_KAFKA__USERNAME"] == ("shop", "file")
+    assert found["PULSE_KAFKA__PARTITIONS_PER_TOPIC"] == ("2", "default")
+    assert found["PULSE_SPARK__REMOTE"] == ("sc://127.0.0.1:1", "file")
+    assert found["PULSE_KAFKA__PASSWORD"] == ("**********", "file")
+    assert found["PULSE_POSTGRES__ROLE_PASSWORDS"][1] == "environment"
+    assert "hush" not in str(found) + printed
+    assert len(found) == sum(
+        len(info.annotation.model_fields) for info in Settings.model_fields.values() if info.annotation
+    )
+
+
+def test_a_section_that_is_almost_one_is_answered_with_the_right_one() -> None:
+    result = CliRunner().invoke(cli.app, ["config", "kafak"])
+    assert result.exit_code == 2
+    assert "Did you mean kafka?" in result.stderr
