@@ -15,8 +15,8 @@ from chaos.harm.neighbour import RATES, Neighbour, failures, p99_ms
 
 LIMIT = 1.5
 """How much longer, at p99, the neighbour may wait beside an attack ..."""
-FLOORS_MS = {"collect": 25.0, "preview": 100.0, "readyz": 25.0}
-"""... though always this long: below it a ratio is of the machine's noise."""
+FLOORS_MS = {"collect": 50.0, "preview": 150.0, "readyz": 50.0}
+"""... though always this long: p99 that an honest collect is promised, and three times p95 of a preview."""
 SETTLED_FLOOR_S = 60.0
 """The same for the longest from received to settled: twice the time that events are gathered for a batch."""
 

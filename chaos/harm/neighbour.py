@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from chaos.harm import wire
 from chaos.harm.wire import CLOSED, Link
+from pulse_resources.niceness import begin_session
 
 COLLECT, PREVIEW, READY = "collect", "preview", "readyz"
 RATES = {COLLECT: 60, PREVIEW: 8, READY: 20}
@@ -25,6 +26,8 @@ RATES = {COLLECT: 60, PREVIEW: 8, READY: 20}
 LARGE, EVERY = 100, 25
 """Events of a large request, and how many requests there are for each of them; the others have one."""
 DATASET = "orders"
+AHEAD = -10
+"""His niceness: he is on another machine, and waits for no processor of this one."""
 ANSWER_S = 30.0
 """Nobody waits longer."""
 
@@ -107,7 +110,8 @@ def living(place: Place) -> Iterator[Neighbour]:
 
 def live(place: Place, connection: Connection) -> None:
     """Be the neighbour until nobody listens any more, or wants to know the rest."""
-    gc.disable()  # a pause of his own is none of Pulse
+    gc.disable()  # a pause of his own is none of Pulse's
+    begin_session(AHEAD)
     asyncio.run(_Life(place).live(connection))
 
 

@@ -21,17 +21,18 @@ the moment that it was due. He is measured for some time *quiet*, then as long *
 milliseconds. Meanwhile his events are ingested: *settled* is the longest from received to settled, of batches
 whose first event came in that time, if any.
 
-**The attackers** ask from another address, in processes that use what the others leave of the processors: in
-reality they are on other machines. Each attack has a tenant and keys of its own.
+**The attackers** ask from another address, in processes that use what the others leave of the processors, and
+the neighbour's comes before all others: in reality they are on other machines. Each attack has a tenant and
+keys of its own.
 
-**The bounds**: p99 beside the attack is at most {limit:g} × quiet, or {floor:.0f} ms (preview:
-{floor_preview:.0f} ms) where that is more, since below it a ratio is noise; *settled* the same, or
-{settled:.0f} s. Quiet is the p99 right before the attack, or the median of those before all attacks where
-that is longer: one window of {seconds:.0f} s may happen to be without a batch. The neighbour is always
-answered well, and each event that he was promised is one row. The attacker gets what is his share, or an
-answer that says what is wrong and when to come again: a problem document, `Retry-After`. No part of Pulse
-takes more memory than it may (the second table); where its processes are copies of one, as Spark's workers
-and Dagster's runs are, what they share counts once.
+**The bounds**: p99 beside the attack is at most {limit:g} × quiet, or {floor:.0f} ms where that is more,
+which is what an honest collect is promised (preview: {floor_preview:.0f} ms, three times its promised p95);
+*settled* the same, or {settled:.0f} s. Quiet is the p99 right before the attack, or the median of those
+before all attacks where that is longer: one window of {seconds:.0f} s may happen to be without a batch. The
+neighbour is always answered well, and each event that he was promised is one row. The attacker gets what is
+his share, or an answer that says what is wrong and when to come again: a problem document, `Retry-After`.
+No part of Pulse takes more memory than it may (the second table); where its processes are copies of one, as
+Spark's workers and Dagster's runs are, what they share counts once.
 
 One of them again: `python -m chaos harm --only "half-sent"`; all of them: `python -m chaos harm list`.
 """

@@ -9,7 +9,6 @@ from chaos.operators.schedule import HOSTILE, METERED, TENANTS
 from chaos.operators.world import World
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.registry import keys, quotas
 
 RECORDS = 60
@@ -32,6 +31,6 @@ def tenant(number: int) -> World:
     if number == METERED:
         world.key = keys.issue_key(tenant, "chaos", [KeyScope.COLLECT]).text
         world.quotas.append(RECORDS)
-        quotas.set_limits(tenant, Limits(max_records_per_month=RECORDS))
+        quotas.set_limits(tenant, max_records_per_month=RECORDS)
     world.look()
     return world

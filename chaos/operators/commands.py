@@ -23,12 +23,12 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.due import survey
 from pulse_pipelines.curated.run import curate as compute
 from pulse_pipelines.dead_letters import Filter, Result
-from pulse_pipelines.domain.quota import Limits
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.schema import SchemaUri
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.ingest import attempts, data_loss
-from pulse_pipelines.maintenance.policy import Need, Task, needs
+from pulse_pipelines.maintenance.policy import Need, needs
 from pulse_pipelines.maintenance.run import run as run_upkeep
 from pulse_pipelines.registry import quotas
 from pulse_resources import spark
@@ -147,7 +147,7 @@ def accept(tenants: Sequence[Tenant]) -> Answer:
 
 def limit(tenants: Sequence[Tenant], records: int) -> Answer:
     """Another quota."""
-    return {"limits": str(quotas.set_limits(tenants[0], Limits(max_records_per_month=records)))}
+    return {"limits": str(quotas.set_limits(tenants[0], max_records_per_month=records))}
 
 
 def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Answer:

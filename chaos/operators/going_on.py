@@ -8,7 +8,8 @@ from typing import Any
 from chaos.operators.evidence import Evidence
 from chaos.operators.world import World
 from chaos.oracle import Finding, some
-from pulse_pipelines.maintenance.policy import Task, needs
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.maintenance.policy import needs
 from pulse_resources import postgres
 
 ROLLUP = "daily"

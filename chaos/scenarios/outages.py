@@ -15,7 +15,8 @@ from chaos.stack import Stack
 from chaos.surroundings import with_settings
 from chaos.traffic import Traffic, settled_until
 from pulse_pipelines import registry
-from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 

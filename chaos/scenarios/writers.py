@@ -15,8 +15,9 @@ from chaos.stack import Stack
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import backfill
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 from pulse_resources.errors import Transient

@@ -101,6 +101,7 @@ class AppState:
         self.views.start()
         self.publisher.start()
         await asyncio.to_thread(self.previews.start)
+        await asyncio.to_thread(self.running.start)
         touching = asyncio.create_task(self._touch_keys())
         try:
             yield

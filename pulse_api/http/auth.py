@@ -16,7 +16,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
-from pulse_pipelines.domain.key import KeyScope, Presented
+from pulse_pipelines.domain.key import ApiKey, KeyScope, Presented
 from pulse_pipelines.domain.tenant import Tenant
 
 KEY = HTTPBearer(
@@ -46,16 +46,18 @@ class Principal:
         return self.cached.view.tenant
 
 
-def unauthorized() -> ProblemError:
-    """One answer for every wrong key: nothing tells a caller how wrong it is."""
-    return ProblemError(
-        401,
-        "unauthorized",
-        "no key, or one that is not in force",
-        fix="Send the header Authorization: Bearer <key>, with an operator's key for /v1/tenants and "
-        "/metrics, with a tenant's key for everything else",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
+_WRONG = "no key, or one that is not in force"
+_ANY_KEY = (
+    "Send the header Authorization: Bearer <key>, with an operator's key for /v1/tenants and /metrics, "
+    "with a tenant's key for everything else"
+)
+_TENANTS_KEY = "Use a key of the tenant: POST /v1/tenants/{tenant}/keys issues one to an operator"
+_OPERATORS_KEY = "Use an operator's key; what tenants may do is at the other paths"
+
+
+def unauthorized(detail: str = _WRONG, fix: str = _ANY_KEY) -> ProblemError:
+    """One answer for every key that is not in force: nothing tells a caller how wrong it is."""
+    return ProblemError(401, "unauthorized", detail, fix=fix, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _presented(request: Request) -> Presented:
@@ -64,6 +66,32 @@ def _presented(request: Request) -> Presented:
     if presented is None:
         raise unauthorized()
     return presented
+
+
+async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+    """The tenant and its key, if it is in force."""
+    here = app_state(request)
+    found = here.views.kept(presented) or await here.views.coming(presented)
+    if found is None:
+        async with here.lookups.take(here.asking(request, presented.key_id)):
+            found = await here.views.tenant(presented)
+    return found
+
+
+async def _operators(request: Request, presented: Presented) -> ApiKey | None:
+    """The operator's key, if it is in force."""
+    here = app_state(request)
+    async with here.lookups.take(here.asking(request, presented.key_id)):
+        return await here.views.operator_key(presented)
+
+
+async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemError:
+    """What is said of a key that is not for this path; only whoever holds one in force learns its kind."""
+    if presented.tenant_id is None and await _operators(request, presented):
+        return unauthorized("the key is an operator's, and this path takes a tenant's", _TENANTS_KEY)
+    if presented.tenant_id is not None and await _tenants(request, presented):
+        return unauthorized("the key is a tenant's, and this path takes an operator's", _OPERATORS_KEY)
+    return unauthorized()
 
 
 async def authenticate(request: Request, scope: KeyScope) -> Principal:
@@ -75,12 +103,8 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     """
     presented, here = _presented(request), app_state(request)
     if presented.tenant_id is None:
-        raise unauthorized()
-    found = here.views.kept(presented) or await here.views.coming(presented)
-    if found is None:
-        async with here.lookups.take(here.asking(request, presented.key_id)):
-            found = await here.views.tenant(presented)
-    if found is None:
+        raise await _of_the_wrong_kind(request, presented)
+    if (found := await _tenants(request, presented)) is None:
         raise unauthorized()
     cached, key = found
     tenant = cached.view.tenant
@@ -154,10 +178,8 @@ async def operator(request: Request) -> str:
     """The id of the operator's key that this request presents. Raises ProblemError (401)."""
     presented, here = _presented(request), app_state(request)
     if presented.tenant_id is not None:
-        raise unauthorized()
-    async with here.lookups.take(here.asking(request, presented.key_id)):
-        key = await here.views.operator_key(presented)
-    if key is None:
+        raise await _of_the_wrong_kind(request, presented)
+    if (key := await _operators(request, presented)) is None:
         raise unauthorized()
     request.state.key_id = key.key_id
     here.used(None, key.key_id)

@@ -7,13 +7,13 @@ import asyncio
 import math
 import os
 from collections import Counter
-from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pulse_api.http import measures, problems
+from pulse_api.http.addresses import RecentActivity, address_of
 from pulse_api.http.problems import ProblemError
 from pulse_resources.api_settings import ApiSettings
 
@@ -29,11 +29,6 @@ MAX_REFUSED = 3
 """Answers of those in a row: before its next request is read, a connection with more of them rests ..."""
 REST_S = 1.0
 """... for as long as `Retry-After` says at least. A refusal costs as much as a small request."""
-MAX_REFUSED_OF_ADDRESS = 20
-"""Such answers, and requests that are none, in a second or two: after those, each connection that an address
-opens rests before it is read from. Where one address may be everybody, behind a proxy, none does."""
-_IPV6_PREFIX = 64
-"""Bits of an IPv6 address that one customer has for himself."""
 
 
 class Connections:
@@ -52,14 +47,12 @@ class Connections:
         self._open: dict[BoundedProtocol, str] = {}
         self._by_address: Counter[str] = Counter()
         self._counts_addresses = most_per_address > 0
-        self._refused: Counter[str] = Counter()
-        self._refused_before: Counter[str] = Counter()
-        """By address: in the time since the last look, and between the two before it."""
+        self._recent = RecentActivity()
         self._looking = False
 
     def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
         """Count a connection, unless it is one too many: then why."""
-        address = _address(host)
+        address = address_of(host)
         if len(self._open) >= self._most:
             return _busy("connections", f"there are {self._most:,} connections already")
         if self._by_address[address] >= self._most_per_address:
@@ -67,6 +60,8 @@ class Connections:
             return _busy("connections-of-address", detail)
         self._open[connection] = address
         self._by_address[address] += 1
+        if self._counts_addresses:
+            self._recent.opened(address)
         measures.CONNECTIONS.inc()
         if not self._looking:
             self._looking = True
@@ -85,17 +80,16 @@ class Connections:
     def refused(self, connection: "BoundedProtocol") -> None:
         """Count a refusal for the address of a connection."""
         if self._counts_addresses and (address := self._open.get(connection)) is not None:
-            self._refused[address] += 1
+            self._recent.refused(address)
 
-    def rests(self, connection: "BoundedProtocol") -> bool:
-        """Whether a connection is of an address that was refused too often."""
-        address = self._open.get(connection, "")
-        return self._refused[address] + self._refused_before[address] > MAX_REFUSED_OF_ADDRESS
+    def wait_s(self, connection: "BoundedProtocol") -> float:
+        """Seconds for which a new connection is not read from."""
+        return self._recent.wait_s(self._open.get(connection, ""), asyncio.get_running_loop().time())
 
     def _look(self) -> None:
-        self._refused_before, self._refused = self._refused, Counter()
         loop = asyncio.get_running_loop()
         now = loop.time()
+        self._recent.look(now)
         for connection in list(self._open):
             connection.look(now)
         self._looking = bool(self._open)
@@ -128,9 +122,10 @@ class BoundedProtocol(HttpToolsProtocol):
         host = self.client[0] if self.client else ""
         if (refused := self._connections.add(self, host)) is not None:
             self._refuse(refused)
-        elif self._connections.rests(self):
+        elif (wait := self._connections.wait_s(self)) > 0:
             self._resting = True
-            self._rest()
+            self._deadline += wait
+            self._rest(wait)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,7 +153,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes() > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
         else:
-            self._refuse(ProblemError(400, "malformed", "this is no HTTP request that can be read"))
+            self._refuse(ProblemError(400, "malformed", "this is not an HTTP request that can be read"))
 
     @override
     def on_message_begin(self) -> None:
@@ -205,11 +200,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             self._connections.refused(self)
         if self._refused > MAX_REFUSED and not self.transport.is_closing():
-            self._rest()
+            self._rest(REST_S)
 
-    def _rest(self) -> None:
+    def _rest(self, seconds: float) -> None:
         self.flow.pause_reading()
-        self.loop.call_later(REST_S, self._go_on)
+        self.loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._resting = False
@@ -284,13 +279,3 @@ def _busy(kind: str, detail: str) -> ProblemError:
         fix="Send many requests over one connection, and close those that you do not need",
         headers={"Retry-After": "1"},
     )
-
-
-def _address(host: str) -> str:
-    """Whom a connection counts for: an IPv4 address, or a network of IPv6, where everybody has many."""
-    if ":" not in host:
-        return host
-    address = IPv6Address(host)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Network((int(address), _IPV6_PREFIX), strict=False))

@@ -1,6 +1,7 @@
 """Problem documents (RFC 9457): every error answer has this form, and says what to do next."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pulse_api.http.models import Body
 from pulse_resources.errors import (
     AlreadyExists,
     Conflict,
@@ -24,6 +26,8 @@ from pulse_resources.errors import (
     UserError,
 )
 
+_COMMAND = re.compile(r"\bpulse [a-z]|--[a-z]")
+"""In what to do, of the command line: whoever asks over HTTP has none."""
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 1
 
@@ -37,7 +41,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    fix: str | None = Field(default=None, description="What to do next, where it is known.")
+    fix: str = Field(description="What to do next.")
     request_id: str = Field(description="Also in the header X-Request-Id and in the server's log.")
 
 
@@ -62,6 +66,21 @@ class ProblemError(Exception):
         self.headers = dict(headers or {})
         self.more = more
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker process may say what is wrong: keyword arguments must survive.
+        return _rebuild, (self.status, self.kind, self.detail, self.fix, self.headers, self.more)
+
+
+def _rebuild(
+    status: int,
+    kind: str,
+    detail: str,
+    fix: str | None,
+    headers: Mapping[str, str],
+    more: Mapping[str, object],
+) -> ProblemError:
+    return ProblemError(status, kind, detail, fix=fix, headers=headers, **more)
+
 
 def document(problem: ProblemError, request_id: str) -> bytes:
     """The problem document."""
@@ -70,7 +89,7 @@ def document(problem: ProblemError, request_id: str) -> bytes:
         "title": problem.kind.replace("-", " ").capitalize(),
         "status": problem.status,
         "detail": problem.detail,
-        "fix": problem.fix,
+        "fix": problem.fix or _FIXES.get(problem.status, _FIX),
         "request_id": request_id,
     }
     return orjson.dumps(members | problem.more, default=str)
@@ -114,7 +133,7 @@ def of(error: Exception) -> ProblemError:
         case HTTPException():
             kinds = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
             kind = kinds.get(error.status_code, "invalid-request")
-            return ProblemError(error.status_code, kind, str(error.detail), headers=error.headers)
+            return ProblemError(error.status_code, kind, _routed(error), headers=error.headers)
     detail = "internal error of Pulse"
     return ProblemError(500, "failed", detail, fix="Report the request_id: the server's log has the cause")
 
@@ -126,18 +145,44 @@ def _own(error: PulseError) -> ProblemError:
     more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
     if found := getattr(error, "incompatibilities", None):
         more["incompatibilities"] = [vars(entry) for entry in found]
-    return ProblemError(status, kind, error.message, fix=error.fix, headers=headers, **more)
+    fix = None if _COMMAND.search(error.fix or "") else error.fix
+    return ProblemError(status, kind, error.message, fix=fix, headers=headers, **more)
+
+
+def _routed(error: HTTPException) -> str:
+    """What the framework says by a status alone."""
+    words = {404: "there is nothing at this path", 405: "this path does not take this method"}
+    return words.get(error.status_code, str(error.detail))
 
 
 def _invalid(error: RequestValidationError) -> ProblemError:
-    found = [
-        {"at": ".".join(str(part) for part in entry["loc"]), "problem": entry["msg"]}
-        for entry in error.errors()
-    ]
+    found = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in error.errors()]
     malformed = any(entry["type"] == "json_invalid" for entry in error.errors())
     status, kind = (400, "malformed") if malformed else (422, "invalid-request")
     detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
     return ProblemError(status, kind, detail, errors=found)
+
+
+def _place(loc: Sequence[int | str]) -> Iterator[str]:
+    """Where in a request; a body that may have several forms is not called by the names of their classes."""
+    forms = {form.__name__ for form in Body.__subclasses__()}
+    return (str(part) for depth, part in enumerate(loc) if not (depth == 1 and part in forms))
+
+
+def _plain(entry: Mapping[str, Any]) -> str:
+    """What is wrong with a part of a request, without words of the library that found it."""
+    known = {
+        "extra_forbidden": "is unknown",
+        "missing": "is missing",
+        "model_attributes_type": "must be a JSON object",
+        "model_type": "must be a JSON object",
+        "dict_type": "must be a JSON object",
+        "list_type": "must be an array",
+    }
+    if (plain := known.get(entry["type"])) is not None:
+        return plain
+    said = str(entry["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return said[:1].lower() + said[1:]
 
 
 def install(app: FastAPI) -> None:
@@ -193,3 +238,17 @@ _DESCRIPTIONS = {
     429: "A quota or a rate is used up, or too many requests wait already; see Retry-After.",
     503: "A service behind Pulse does not answer, or is slow: try again after Retry-After.",
 }
+_FIX = "Correct the request: GET /openapi.json says what each path takes"
+_FIXES = {
+    400: "Send a body that can be read: `detail` says where it cannot",
+    404: "GET /openapi.json lists the paths; each list, such as GET /v1/datasets, says what there is",
+    405: "Use one of the methods in the header Allow",
+    408: "Send the request again, faster",
+    409: "Look at what there is with GET, then change the request or what is in its way",
+    413: "Send less at a time",
+    429: "Send it again after Retry-After",
+    431: "Send fewer or shorter headers",
+    500: "Report the request_id: the server's log has the cause",
+    503: "Send it again after Retry-After",
+}
+"""What to do where the problem itself does not say it."""

@@ -11,7 +11,9 @@ from fastapi.routing import APIRoute
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
 from pulse_api.http.collect.body import received
+from pulse_api.http.problems import ProblemError
 from pulse_api.http.turns import Whom
+from pulse_resources.errors import meant
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 CHANGE_BURST_S = 2.0
@@ -41,6 +43,7 @@ class _ExactRoute(APIRoute):
         async def exactly(request: Request) -> Response:
             for gate in gates:
                 await gate.open(request)
+            refuse_unknown_parameters(request, self.path_format)
             _count(request, self.kind)
             exact, here, whom = (
                 _ExactRequest(request.scope, request.receive),
@@ -63,6 +66,20 @@ class _ExactRoute(APIRoute):
 
 class _PreviewRoute(_ExactRoute):
     kind = Kind.PREVIEW
+
+
+def refuse_unknown_parameters(request: Request, path: str) -> None:
+    """Raises ProblemError (422): the query has a parameter that this path does not know."""
+    if not request.scope["query_string"]:
+        return
+    described = request.app.openapi()["paths"].get(path, {}).get(request.method.lower(), {})
+    known = [each["name"] for each in described.get("parameters", ()) if each["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            fix = meant(name, known, f"It takes {', '.join(known) or 'none'}")
+            raise ProblemError(
+                422, "invalid-request", f"the query parameter {name[:100]!r} is unknown", fix=fix
+            )
 
 
 def _count(request: Request, kind: Kind) -> None:

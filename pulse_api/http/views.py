@@ -6,6 +6,7 @@ the cache.
 """
 
 import logging
+import pickle
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ class CachedTenant:
     @cached_property
     def judge(self) -> Validator:
         return _judge(self.view.tenant, self.view.datasets)
+
+    @cached_property
+    def packed_scope(self) -> bytes:
+        """What another process makes its validator of."""
+        return pickle.dumps(self.judge.scope)
 
 
 @lru_cache(MAX_JUDGES)

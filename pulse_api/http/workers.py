@@ -19,7 +19,7 @@ from pulse_resources.errors import Transient
 from pulse_resources.niceness import begin_session
 
 Result = TypeVar("Result")
-NICENESS = 5
+NICENESS = 0
 CHANGES = 15
 """Niceness of what no one waits for from one moment to the next."""
 _CONTEXT = multiprocessing.get_context("forkserver")

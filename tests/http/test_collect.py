@@ -1,5 +1,6 @@
 """POST /v1/collect: what is accepted lands, what is refused is said, and nothing is in between."""
 
+import asyncio
 import base64
 import ctypes
 import gzip
@@ -15,15 +16,18 @@ from typing import Any
 
 import confluent_kafka
 import httpx
+import orjson
 import pytest
 import zstandard
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner, ingest
 
+from pulse_api.http.collect import publisher
+from pulse_api.http.collect.publisher import Outgoing
+from pulse_api.http.collect.running import SHORT_BYTES
 from pulse_api.http.measures import IN_FLIGHT
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
-from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import quotas
 from pulse_resources import kafka
@@ -90,6 +94,58 @@ def test_a_refused_event_does_not_keep_the_others_out(caller: Caller) -> None:
     assert waiting(caller.owner) == 2
 
 
+def many() -> list[dict[str, Any]]:
+    """More than is judged in the event loop, and than an array may have that is decoded at once."""
+    events = [sample(f"{n:05}") | {"context": "x" * 200} for n in range(1_500)]
+    for n in range(0, 1_500, 300):
+        events[n] |= {"data": {"country": 7}}
+    return events
+
+
+@pytest.mark.parametrize("form", ["array", "lines", "gzip", "short gzip", "cloudevents"])
+def test_a_large_request_is_judged_aside_as_a_small_one_is_here(caller: Caller, form: str) -> None:
+    events = many()[: 150 if form == "short gzip" else None]
+    array, lines = orjson.dumps(events), b"\n".join(map(orjson.dumps, events))
+    cloudy = [
+        cloud(id=event["event_id"], dataset="orders", data=event["data"], more=event["context"])
+        for event in events
+    ]
+    body, headers = {
+        "array": (array, {}),
+        "lines": (lines, {"content-type": "application/x-ndjson"}),
+        "gzip": (gzip.compress(array, 0), {"content-encoding": "gzip"}),
+        "short gzip": (gzip.compress(array), {"content-encoding": "gzip"}),
+        "cloudevents": (orjson.dumps(cloudy), {"content-type": "application/cloudevents-batch+json"}),
+    }[form]
+    assert (len(body) > SHORT_BYTES) == (form != "short gzip")
+    answer = caller.collect(body, **headers)
+    bad = list(range(0, len(events), 300))
+    assert answer.status_code == 207, answer.text
+    assert counts(answer) == (len(events) - len(bad), 0, len(bad))
+    assert [verdict["index"] for verdict in answer.json()["verdicts"]] == bad
+    assert {verdict["pointer"] for verdict in answer.json()["verdicts"]} == {"/data/country"}
+    assert waiting(caller.owner) == len(events) - len(bad)
+
+
+def test_a_large_request_is_refused_as_a_small_one(caller: Caller) -> None:
+    broken = orjson.dumps(many())[:-1]
+    assert caller.collect(broken).json()["type"] == "urn:pulse:problem:malformed"
+    quotas.set_limits(caller.owner.tenant, events_per_second=10)
+    assert _soon(lambda: caller.collect(many()).status_code == 429)
+    answer = caller.collect(many())
+    assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:rate-exceeded")
+
+
+def test_what_a_large_request_is_decompressed_to_counts_as_held(caller: Caller) -> None:
+    array = orjson.dumps(many())
+    body = gzip.compress(array)
+    assert SHORT_BYTES / 8 < len(body) < 100_000 < len(array)
+    with served_with(max_held_bytes_per_tenant=100_000) as small, small.client(caller.key.text) as client:
+        answer = client.post("/v1/collect", content=body, headers={"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["type"]) == (429, "urn:pulse:problem:busy")
+    assert waiting(caller.owner) == 0
+
+
 def test_when_nothing_is_accepted_it_is_a_problem(caller: Caller) -> None:
     answer = caller.collect([{"dataset": "orders"}])
     assert answer.status_code == 422
@@ -112,6 +168,25 @@ def test_a_dataset_may_take_invalid_events_as_dead_letters(caller: Caller) -> No
     ingest(caller.owner)
     (letter,) = caller.owner.dead_letters()
     assert (letter["reason"], letter["payload"]) == ("schema_violation", payload)
+
+
+DATED = {"type": "object", "properties": {"at": {"type": "string", "format": "date-time"}}}
+
+
+def test_a_value_that_no_column_can_hold_is_not_accepted(caller: Caller) -> None:
+    tenant = caller.owner.tenant
+    uri = registry.publish_schema(tenant, "dated", json.dumps(DATED)).schema_uri
+    registry.create_dataset(tenant, "dated", uri)
+    registry.create_dataset(tenant, "lenient", uri, on_invalid=OnInvalid.DEAD_LETTER)
+    german = {"event_id": "x", "timestamp": "2026-11-19T10:00:00Z", "data": {"at": "19.11.2026"}}
+    answer = caller.collect([german | {"dataset": "dated"}, german | {"dataset": "lenient"}])
+    assert (answer.status_code, counts(answer)) == (207, (0, 1, 1))
+    verdicts = [(verdict["status"], verdict["reason"]) for verdict in answer.json()["verdicts"]]
+    assert verdicts == [("refused", "unrepresentable"), ("dead_lettered", "unrepresentable")]
+    ingest(caller.owner)
+    (letter,) = caller.owner.dead_letters()
+    assert (letter["reason"], letter["pointer"]) == ("unrepresentable", "/data/at")
+    assert reconcile_tenant(tenant).balanced
 
 
 DEAR = {"type": "object", "properties": {"a": {"items": {"not": {"enum": [n + 0.5 for n in range(11)]}}}}}
@@ -355,7 +430,7 @@ def test_what_is_no_cloudevent_is_said(caller: Caller, change: dict[str, Any]) -
 def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..., Caller]) -> None:
     """Requests of one to three events from many threads, and from two processes' worth of servers."""
     caller = new_caller()
-    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=100))
+    quotas.set_limits(caller.owner.tenant, max_records_per_month=100)
     statuses: list[tuple[int, int]] = []
 
     def send(url: str, size: int) -> None:
@@ -380,18 +455,18 @@ def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..
     assert (usage["remaining_records"], usage["months"][0]["accepted"]) == (0, 100)
     problem = caller.collect(sample()).json()
     assert problem["type"] == "urn:pulse:problem:quota-exceeded"
-    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=-1))
+    quotas.set_limits(caller.owner.tenant, max_records_per_month=-1)
     assert _soon(lambda: caller.collect(sample()).status_code == 202)
 
 
 def test_a_rate_is_answered_with_when_to_come_back(caller: Caller) -> None:
-    quotas.set_limits(caller.owner.tenant, Limits(events_per_second=10))
+    quotas.set_limits(caller.owner.tenant, events_per_second=10)
     assert _soon(lambda: caller.collect([sample() for _ in range(30)]).status_code == 429)
     answer = caller.collect([sample() for _ in range(10)])
     assert answer.status_code == 429
     assert 1 <= int(answer.headers["retry-after"]) <= 5
     assert answer.json()["type"] == "urn:pulse:problem:rate-exceeded"
-    quotas.set_limits(caller.owner.tenant, Limits(requests_per_second=1))
+    quotas.set_limits(caller.owner.tenant, requests_per_second=1)
     assert _soon(lambda: [caller.http.get("/v1/usage").status_code for _ in range(3)][-1] == 429)
 
 
@@ -403,7 +478,7 @@ def test_without_an_acknowledgement_there_is_no_202(
 ) -> None:
     """A broker that is paused: 503 after the time-out, and what was acknowledged before is there."""
     caller = new_caller()
-    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=1_000))
+    quotas.set_limits(caller.owner.tenant, max_records_per_month=1_000)
     monkeypatch.setenv("PULSE_API__DELIVERY_TIMEOUT_SECONDS", "2")
     load_settings.cache_clear()
     try:
@@ -429,7 +504,7 @@ def test_without_an_acknowledgement_there_is_no_202(
 def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callable[..., Caller]) -> None:
     """What may have been written stays reserved, and the same events are not reserved twice."""
     caller = new_caller()
-    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=12))
+    quotas.set_limits(caller.owner.tenant, max_records_per_month=12)
     nine, probes = [sample(f"nine-{n}") for n in range(9)], []
     with served_with(delivery_timeout_seconds=2) as impatient, impatient.client(caller.key.text) as client:
 
@@ -497,6 +572,24 @@ def fail_for_good(producer: confluent_kafka.Producer) -> None:
     fail = ctypes.CDLL(str(library)).rd_kafka_test_fatal_error
     fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
     assert fail(handle, 45, b"as a test wants it") == 0
+
+
+def test_others_have_the_event_loop_while_many_events_are_handed_over(caller: Caller) -> None:
+    events = [Outgoing("orders", str(n), b"{}") for n in range(10 * publisher.AT_ONCE)]
+
+    async def ask() -> int:
+        here, passes = publisher.Publisher(), 0
+        here.start()
+        publishing = asyncio.create_task(here._produce(caller.owner.tenant.topic, events, lambda *_: None))
+        while not publishing.done():
+            await asyncio.sleep(0)
+            passes += 1
+        await asyncio.to_thread(here.stop)
+        assert publishing.result() == len(events)
+        return passes
+
+    assert asyncio.run(ask()) >= 10
+    assert waiting(caller.owner) == len(events)
 
 
 def test_too_much_in_flight_is_refused_before_it_is_sent(caller: Caller) -> None:

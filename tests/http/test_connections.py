@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from support.http import served
 
-from pulse_api.http import connections
+from pulse_api.http import addresses, connections
+from pulse_api.http.addresses import address_of
 from pulse_api.http.middleware import Envelope
 from pulse_resources.local import ports
 
@@ -218,26 +219,38 @@ def test_what_is_no_http_is_a_problem_document() -> None:
     ],
 )
 def test_whom_a_connection_counts_for(one: str, other: str, same: bool) -> None:
-    assert (connections._address(one) == connections._address(other)) is same
+    assert (address_of(one) == address_of(other)) is same
 
 
-def test_an_address_that_is_refused_again_and_again_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("path", "limit"), [("refused", "MAX_REFUSED"), ("taken", "MAX_OPENED")])
+def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
+    path: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A connection for each request changes nothing; other addresses notice nothing."""
-    monkeypatch.setattr(connections, "MAX_REFUSED_OF_ADDRESS", 3)
+    monkeypatch.setattr(addresses, limit, 3)
     monkeypatch.setattr(connections, "LOOK_S", 5.0)
-    monkeypatch.setattr(connections, "REST_S", 1.5)
-    request = b"GET /refused HTTP/1.1\r\nHost: pulse\r\nConnection: close\r\n\r\n"
+    monkeypatch.setattr(addresses, "APART_S", 1.0)
+    request = f"GET /{path} HTTP/1.1\r\nHost: pulse\r\nConnection: close\r\n\r\n".encode()
+    status = b" 401 " if path == "refused" else b" 200 "
 
-    def asked(source: str) -> float:
+    def asked(*sources: str) -> list[float]:
+        """How long each waits for its answer, all asking at once."""
         began = time.monotonic()
-        with connect(address, source) as connection:
-            connection.sendall(request)
-            assert b" 401 " in rest(connection).partition(b"\r\n")[0]
-        return time.monotonic() - began
+        with ExitStack() as stack:
+            opened = [stack.enter_context(connect(address, source)) for source in sources]
+            for connection in opened:
+                connection.sendall(request)
+            took = []
+            for connection in opened:
+                assert status in rest(connection).partition(b"\r\n")[0]
+                took.append(time.monotonic() - began)
+        return took
 
     with serving() as address, connect(address, "127.0.0.3"):  # so that the looks go on
-        took = [asked("127.0.0.1") for _ in range(5)]
-        assert max(took[:4]) < 1.5 <= took[4]
-        assert asked("127.0.0.2") < 1.5
+        before = [took for _ in range(4) for took in asked("127.0.0.1")]
+        assert max(before[:3]) < 1.0
+        other, first, second = asked("127.0.0.2", "127.0.0.1", "127.0.0.1")
+        assert other < 1.0 <= first
+        assert second >= 2.0
     with serving(max_connections_per_address=0) as address, connect(address, "127.0.0.3"):
-        assert max(asked("127.0.0.1") for _ in range(6)) < 1.5, "it may be everybody's"
+        assert max(took for _ in range(6) for took in asked("127.0.0.1")) < 1.0, "it may be everybody's"

@@ -17,15 +17,16 @@ from pulse_pipelines.registry import keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-WAIT = re.compile(r"^sleep \d+$", re.MULTILINE)
+WAIT = re.compile(r"^(?=until )", re.MULTILINE)
+"""Where the page waits for a batch, which is run before it does."""
 
 
 def test_a_newcomer_needs_fewer_than_ten_commands() -> None:
     """From `pulse up` to a previewed row."""
-    before, found, after = "".join(BLOCKS).partition("sleep")
+    before, found, after = "".join(BLOCKS).partition("until ")
     first = before + found + after.split("\n", 2)[0] + "\n" + after.split("\n", 2)[1]
     commands = [
-        line for line in first.replace("\\\n", " ").splitlines() if re.match(r"(export|curl|sleep)", line)
+        line for line in first.replace("\\\n", " ").splitlines() if re.match(r"(export|curl|until)", line)
     ]
     assert commands[-1].startswith("curl")
     assert "/preview" in commands[-1]
@@ -66,6 +67,8 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
         ingest(owner)
         said += run(script, tmp_path, KEY=key[1], **known)
     assert '"id":"o-1"' in said
+    assert said.count('"state":"landed"') >= 2, "o-1, and what was waited for"
+    assert '"state":"dead_lettered"' in said, "k-1"
     assert '"rollup":"daily","from":"2026-11-01","to":"2026-11-30"' in said.replace(" ", "")
     assert "pulse_lag_events" in said
     ingest(owner)

@@ -1,6 +1,7 @@
 """What holds for the whole API: problem documents, request ids, logs, CORS, quotas of datasets."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +14,10 @@ import pytest
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 
-from pulse_api.http import app_state, logs
-from pulse_pipelines.domain.quota import Limits
+from pulse_api.http import app_state, logs, problems
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
+from pulse_resources.errors import NotFound
 from pulse_resources.settings import load_settings
 
 
@@ -41,6 +42,54 @@ def test_every_error_is_a_problem_document(caller: Caller, method: str, path: st
     if status == 405:
         assert "PATCH" not in answer.headers["allow"]
         assert answer.headers["allow"] == ("POST" if path == "/v1/collect" else "DELETE, GET")
+
+
+LINES = b'{"event_id": "1"}\n{"event_id": "2"}\n'
+PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
+    "the root": ("GET", "/", {}, 404, "GET /openapi.json"),
+    "lines as one value": ("POST", "/v1/collect", {"content": LINES}, 400, "application/x-ndjson"),
+    "a parameter that is almost one": ("GET", "/v1/datasets/orders/preview?limt=5", {}, 422, "mean limit?"),
+    "a parameter of collect": ("POST", "/v1/collect?wait=1", {"json": []}, 422, "It takes none"),
+    "a parameter of nobody": ("GET", "/v1/usage?colour=5", {}, 422, "It takes"),
+    "a body that is no object": ("POST", "/v1/schemas", {"json": [1]}, 422, "openapi.json"),
+    "a member that is unknown": ("POST", "/v1/datasets", {"json": {"slugg": "a"}}, 422, "openapi.json"),
+    "no such dataset": ("GET", "/v1/datasets/absent", {}, 404, "GET /v1/datasets"),
+}
+CLASSES = re.compile(
+    r"FromSchema|FromFields|Input should|instance of|extra_forbidden|Value error|pulse [a-z]"
+)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problem_says_what_to_do_in_words_of_http(caller: Caller, name: str) -> None:
+    method, path, more, status, fix = PROBLEMS[name]
+    given = {"Content-Type": "application/json"} if "content" in more else {}
+    answer = caller.http.request(method, path, headers=given, **more)
+    assert answer.status_code == status, answer.text
+    assert fix in answer.json()["fix"]
+    assert not CLASSES.search(answer.text), answer.text
+
+
+def test_commands_are_not_what_to_do_over_http() -> None:
+    command = problems.of(NotFound("no such schema", fix="Publish it with: pulse schema publish"))
+    assert b"GET /openapi.json" in problems.document(command, "id")
+    meant = problems.of(NotFound("no such dataset", fix="Did you mean orders?"))
+    assert b"Did you mean orders?" in problems.document(meant, "id")
+
+
+def test_a_key_of_the_wrong_kind_is_said_to_be(api: Api, caller: Caller) -> None:
+    with api.client(keys.issue_operator_key("mistaken").text) as client:
+        answer = client.get("/v1/datasets")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        401,
+        "the key is an operator's, and this path takes a tenant's",
+    )
+    assert "POST /v1/tenants/{tenant}/keys" in answer.json()["fix"]
+    answer = caller.http.get("/v1/tenants")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        401,
+        "the key is a tenant's, and this path takes an operator's",
+    )
 
 
 def test_what_nobody_foresaw_has_its_id_too(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +160,14 @@ def test_the_quota_of_datasets_is_exact_under_concurrency(
 ) -> None:
     caller = new_caller()
     tenant = caller.owner.tenant.slug
-    answer = operator.put(f"/v1/tenants/{tenant}/limits", json={"maxDatasets": 4})
-    assert answer.json()["maxDatasets"] == 4
+    place = f"/v1/tenants/{tenant}/limits"
+    assert operator.put(place, json={"eventsPerSecond": 7_000}).json()["eventsPerSecond"] == 7_000
+    answer = operator.put(place, json={"maxDatasets": 4}).json()
+    assert (answer["maxDatasets"], answer["eventsPerSecond"]) == (4, 7_000), "what is not given stays"
+    assert operator.put(place, json={"maxRecordsPerMonth": 9}).json()["maxDatasetsPerMonth"] == 9
+    assert operator.put(place, json={"maxDatasetsPerMonth": -1}).json()["maxRecordsPerMonth"] == -1
+    both = operator.put(place, json={"maxDatasetsPerMonth": 1, "maxRecordsPerMonth": 2})
+    assert both.status_code == 422
     statuses: list[int] = []
 
     def create(number: int) -> None:
@@ -138,12 +193,12 @@ def test_the_quota_of_datasets_is_exact_under_concurrency(
 
 
 def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert quotas.set_limits(owner.tenant, Limits()).max_datasets == -1
+    assert quotas.set_limits(owner.tenant, max_datasets=0).max_datasets == -1
     monkeypatch.setenv("PULSE_LIMITS__MAX_DATASETS", "7")
     load_settings.cache_clear()
     try:
         assert quotas.find_limits(owner.tenant).max_datasets == 7
-        assert quotas.set_limits(owner.tenant, Limits(max_datasets=-1)).max_datasets == -1
+        assert quotas.set_limits(owner.tenant, max_datasets=-1).max_datasets == -1
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
@@ -151,7 +206,7 @@ def test_zero_is_the_default_of_the_installation(owner: Owner, monkeypatch: pyte
 
 def test_usage_tells_of_months(caller: Caller) -> None:
     assert caller.http.get("/v1/usage").json()["months"] == []
-    quotas.set_limits(caller.owner.tenant, Limits(max_records_per_month=50))
+    quotas.set_limits(caller.owner.tenant, max_records_per_month=50)
     asked = [[b"%d" % n for n in range(count)] for count in (30, 30, 20)]
     first, none, last = intake.reserve(caller.owner.tenant, asked, 50)
     assert (len(first), none, len(last)) == (30, None, 20)

@@ -1,11 +1,12 @@
 """Who waits for whom: turns of tenants, rounds of the event loop, bytes in memory. No services."""
 
 import asyncio
-import threading
+import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pulse_api.http.collect import rounds
 from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.rounds import Rounds
-from pulse_api.http.collect.running import SHORT_BYTES, Running
+from pulse_api.http.collect.running import NICENESS, SHORT_BYTES, Running
 from pulse_api.http.collect.window import Window
 from pulse_api.http.middleware import GONE, Envelope
 from pulse_api.http.problems import ProblemError
@@ -183,23 +184,43 @@ def test_a_tenant_has_a_window_of_events_on_their_way() -> None:
     asyncio.run(ask())
 
 
-def test_what_is_long_is_done_in_a_thread_and_so_is_what_follows_what_was_dear(
+def test_what_is_long_is_done_in_a_process_and_so_is_what_follows_what_was_dear(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds, "DEAR_S", 0.0)
 
     async def ask() -> None:
         here = Running()
-        loop = threading.get_ident()
         try:
-            assert await here.run(A, SHORT_BYTES + 1, threading.get_ident) != loop
-            assert await here.run(A, 100, threading.get_ident) == loop
-            assert await here.run(A, 100, threading.get_ident) != loop, "the one before was dear"
-            assert await here.run(B, 100, threading.get_ident) == loop
-            monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
-            assert not here._rounds.dear(A)
+            assert not here.short(A, SHORT_BYTES + 1)
+            assert await here.aside(A, os.getpid) != os.getpid()
+            assert await here.aside(A, os.getpriority, os.PRIO_PROCESS, 0) == NICENESS
+            assert here.short(A, SHORT_BYTES)
+            assert await here.here(A, os.getpid) == os.getpid()
+            assert not here.short(A, 100), "the one before was dear"
+            assert here.short(B, 100)
+            here._rounds._dear_until[A] = time.monotonic() - 1
+            assert here.short(A, 100)
         finally:
             here.stop()
+
+    asyncio.run(ask())
+
+
+def test_a_tenant_has_one_large_request_at_a_time_and_a_neighbour_does_not_wait_for_it() -> None:
+    async def ask() -> None:
+        here, ended = Running(), []
+
+        async def one(whom: UUID, name: str, seconds: float) -> None:
+            await here.aside(whom, time.sleep, seconds)
+            ended.append(name)
+
+        try:
+            here.start()
+            await asyncio.gather(one(A, "a1", 0.5), one(A, "a2", 0.5), one(B, "b1", 0.0))
+        finally:
+            here.stop()
+        assert ended == ["b1", "a1", "a2"]
 
     asyncio.run(ask())
 

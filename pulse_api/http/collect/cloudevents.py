@@ -40,6 +40,9 @@ def of_headers(headers: Mapping[str, str], data: Any, max_values: int) -> dict[s
     return to_event(attributes | {"data": data}, max_values)
 
 
+_ASKED = "Send specversion 1.0, id, source, type and data; or a plain event as application/json"
+
+
 def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
     """The event that a CloudEvent is; its data are judged later.
 
@@ -48,10 +51,10 @@ def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
             values.
     """
     if not isinstance(cloud, dict) or cloud.get("specversion") != "1.0":
-        raise ProblemError(400, "malformed", "no CloudEvent of specversion 1.0")
+        raise ProblemError(400, "malformed", "this is not a CloudEvent of specversion 1.0", fix=_ASKED)
     for name in REQUIRED:
         if not isinstance(cloud.get(name), str) or not cloud[name]:
-            raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}")
+            raise ProblemError(400, "malformed", f"a CloudEvent needs the attribute {name}", fix=_ASKED)
     event: dict[str, Any] = {
         "event_id": f"{cloud['source']}#{cloud['id']}",
         "dataset": cloud.get("dataset") or cloud["type"].rpartition(".")[2],

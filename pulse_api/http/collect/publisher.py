@@ -17,6 +17,8 @@ from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 POLL_S = 0.2
+AT_ONCE = 200
+"""Events of a request that are handed to the producer before others have the event loop."""
 _log = logging.getLogger("pulse.api")
 
 
@@ -139,7 +141,7 @@ class Publisher:
         self._requests[topic] += 1
         measures.IN_FLIGHT.inc(count)
         try:
-            sent = self._produce(topic, events, delivery)
+            sent = await self._produce(topic, events, delivery)
             await delivery.wait()
         finally:
             self._in_flight -= count
@@ -157,13 +159,15 @@ class Publisher:
             )
         self._silent.discard(topic)
 
-    def _produce(self, topic: str, events: Sequence[Outgoing], delivery: _Delivery) -> int:
+    async def _produce(self, topic: str, events: Sequence[Outgoing], delivery: _Delivery) -> int:
         """Hand events to the producer; returns how many it took, which are the first ones."""
-        produce, sent = self._producer.produce, 0
+        sent = 0
         try:
             for event in events:
-                produce(topic, event.payload, event.key, on_delivery=delivery)
+                self._producer.produce(topic, event.payload, event.key, on_delivery=delivery)
                 sent += 1
+                if sent % AT_ONCE == 0:
+                    await asyncio.sleep(0)
         except (BufferError, KafkaException) as error:
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             # In the polling thread's turn: it alone counts.

@@ -23,6 +23,9 @@ LARGE_BYTES = 256 * 1024
 LEVELS_OF_AN_ARRAY = 1
 """Levels that an array adds to the depth of its events."""
 
+_VALID = "Send one JSON object, an array of them, or a line each as application/x-ndjson"
+_AS_LINES = "Where each line is an event, say so: Content-Type: application/x-ndjson"
+
 
 class Item(NamedTuple):
     """One event of a request: its bytes, and the event decoded from them, if it is already."""
@@ -68,8 +71,17 @@ def split(
             fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
         )
     if not items:
-        raise ProblemError(400, "malformed", "the body holds no event")
+        raise ProblemError(400, "malformed", "the body holds no event", fix=_VALID)
     return items
+
+
+def describing(headers: Mapping[str, str]) -> dict[str, str]:
+    """Of these headers those that tell how a body is read; no key is among them."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name == "content-type" or name.startswith(cloudevents.PREFIX)
+    }
 
 
 def _counted(events: list[Any], most: int) -> list[Any]:
@@ -122,7 +134,7 @@ def _of_cloud(cloud: Any, max_values: int) -> Item:
 def _array(body: bytes, max_depth: int) -> list[Any]:
     decoded = _exact(body, max_depth)
     if not isinstance(decoded, list):
-        raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array")
+        raise ProblemError(400, "malformed", "a batch of CloudEvents is a JSON array", fix=_VALID)
     return decoded
 
 
@@ -131,7 +143,8 @@ def _decoded(body: bytes, what: str = "the body") -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ProblemError(400, "malformed", f"{what} is not JSON: {error}") from error
+        fix = _AS_LINES if b"\n" in body.strip() and body[:1] == b"{" else _VALID
+        raise ProblemError(400, "malformed", f"{what} is not JSON: {error}", fix=fix) from error
 
 
 def _exact(body: bytes, max_depth: int) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -23,6 +24,8 @@ from pulse_pipelines.validation.validator import Event, Refusal, Validator, refu
 from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
+_JUDGED = Item(b"")
+"""Stands for an event whose verdict is known, where the event is left behind."""
 
 
 @dataclass
@@ -54,53 +57,94 @@ class Verdicts:
 class Judging:
     """The events of one request on their way to their verdicts, all by one clock; nothing is published.
 
-    Whatever the events and their schemas are, `go_on` returns within `BREATH_SECONDS` and twice what is
-    judged inline; what may take longer is judged aside, one event of a tenant at a time.
+    Whatever the events and their schemas are, `go_on` returns within its seconds and twice what is judged
+    inline; what may take longer is left to the end, and judged aside, one event of a tenant at a time. It may
+    go on in another process, with that one's validator.
     """
 
-    def __init__(self, judge: Validator, items: Sequence[Item]) -> None:
-        self.verdicts = Verdicts()
-        self.dear = False
-        """Whether the next event may take long: `aside` is the way to go on."""
-        self._judge, self._items, self._now = judge, items, datetime.now(UTC)
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = list(items)
         self._index = 0
+        """Of the next event."""
+        self._dear: list[tuple[int, Item]] = []
+        """Events that were passed by: judging them may take long."""
+        self._outgoing: list[Outgoing | None] = [None] * len(items)
+        self._notable: list[tuple[int, Refusal, bool]] = []
+        """Events that are refused, or (True) kept as dead letters."""
+        self._now = datetime.now(UTC)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_items": [_JUDGED] * self._index + self._items[self._index :]}
+
+    @property
+    def count(self) -> int:
+        return len(self._items)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the events that are kept so far."""
+        return sum(len(outgoing.payload) for outgoing in self._outgoing if outgoing is not None)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether only what is dear is left: `aside` is the way to go on."""
+        return self._index == len(self._items)
 
     @property
     def done(self) -> bool:
-        return self._index == len(self._items)
+        return self.at_end and not self._dear
 
-    def go_on(self) -> None:
-        """Validate until the end, the next event that is dear, or the next breath."""
-        judge, now = self._judge, self._now
+    def go_on(self, judge: Validator, seconds: float = BREATH_SECONDS) -> None:
+        """Validate what is not dear until the end, or for some time by the clock."""
+        now = self._now
         each, byte = judge.pace
         began, left = time.perf_counter(), 1.0
         for item in islice(self._items, self._index, None):
             cost = each + byte * len(item.payload)
             left -= cost
-            if left < 0:
-                self.dear = cost > 1
-                # By the model these events may have taken long; mostly they have not.
-                if self.dear or time.perf_counter() - began > BREATH_SECONDS:
-                    break
-                left = 1 - cost
-            self._sort(item, _judge(judge, item, now))
+            if cost > 1:
+                self._dear.append((self._index, item))
+            else:
+                if left < 0:
+                    # By the model these events may have taken long; mostly they have not.
+                    if time.perf_counter() - began > seconds:
+                        break
+                    left = 1 - cost
+                self._sort(judge, self._index, item, _judge(judge, item, now))
+            self._index += 1
 
-    async def aside(self) -> None:
-        """Validate the next event where that holds nobody up."""
-        item = self._items[self._index]
-        work = partial(_judge, self._judge, item, self._now)
-        async with _turns.setdefault(self._judge.scope.tenant.tenant_id, asyncio.Lock()):
+    async def aside(self, judge: Validator) -> None:
+        """Validate the next of those that are dear where that holds nobody up."""
+        index, item = self._dear[0]
+        work = partial(_judge, judge, item, self._now)
+        async with _turns.setdefault(judge.scope.tenant.tenant_id, asyncio.Lock()):
             verdict = await asyncio.get_running_loop().run_in_executor(_threads(), work)
-        self._sort(item, verdict)
-        self.dear = False
+        self._sort(judge, index, item, verdict)
+        del self._dear[0]
 
-    def _sort(self, item: Item, verdict: Event | Refusal) -> None:
+    def _sort(self, judge: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
-            outgoing = Outgoing(verdict["dataset"], verdict["event_id"], item.payload)
-            self.verdicts.outgoing.append(outgoing)
-        else:
-            _refuse(self._judge, self.verdicts, self._index, item, verdict)
-        self._index += 1
+            # The name as the dataset has it: one object for all of its events.
+            slug = judge.targets[verdict["dataset"]].dataset.slug
+            self._outgoing[index] = Outgoing(slug, verdict["event_id"], item.payload)
+            return
+        target = judge.targets.get(verdict.dataset) if verdict.dataset else None
+        foreign = verdict.rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
+        kept = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
+        if target is not None and kept:
+            self._outgoing[index] = Outgoing(target.dataset.slug, verdict.event_id, item.payload)
+        self._notable.append((index, verdict, kept))
+
+    def verdicts(self) -> Verdicts:
+        """Of all events, once it is done."""
+        self._notable.sort(key=itemgetter(0))
+        kept = sum(kept for _, _, kept in self._notable)
+        return Verdicts(
+            [outgoing for outgoing in self._outgoing if outgoing is not None],
+            kept,
+            len(self._notable) - kept,
+            [_entry(*notable) for notable in self._notable],
+        )
 
 
 _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
@@ -123,29 +167,18 @@ def _judge(judge: Validator, item: Item, now: datetime) -> Event | Refusal:
         moment = parse_timestamp(verdict["timestamp"])
         if isinstance(moment, Rejected):
             return refusal(verdict, Rejected(moment.reason, moment.detail, "/timestamp"))
-        if (rejected := judge.limits.untimely(moment, now)) is not None:
+        target = judge.targets[verdict["dataset"]]
+        if (rejected := judge.limits.untimely(moment, now) or target.misfit(verdict)) is not None:
             return refusal(verdict, rejected)
     return verdict
 
 
-def _refuse(judge: Validator, verdicts: Verdicts, index: int, item: Item, verdict: Refusal) -> None:
-    rejected = verdict.rejected
-    target = judge.targets.get(verdict.dataset) if verdict.dataset else None
-    foreign = rejected.reason in (Reason.WRONG_TENANT, Reason.OVERSIZE)
-    keep = target is not None and target.dataset.on_invalid == OnInvalid.DEAD_LETTER and not foreign
-    if target is not None and keep:
-        slug = target.dataset.slug
-        verdicts.outgoing.append(Outgoing(slug, verdict.event_id, item.payload))
-        verdicts.dead_lettered += 1
-    else:
-        verdicts.refused += 1
-    verdicts.notable.append(
-        {
-            "index": index,
-            "event_id": verdict.event_id,
-            "status": "dead_lettered" if keep else "refused",
-            "reason": rejected.reason.value,
-            "pointer": rejected.pointer,
-            "detail": rejected.detail,
-        }
-    )
+def _entry(index: int, verdict: Refusal, kept: bool) -> dict[str, Any]:
+    return {
+        "index": index,
+        "event_id": verdict.event_id,
+        "status": "dead_lettered" if kept else "refused",
+        "reason": verdict.rejected.reason.value,
+        "pointer": verdict.rejected.pointer,
+        "detail": verdict.rejected.detail,
+    }

@@ -12,12 +12,14 @@ from pulse_api.http import measures
 from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect import large
 from pulse_api.http.collect.held import Holding
+from pulse_api.http.collect.large import items_of
 from pulse_api.http.collect.publisher import Unacknowledged
-from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, split
+from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, describing
 from pulse_api.http.collect.verdicts import Judging, Verdicts
 from pulse_api.http.problems import ProblemError, documented
-from pulse_api.http.routing import resource
+from pulse_api.http.routing import refuse_unknown_parameters, resource
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.reasons import Reason
 from pulse_resources.settings import load_settings
@@ -122,11 +124,11 @@ async def collect(request: Request) -> Response:
     counts once against the month's quota.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
+    refuse_unknown_parameters(request, PATH)
     here = app_state(request)
     tenant_id = principal.tenant.tenant_id
     with here.held.of(tenant_id) as holding:
-        content = await _content(request, here, tenant_id, holding)
-        verdicts = await _judged(here, principal, content, request.headers)
+        verdicts = await _judged(request, here, principal, holding)
         if verdicts.outgoing:
             await _publish(here, principal, verdicts)
     reasons = (entry["reason"] for entry in verdicts.notable)
@@ -139,40 +141,64 @@ async def collect(request: Request) -> Response:
     return Response(verdicts.document(), status, media_type=JSON)
 
 
-async def _content(request: Request, here: AppState, tenant_id: UUID, holding: Holding) -> bytes:
-    """The body, decompressed."""
+async def _judged(request: Request, here: AppState, principal: Principal, holding: Holding) -> Verdicts:
+    """What becomes of each event; the tenant's requests take turns at it."""
+    content, encoding = await _received(request, here, principal.tenant.tenant_id, holding)
+    if encoding is None and here.running.short(principal.tenant.tenant_id, len(content)):
+        judging = await _judged_here(here, principal, content, request.headers)
+    else:
+        judging = await _judged_aside(here, principal, content, encoding, request.headers)
+        holding.add(0 if encoding is None else judging.size)
+    while not judging.done:
+        await judging.aside(principal.cached.judge)
+    return judging.verdicts()
+
+
+async def _received(
+    request: Request, here: AppState, tenant_id: UUID, holding: Holding
+) -> tuple[bytes, str | None]:
+    """The body, and how it is compressed still: what is short is decompressed at once."""
     limits, encoding = load_settings().api, bodies.encoding_of(request.headers)
     content = await bodies.received(request, limits.max_body_bytes, holding)
-    if encoding is not None:
-        work = partial(bodies.decompress, content, encoding, limits)
-        content = await here.running.run(tenant_id, USUAL_COMPRESSION * len(content), work)
-        holding.add(len(content))
-    return content
+    if encoding is None or not here.running.short(tenant_id, USUAL_COMPRESSION * len(content)):
+        return content, encoding
+    content = await here.running.here(tenant_id, partial(bodies.decompress, content, encoding, limits))
+    holding.add(len(content))
+    return content, None
 
 
-async def _judged(here: AppState, principal: Principal, content: bytes, headers: Headers) -> Verdicts:
-    """What becomes of each event; the tenant's requests take turns at it."""
-    run = partial(here.running.run, principal.tenant.tenant_id, len(content))
-    judging = await run(partial(_begun, here, principal, content, headers))
-    while not judging.done:
-        await (judging.aside() if judging.dear else run(judging.go_on))
-    return judging.verdicts
+async def _judged_here(here: AppState, principal: Principal, content: bytes, headers: Headers) -> Judging:
+    """All events but those that are dear, in the event loop."""
+    run, judge = partial(here.running.here, principal.tenant.tenant_id), principal.cached.judge
 
+    def begin() -> Judging:
+        items = items_of(content, headers)
+        _count(here, principal, len(items))
+        judging = Judging(items)
+        judging.go_on(judge)
+        return judging
 
-def _begun(here: AppState, principal: Principal, content: bytes, headers: Headers) -> Judging:
-    settings = load_settings()
-    items = split(
-        content,
-        headers,
-        max_events=settings.api.max_events,
-        max_values=settings.api.max_values,
-        max_depth=settings.ingest.max_event_depth,
-        max_bytes=settings.ingest.max_event_bytes,
-    )
-    take(here, principal.tenant, "events", len(items), principal.cached.view.limits.events_per_second)
-    judging = Judging(principal.cached.judge, items)
-    judging.go_on()
+    judging = await run(begin)
+    while not judging.at_end:
+        await run(partial(judging.go_on, judge))
     return judging
+
+
+async def _judged_aside(
+    here: AppState, principal: Principal, content: bytes, encoding: str | None, headers: Headers
+) -> Judging:
+    """The same in a worker process."""
+    run, scope = partial(here.running.aside, principal.tenant.tenant_id), principal.cached.packed_scope
+    judging = await run(large.begin, scope, content, encoding, describing(headers))
+    _count(here, principal, judging.count)
+    while not judging.at_end:
+        judging = await run(large.go_on, scope, judging)
+    return judging
+
+
+def _count(here: AppState, principal: Principal, events: int) -> None:
+    """Count a request's events against the tenant's rate. Raises ProblemError: 429 beyond it."""
+    take(here, principal.tenant, "events", events, principal.cached.view.limits.events_per_second)
 
 
 async def _publish(here: AppState, principal: Principal, verdicts: Verdicts) -> None:

@@ -15,9 +15,9 @@ from pulse_api.http.models import Body, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
-from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
-from pulse_pipelines.dead_letters.letters import MAX_LIMIT
+from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.requests import MAX_LETTERS, State
 
 router = resource("dead letters", "/v1/dead-letters")
 
@@ -47,14 +47,14 @@ class _Query(LetterFilter):
 
 
 class ListQuery(_Query):
-    limit: int = Field(default=100, ge=1, le=MAX_LIMIT, strict=False)
+    limit: int = Field(default=100, ge=1, le=MAX_LETTERS, strict=False)
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before.")
 
 
 class ByIds(Body):
     """Letters by their ids."""
 
-    ids: list[LetterId] = Field(min_length=1, max_length=MAX_LIMIT, examples=[["0-17", "1-4"]])
+    ids: list[LetterId] = Field(min_length=1, max_length=MAX_LETTERS, examples=[["0-17", "1-4"]])
     dry_run: bool = Field(default=False, description="Only say what would happen.")
 
     def what(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class ByFilter(Body):
 
     filter: LetterFilter
     dry_run: bool = Field(default=False, description="Only say what would happen.")
-    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_RESOLVED, description="Letters to look at.")
+    limit: int = Field(default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Letters to look at.")
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
 
     def what(self) -> dict[str, Any]:
@@ -167,6 +167,11 @@ def _state(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
+def described(letter: DeadLetter) -> DeadLetterInfo:
+    """A dead letter as the API shows it."""
+    return DeadLetterInfo(**_state(letter))
+
+
 def _resolved(result: Result) -> Resolved:
     return Resolved(
         dry_run=result.dry_run,
@@ -194,9 +199,7 @@ def list_all(principal: Reader, query: Annotated[ListQuery, Query()]) -> DeadLet
     page = dead_letters.list_dead_letters(
         principal.tenant, query.filter(), state=query.state, limit=query.limit, after=query.cursor
     )
-    return DeadLetterPage(
-        dead_letters=[DeadLetterInfo(**_state(letter)) for letter in page.letters], next_cursor=page.next
-    )
+    return DeadLetterPage(dead_letters=[described(letter) for letter in page.letters], next_cursor=page.next)
 
 
 @router.get("/summary", summary="Count dead letters", responses=documented(401, 403, 422, 429, 503))

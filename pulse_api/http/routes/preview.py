@@ -13,10 +13,10 @@ from pulse_api.http.models import DatasetSlug, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
+from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.query.formats import ARROW, CSV, FORMATS, JSON
-from pulse_pipelines.query.preview import MAX_LIMIT
 from pulse_pipelines.query.preview import preview as read_preview
 
 router = resource("preview", "/v1/datasets/{slug}", Kind.PREVIEW)
@@ -68,7 +68,7 @@ async def preview(
     request: Request,
     principal: Reader,
     slug: DatasetSlug,
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Most rows to give.")] = DEFAULT_LIMIT,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows to give.")] = DEFAULT_LIMIT,
     start: Annotated[
         Moment | None, Query(alias="from", description="Events at this moment or later.")
     ] = None,
@@ -122,7 +122,7 @@ def snapshots(
     slug: DatasetSlug,
     limit: Annotated[
         int, Query(ge=1, le=MAX_SNAPSHOTS, description="Most snapshots to give.")
-    ] = history.SHOWN,
+    ] = SHOWN_SNAPSHOTS,
 ) -> SnapshotList:
     """The commits to the dataset's table that are kept, newest first: moments to travel to."""
     found = history.snapshots(principal.tenant, slug, limit)

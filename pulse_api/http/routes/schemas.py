@@ -109,7 +109,7 @@ async def publish(
     """Publish a JSON Schema, or its shorthand, as the next version of `name`.
 
     Versions are immutable. References outside the document are refused, and so are patterns that need
-    backtracking; patterns run in linear time.
+    backtracking, and a schema by which judging an event could take too long; the message says what to change.
     """
     tenant = principal.tenant
     found = await app_state(request).change(

@@ -4,7 +4,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from pulse_api.http.auth import Operator
 from pulse_api.http.models import Body, Name, Slug
@@ -13,7 +13,6 @@ from pulse_api.http.routes.keys import NewKey, NewKeyInfo, expiry, issued
 from pulse_api.http.routes.usage import LimitInfo, limit_info
 from pulse_api.http.routing import resource
 from pulse_pipelines import registry
-from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
 
@@ -38,14 +37,21 @@ class TenantList(BaseModel):
 
 
 class NewLimits(Body):
-    """Positive: a maximum; -1: unlimited; 0: none configured, so the installation's default holds."""
+    """Positive: a maximum; -1: unlimited; 0: none configured, so the installation's default holds.
 
-    max_datasets: int = Field(default=0, ge=-1, le=MOST, alias="maxDatasets")
-    max_records_per_month: int = Field(
-        default=0, ge=-1, le=MOST, alias="maxDatasetsPerMonth", description="Records per month."
+    What is not given stays as it is.
+    """
+
+    max_datasets: int | None = Field(default=None, ge=-1, le=MOST, alias="maxDatasets")
+    max_records_per_month: int | None = Field(
+        default=None,
+        ge=-1,
+        le=MOST,
+        validation_alias=AliasChoices("maxRecordsPerMonth", "maxDatasetsPerMonth"),
+        description="Records per month; `maxDatasetsPerMonth` is the same.",
     )
-    requests_per_second: float = Field(default=0, ge=-1, le=1e9, alias="requestsPerSecond")
-    events_per_second: float = Field(default=0, ge=-1, le=1e9, alias="eventsPerSecond")
+    requests_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="requestsPerSecond")
+    events_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="eventsPerSecond")
 
 
 def _info(tenant: Tenant) -> TenantInfo:
@@ -86,8 +92,5 @@ def get_limits(operator: Operator, tenant: TenantSlug) -> LimitInfo:
 
 @router.put("/{tenant}/limits", summary="Set limits", responses=documented(400, 401, 404, 413, 422, 429, 503))
 def set_limits(operator: Operator, tenant: TenantSlug, body: NewLimits) -> LimitInfo:
-    """Set all limits of a tenant; they hold from the next request on."""
-    limits = Limits(
-        body.max_datasets, body.max_records_per_month, body.requests_per_second, body.events_per_second
-    )
-    return limit_info(quotas.set_limits(registry.find_tenant(tenant), limits))
+    """Set the limits that are given; they hold from the next request on."""
+    return limit_info(quotas.set_limits(registry.find_tenant(tenant), **body.model_dump(exclude_none=True)))

@@ -17,7 +17,10 @@ class LimitInfo(BaseModel):
     """Positive: a maximum; -1: unlimited."""
 
     max_datasets: int = Field(alias="maxDatasets")
-    max_records_per_month: int = Field(alias="maxDatasetsPerMonth", description="Records per month.")
+    max_records_per_month: int = Field(alias="maxRecordsPerMonth")
+    max_datasets_per_month: int = Field(
+        alias="maxDatasetsPerMonth", description="The same as `maxRecordsPerMonth`, by its older name."
+    )
     requests_per_second: float = Field(alias="requestsPerSecond")
     events_per_second: float = Field(alias="eventsPerSecond")
 
@@ -44,6 +47,7 @@ class UsageInfo(BaseModel):
 def limit_info(limits: Limits) -> LimitInfo:
     return LimitInfo(
         maxDatasets=limits.max_datasets,
+        maxRecordsPerMonth=limits.max_records_per_month,
         maxDatasetsPerMonth=limits.max_records_per_month,
         requestsPerSecond=limits.requests_per_second,
         eventsPerSecond=limits.events_per_second,

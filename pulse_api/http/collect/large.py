@@ -1,0 +1,63 @@
+"""What a worker process does with a large request: decompress, split and judge its events.
+
+Its validators are its own, made of what a request brings along, and kept for the next one.
+"""
+
+import pickle
+from collections.abc import Mapping
+from functools import lru_cache
+
+from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect.split import Item, split
+from pulse_api.http.collect.verdicts import Judging
+from pulse_pipelines.validation.limits import event_limits
+from pulse_pipelines.validation.validator import Validator
+from pulse_resources.settings import load_settings
+
+MAX_VALIDATORS = 100
+MOST_SECONDS = 1.0
+"""That one tenant's request has a process: then it is the next one's turn."""
+
+
+def warm() -> None:
+    """What a process begins with."""
+    load_settings()
+
+
+def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[str, str]) -> Judging:
+    """Judge the events of a body, as many as there is time for.
+
+    Args:
+        scope: whose events they are, as `CachedTenant.packed_scope` has it.
+        encoding: how the body is compressed; None where it is not.
+
+    Raises:
+        ProblemError: the body cannot be read, or is more than a request may have.
+    """
+    if encoding is not None:
+        content = bodies.decompress(content, encoding, load_settings().api)
+    return go_on(scope, Judging(items_of(content, headers)))
+
+
+def go_on(scope: bytes, judging: Judging) -> Judging:
+    """Judge more of the events of a request."""
+    judging.go_on(_validator(scope), MOST_SECONDS)
+    return judging
+
+
+def items_of(content: bytes, headers: Mapping[str, str]) -> list[Item]:
+    """The events of a body, within the limits of the settings. Raises ProblemError as `split` does."""
+    settings = load_settings()
+    return split(
+        content,
+        headers,
+        max_events=settings.api.max_events,
+        max_values=settings.api.max_values,
+        max_depth=settings.ingest.max_event_depth,
+        max_bytes=settings.ingest.max_event_bytes,
+    )
+
+
+@lru_cache(MAX_VALIDATORS)
+def _validator(scope: bytes) -> Validator:
+    return Validator(pickle.loads(scope), event_limits())  # noqa: S301 - the server wrote it
