@@ -116,7 +116,7 @@ def _document(answer: httpx.Response) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict):
-        raise Terminal("the API's answer is no JSON object", status=answer.status_code)
+        raise Terminal("the API's answer is not a JSON object", status=answer.status_code)
     return document
 
 

@@ -71,12 +71,12 @@ class ApiSettings(BaseModel):
     """Requests other than previews and collecting that run at a time, half of them of one tenant."""
     previews_per_second: float = Field(default=10.0, ge=-1)
     """Previews of one tenant, per process; -1: no limit ..."""
-    other_requests_per_second: float = Field(default=100.0, ge=-1)
+    other_requests_per_second: float = Field(default=50.0, ge=-1)
     """... and its requests other than previews and collecting ..."""
     changes_per_second: float = Field(default=10.0, ge=-1)
     """... and those of them that change something, two seconds' worth at once: each is work for Postgres and
     the object store, which all tenants share ..."""
-    burst_seconds: float = Field(default=10.0, ge=1)
+    burst_seconds: float = Field(default=2.0, ge=1)
     """... and of the others so many seconds' worth, after a rest; then the answer is 429."""
     max_waiting: int = Field(default=32, ge=1)
     """Requests of one tenant that wait for their turn, of each kind: one more is answered with 429 ..."""

@@ -16,8 +16,18 @@
 The class decides between retry and dead letter; nothing parses messages.
 """
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
+
+_ALIKE = 0.7
+"""How much of two names is the same where one may be meant by the other, as difflib counts it."""
+
+
+def meant(given: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
+    """A fix for a name that is unknown: the one that may be meant, else `otherwise`."""
+    near = difflib.get_close_matches(given, list(known), 1, _ALIKE)
+    return f"Did you mean {near[0]}?" if near else otherwise
 
 
 class PulseError(Exception):
@@ -34,7 +44,8 @@ class PulseError(Exception):
 
     def __str__(self) -> str:
         place = f" [{', '.join(f'{k}={v}' for k, v in self.where.items())}]" if self.where else ""
-        return f"{self.message}{place}" + (f". {self.fix}" if self.fix else "")
+        ends = "" if f"{self.message}{place}".endswith(("?", ".", "!")) else "."
+        return f"{self.message}{place}" + (f"{ends} {self.fix}" if self.fix else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark tasks, Dagster runs): keyword arguments must survive.

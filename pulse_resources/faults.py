@@ -4,6 +4,9 @@
     PULSE_FAIL_POINT=settle.before_swap@3     dies there when it comes by for the third time
     PULSE_FAIL_POINT=stop:after.land          stops there by SIGSTOP, as a long pause would
 
+    PULSE_POISON=segv:<text>     an event that holds the text ends the process that conforms it, by SIGSEGV
+    PULSE_POISON=memory:<text>   ... or has it allocate without end
+
 What a run is told goes with its Spark tasks: at a point that is reached in one, both processes die. A test
 may also have its own process do something there (`at`): what another one might do just then.
 """
@@ -12,11 +15,14 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 VARIABLE = "PULSE_FAIL_POINT"
 RUN = "PULSE_FAIL_RUN"
+POISON = "PULSE_POISON"
+HOARDED = 32 * 1024 * 1024
+"""Bytes at a time."""
 _passed: Counter[str] = Counter()
 _acts: dict[str, Callable[[], object]] = {}
 
@@ -42,10 +48,25 @@ def fail_point(name: str) -> None:
         signal.pthread_kill(threading.get_ident(), signal_)
 
 
+def poison(payloads: Iterable[bytes]) -> None:
+    """Crash, or allocate without end, when a test asks for it and one of these events is the one."""
+    told = os.environ.get(POISON)
+    if told is None:
+        return
+    action, _, text = told.partition(":")
+    if not any(text.encode() in payload for payload in payloads):
+        return
+    if action == "segv":
+        signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
+    hoard = []
+    while True:
+        hoard.append(b"x" * HOARDED)
+
+
 def told() -> Mapping[str, str]:
     """What this process was told, for its Spark tasks."""
-    order = os.environ.get(VARIABLE)
-    return {} if order is None else {VARIABLE: order, RUN: str(os.getpid())}
+    order = {name: os.environ[name] for name in (VARIABLE, POISON) if name in os.environ}
+    return order | {RUN: str(os.getpid())} if VARIABLE in order else order
 
 
 @contextmanager

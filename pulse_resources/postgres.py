@@ -18,9 +18,10 @@ from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
 from pulse_resources import locks
+from pulse_resources.errors import UserError
 from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
-from pulse_resources.settings import Settings, load_settings
+from pulse_resources.settings import Settings, load_settings, pulse_home
 
 Connection = psycopg.Connection[TupleRow]
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -28,7 +29,16 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 @cache
 def pool(role: Role) -> "ConnectionPool[Connection]":
-    """This process's pool of connections as `role`; a connection is checked before it is lent."""
+    """This process's pool of connections as `role`; a connection is checked before it is lent.
+
+    Raises:
+        UserError: nothing says where Postgres is.
+    """
+    if "postgres" not in load_settings().model_fields_set:
+        raise UserError(
+            f"Pulse has never run in {pulse_home()}",
+            fix="Start it there with `pulse up`, or name the folder in which it runs: PULSE_HOME=/path",
+        )
     return ConnectionPool(
         load_settings().postgres.url(role),
         min_size=0,
@@ -119,3 +129,12 @@ def migrate(settings: Settings) -> None:
             backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
     finally:
         backend.connection.close()
+
+
+def missing_migrations(connection: psycopg.Connection) -> list[str]:
+    """Migrations that the database has not seen, in order; nothing is written, not even tables of yoyo's."""
+    known = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
+    applied: set[str] = set()
+    if known and known[0]:
+        applied = {name for (name,) in connection.execute("SELECT migration_id FROM _yoyo_migration")}
+    return [path.stem for path in sorted(MIGRATIONS.glob("*.sql")) if path.stem not in applied]

@@ -74,6 +74,10 @@ class SparkSettings(BaseModel):
     """Spark Connect address, with its secrets; a cluster's address works the same way."""
     parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
     """Task slots that one ingest batch spreads over."""
+    task_memory_mb: int = Field(default=4_096, ge=2_048)
+    """What the process of a task may allocate; Arrow reserves more than a gigabyte of it at its start. An
+    event that needs more becomes a dead letter (`processing_failed`), and ends neither the executor nor its
+    neighbours."""
 
     @property
     def address(self) -> tuple[str, int]:

@@ -4,30 +4,31 @@ Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TO
 PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
-import difflib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, Field, SecretStr
+from pydantic import AwareDatetime, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from pulse_resources.api_settings import ApiSettings, DagsterSettings
+from pulse_resources.errors import UserError
 from pulse_resources.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
     PostgresSettings,
     SparkSettings,
 )
+from pulse_resources.setting_names import explained, misspelt, not_json
 
 _LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, by the kernel."""
@@ -250,20 +251,20 @@ class Settings(BaseSettings):
 
 @cache
 def load_settings() -> Settings:
-    """The settings of this process, read once (`load_settings.cache_clear()` reads them again)."""
-    return Settings()
+    """The settings of this process, read once (`load_settings.cache_clear()` reads them again).
 
-
-def misspelt() -> Iterator[tuple[str, str | None]]:
-    """Environment variables that look like settings and are none, each with the one that may be meant."""
-    known = {
-        f"PULSE_{name}__{field}".upper()
-        for name, section in Settings.model_fields.items()
-        if section.annotation is not None
-        for field in section.annotation.model_fields
-    }
-    for variable in sorted(os.environ):
-        name = variable.upper()
-        of_a_setting = "__".join(name.split("__")[:2]) in known  # what follows is a part of its value
-        if name.startswith("PULSE_") and "__" in name and not of_a_setting:
-            yield variable, next(iter(difflib.get_close_matches(name, known, 1)), None)
+    Raises:
+        UserError: one of them is wrong, or an environment variable looks like a setting and is none.
+    """
+    for name, fix in misspelt(Settings.model_fields):
+        raise UserError(f"{name} is not a setting", fix=fix or "Unset it; `pulse config` shows all of them")
+    try:
+        return Settings()
+    except ValidationError as error:  # not as the cause: it holds values, secrets among them
+        raise UserError(f"a setting is wrong: {explained(error)}") from None
+    except SettingsError as error:
+        wrong = not_json(str(error))
+        raise UserError(f"a setting is wrong: {wrong}", fix='Lists and mappings are JSON: ["log"]') from None
+    except (OSError, ValueError) as error:
+        file = pulse_home() / "settings.json"
+        raise UserError(f"{file} cannot be read: {error}", fix="Repair it, or run `pulse up`") from error

@@ -14,7 +14,7 @@ from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulse_resources import faults, frames
+from pulse_resources import faults, frames, memory
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
@@ -76,6 +76,7 @@ def run_tasks(
         return []
     leave_at_once(spark)
     told, kind = faults.told(), type(tasks[0])
+    most = load_settings().spark.task_memory_mb * 1024 * 1024
     given = frames.frame(tasks, [kind])
     schema, packed = given.schema, given.serialize().to_pybytes()
     names = [_name(each) for each in (work, kind, *gives)]
@@ -87,6 +88,7 @@ def run_tasks(
             # An executor deletes a session's folder after half an hour without a task, and goes on to
             # fork workers in it.
             os.chdir("/")
+        memory.limit(most)
         work, kind, *gives = (pkgutil.resolve_name(name) for name in names)
         tasks = pa.ipc.read_record_batch(packed, schema)
         for batch in batches:

@@ -5,26 +5,35 @@ Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.
 
 import logging
 import os
-from importlib.metadata import version
+import sys
 from typing import Annotated
 
 import typer
 
 from pulse_api.cli.output import say
 from pulse_api.cli.parts import group_of
-from pulse_resources.postgres import close_pools
 
 PARTS = {
     # The word behind `pulse`: its module, and its line in `pulse --help`.
     "up": ("stack", "Start every service of Pulse on this machine; wait until all are ready."),
     "down": ("stack", "Stop every service that `pulse up` started; wait until all are gone."),
     "status": ("stack", "Show every service, what waits to be ingested, and what needs a person."),
+    "doctor": (
+        "doctor",
+        "Check addresses, versions, rights, clocks, topics and disk of all services that the settings name.",
+    ),
+    "config": (
+        "config",
+        "Show every setting by its environment variable, its value, and where that comes from; no secrets.",
+    ),
     "collect": ("collect", "Send events through the HTTP API: one JSON object a line, or one JSON array."),
     "preview": ("lake", "Show the newest rows of a dataset, resolved as its tenant and read by DuckDB."),
     "snapshots": (
         "lake",
         "Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.",
     ),
+    "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
+    "trace": ("trace", "Say what became of one event: where it landed, or why it did not."),
     "reconcile": (
         "lake",
         "Prove that every drained event is a row, a duplicate or a dead letter, exactly once.",
@@ -48,7 +57,7 @@ PARTS = {
         "dlq",
         "Dead letters: events that could not land. Look at them, remove the cause, replay them.",
     ),
-    "batch": ("batch", "Batches in flight, and another try for stuck ones."),
+    "batch": ("batch", "Batches in flight and those that ran lately; another try for stuck ones."),
     "upkeep": ("upkeep", "Keep tables in shape: compaction, history, orphans, retention."),
     "alerts": ("alerts", "What is wrong, and whether whoever has to know was told."),
 }
@@ -67,6 +76,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # takes as long as all else here
+
         say(version("pulse"))
         raise typer.Exit
 
@@ -87,5 +98,7 @@ def main() -> None:
     try:
         app()
     finally:
-        if "_PULSE_COMPLETE" not in os.environ:  # a completion waits for nothing, open pools included
-            close_pools()
+        postgres = sys.modules.get("pulse_resources.postgres")
+        # A completion waits for nothing, open pools included.
+        if postgres is not None and "_PULSE_COMPLETE" not in os.environ:
+            postgres.close_pools()

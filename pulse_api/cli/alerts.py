@@ -8,9 +8,7 @@ import typer
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, cell, emit, show_table
 from pulse_pipelines.monitoring import alerts
-from pulse_pipelines.monitoring.alerts import Remembered
-from pulse_resources.notify import Alert, document
-from pulse_resources.settings import load_settings
+from pulse_resources import notify, settings
 
 app = typer.Typer(help="What is wrong, and whether whoever has to know was told.")
 
@@ -30,11 +28,16 @@ def list_alerts(
         return
     found = alerts.remembered(everything=everything, limit=limit)
     if as_json:
-        emit([document(entry.alert) | {"told": entry.told} for entry in found])
+        emit([notify.document(entry.alert) | {"told": entry.told} for entry in found])
         return
     rows = (_row(entry) for entry in found)
     columns = ("since", "until", "severity", "kind", "what", "what to do", "told")
-    show_table(columns, rows, empty="Nothing is wrong" if not everything else "Nothing was wrong")
+    show_table(
+        columns,
+        rows,
+        empty="Nothing is wrong" if not everything else "Nothing was wrong",
+        spare=("told", "kind", "until"),
+    )
 
 
 @app.command("test")
@@ -44,12 +47,12 @@ def send_test(as_json: AsJson = False) -> None:
     Example: pulse alerts test
     """
     now = datetime.now(UTC)
-    alert = Alert(
+    alert = notify.Alert(
         *("test", "test", "warning", {}, "this is a test, sent by `pulse alerts test`", "Do nothing"),
         first_seen=now,
         last_seen=now,
     )
-    outcomes = {name: alerts.tell(name, [alert]) for name in load_settings().alerts.notifiers}
+    outcomes = {name: alerts.tell(name, [alert]) for name in settings.load_settings().alerts.notifiers}
     if as_json:
         emit([{"notifier": name, "error": error} for name, error in outcomes.items()])
     else:
@@ -59,7 +62,7 @@ def send_test(as_json: AsJson = False) -> None:
         raise typer.Exit(FAILED)
 
 
-def _row(entry: Remembered) -> tuple[Any, ...]:
+def _row(entry: "alerts.Remembered") -> tuple[Any, ...]:
     alert = entry.alert
     told = (f"{name}: {_when(outcome)}" for name, outcome in sorted(entry.told.items()))
     return (

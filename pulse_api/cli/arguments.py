@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli import complete
-from pulse_pipelines.domain.event import parse_date, parse_timestamp
+from pulse_pipelines.domain import event
 from pulse_resources.errors import UserError
 
 TenantSlug = Annotated[
@@ -32,7 +32,7 @@ def duration(text: str) -> timedelta:
         typer.BadParameter: it is none.
     """
     if not re.fullmatch(r"(\d{1,100}[smhdw])+", text):
-        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 15m, 1h, 30d, 2w or 1h30m")
+        raise typer.BadParameter(f"{text!r} is not a duration: write 90s, 15m, 1h, 30d, 2w or 1h30m")
     found = re.findall(r"(\d+)([smhdw])", text)
     seconds = sum(int(number) * _UNITS[unit] for number, unit in found)
     if seconds > _LONGEST.total_seconds():
@@ -48,22 +48,25 @@ def moment(text: str) -> datetime:
     """
     if re.fullmatch(r"(\d+[smhdw])+", text):
         return datetime.now(UTC) - duration(text)
-    if isinstance(found := parse_timestamp(text), datetime):
+    if isinstance(found := event.parse_timestamp(text), datetime):
         return found
     try:
-        return datetime.combine(parse_date(text), time.min, UTC)
+        return datetime.combine(event.parse_date(text), time.min, UTC)
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text!r} is no time: write 2026-11-19T10:00:00Z, 2026-11-19, or 2h for two hours ago"
+            f"{text!r} is not a time: write 2026-11-19T10:00:00Z, 2026-11-19, or 2h for two hours ago"
         ) from error
 
 
 def day(text: str) -> date:
-    """Raises typer.BadParameter: it is no date."""
+    """A date: `2026-11-19`, or `today` and `yesterday` in UTC. Raises typer.BadParameter: it is none."""
+    days = {"today": 0, "yesterday": 1}
+    if text in days:
+        return datetime.now(UTC).date() - timedelta(days=days[text])
     try:
-        return parse_date(text)
+        return event.parse_date(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no date: write 2026-11-19") from error
+        raise typer.BadParameter(f"{text!r} is not a date: write 2026-11-19, today or yesterday") from error
 
 
 def read(file: Path, what: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`pulse batch`: what is in flight, and another try for what is stuck."""
+"""`pulse batch`: what is in flight, what ran lately, and another try for what is stuck."""
 
 from typing import Annotated
 
@@ -6,23 +6,39 @@ import typer
 
 from pulse_api.cli.output import AsJson, emit, say, show_table
 from pulse_pipelines.ingest import attempts
+from pulse_pipelines.monitoring import batches
 from pulse_resources.errors import NotFound
 
-app = typer.Typer(no_args_is_help=True, help="Batches in flight, and another try for stuck ones.")
+app = typer.Typer(
+    no_args_is_help=True, help="Batches in flight and those that ran lately; another try for stuck ones."
+)
 
 
 @app.command("list")
-def list_batches(as_json: AsJson = False) -> None:
-    """List the batches that are not settled, oldest first.
+def list_batches(
+    limit: Annotated[int, typer.Option(min=0, help="Most settled batches to show.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List the batches in flight, and those that settled lately, newest first.
 
-    Example: pulse batch list
+    Example: pulse batch list --limit 50
     """
-    found = attempts.open_batches()
+    found = batches.batches(limit)
     if as_json:
         emit(found)
         return
-    rows = ((b.batch_id, b.attempt, b.state, f"{b.age_s:,.0f} s", b.last_error) for b in found)
-    show_table(("batch", "attempt", "state", "age", "last error"), rows, empty="Everything is settled")
+    rows = (
+        (
+            *(b.batch_id, b.state, b.attempt, b.settled_at or b.planned_at, b.tenants, b.events),
+            *(b.landed, b.duplicates, b.dead_letters, b.last_error),
+        )
+        for b in found
+    )
+    columns = ("batch", "state", "attempt", "settled or planned", "tenants", "events", "landed", "duplicates")
+    spare = ("tenants", "attempt", "duplicates", "dead letters", "landed", "settled or planned")
+    show_table(
+        (*columns, "dead letters", "last error"), rows, empty="No batch has been planned yet", spare=spare
+    )
 
 
 @app.command("retry")

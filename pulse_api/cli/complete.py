@@ -8,9 +8,8 @@ import typer
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import keys
+from pulse_resources import settings
 from pulse_resources.local import ports
-from pulse_resources.settings import load_settings
 
 PATIENCE_S = 1.5
 """Someone waits with a finger on the Tab key."""
@@ -43,7 +42,7 @@ def key_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of the keys, not revoked, of the tenant that the line names."""
 
     def find() -> list[str]:
-        return [key.key_id for key in keys.list_keys(_tenant(ctx)) if key.revoked_at is None]
+        return [key.key_id for key in registry.keys.list_keys(_tenant(ctx)) if key.revoked_at is None]
 
     return _looked_up(find, incomplete)
 
@@ -56,7 +55,7 @@ def _looked_up(find: Callable[[], list[str]], incomplete: str) -> list[str]:
     found: list[str] = []
 
     def look() -> None:
-        postgres = load_settings().postgres
+        postgres = settings.load_settings().postgres
         if ports.answers(postgres.host, postgres.port, timeout=PATIENCE_S / 3):
             found.extend(find())
 

@@ -63,7 +63,7 @@ def list_datasets(tenant: TenantSlug, as_json: AsJson = False) -> None:
         for dataset in found
     )
     columns = ("slug", "name", "schema", "columns", "on invalid", "id")
-    show_table(columns, rows, empty="No datasets yet: pulse dataset create")
+    show_table(columns, rows, empty="No datasets yet: pulse dataset create", spare=("id", "name", "columns"))
 
 
 @app.command("show")

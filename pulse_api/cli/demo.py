@@ -12,8 +12,8 @@ from pulse_api.cli import stack
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.output import AsJson, emit
 from pulse_api.demo import report, run, source
-from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.query.preview import preview
+from pulse_pipelines.monitoring import reconcile
+from pulse_pipelines.query import preview
 from pulse_resources.local import api, dagster
 from pulse_resources.settings import load_settings
 
@@ -64,7 +64,7 @@ def demo(
                 sent[slug],
                 after[tenant.tenant_id] - before[tenant.tenant_id],
                 dead.get(slug, 0),
-                reconcile_tenant(tenant),
+                reconcile.reconcile_tenant(tenant),
             )
             for slug, tenant in tenants.items()
         ]
@@ -81,7 +81,9 @@ def demo(
     ui = dagster.url(settings)
     document = report.as_json(lines, speed, ui)
     largest = max(sent, key=lambda slug: sent[slug])
-    print_rows(console, preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}")
+    print_rows(
+        console, preview.preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}"
+    )
     report.show(console, lines, document)
     path = settings.home / "demo-report.json"
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))

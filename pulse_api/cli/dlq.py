@@ -17,9 +17,8 @@ from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result, State
-from pulse_pipelines.dead_letters.letters import MAX_LIMIT
 from pulse_pipelines.domain.reasons import Reason
+from pulse_pipelines.domain.requests import MAX_LETTERS, State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
@@ -60,7 +59,7 @@ def list_letters(
     since: Since = None,
     until: Until = None,
     state: Annotated[State, typer.Option(help="Which ones, by what became of them.")] = State.OPEN,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="Most to show.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LETTERS, help="Most to show.")] = 50,
     after: Annotated[str | None, typer.Option(help="Go on behind a page: the cursor that it gave.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +67,7 @@ def list_letters(
 
     Example: pulse dlq list acme --reason schema_violation --since 2h
     """
-    where = Filter(dataset, reason, since, until)
+    where = dead_letters.Filter(dataset, reason, since, until)
     page = dead_letters.list_dead_letters(
         registry.find_tenant(tenant), where, state=state, limit=limit, after=after
     )
@@ -84,7 +83,8 @@ def list_letters(
         for letter in page.letters
     ]
     columns = ("id", "set aside", "reason", "dataset", "event id", "pointer", "detail", "state")
-    show_table(columns, rows, empty="No such dead letters.")
+    spare = ("state", "event id", "set aside", "pointer", "dataset")
+    show_table(columns, rows, empty="No such dead letters", spare=spare)
     if page.next:
         remark(f"There are more: --after {page.next}")
 
@@ -102,7 +102,7 @@ def summarize(
 
     Example: pulse dlq summary acme --since 1d
     """
-    where = Filter(dataset, None, since, until)
+    where = dead_letters.Filter(dataset, None, since, until)
     found = dead_letters.summary(registry.find_tenant(tenant), where, state=state)
     if as_json:
         emit([asdict(entry) for entry in found])
@@ -112,7 +112,7 @@ def summarize(
         for entry in found
     )
     names = ("reason", "dead letters", "first", "last", "what to do")
-    show_table(names, rows, empty="No such dead letters.")
+    show_table(names, rows, empty="No such dead letters", spare=("first", "last"))
 
 
 @app.command("show")
@@ -161,7 +161,7 @@ def replay_letters(
 
     Example: pulse dlq replay acme --reason unknown_dataset --dry-run
     """
-    chosen = _chosen(ids, Filter(dataset, reason, since, until), everything)
+    chosen = _chosen(ids, dead_letters.Filter(dataset, reason, since, until), everything)
     owner = registry.find_tenant(tenant)
     with _progress(owner, chosen, "replaying") as progress:
         result = dead_letters.replay(
@@ -189,9 +189,9 @@ def discard_letters(
 
     Example: pulse dlq discard acme --reason undecodable --until 30d --yes
     """
-    chosen = _chosen(ids, Filter(dataset, reason, since, until), everything)
+    chosen = _chosen(ids, dead_letters.Filter(dataset, reason, since, until), everything)
     owner = registry.find_tenant(tenant)
-    if isinstance(chosen, Filter) and not (yes or dry_run):
+    if isinstance(chosen, dead_letters.Filter) and not (yes or dry_run):
         if not sys.stdin.isatty():
             raise UserError(
                 "discarding by filter needs a confirmation", fix="Look with --dry-run, then add --yes"
@@ -202,26 +202,28 @@ def discard_letters(
     _show(result, as_json)
 
 
-def _chosen(ids: list[str] | None, where: Filter, everything: bool) -> Filter | list[str]:
-    if ids and (everything or where != Filter()):
-        raise UserError("ids and filters together", fix="Name either")
+def _chosen(
+    ids: list[str] | None, where: "dead_letters.Filter", everything: bool
+) -> "dead_letters.Filter | list[str]":
+    if ids and (everything or where != dead_letters.Filter()):
+        raise UserError("ids and filters cannot be given together", fix="Name one or the other")
     if ids:
         return ids
-    if where == Filter() and not everything:
-        raise UserError("which dead letters?", fix="Name ids, or filters, or --all")
+    if where == dead_letters.Filter() and not everything:
+        raise UserError("no dead letters are named", fix="Name ids, or filters, or --all")
     return where
 
 
-def _count(tenant: Tenant, where: Filter) -> int:
+def _count(tenant: Tenant, where: "dead_letters.Filter") -> int:
     return sum(entry.count for entry in dead_letters.summary(tenant, where))
 
 
 @contextmanager
 def _progress(
-    tenant: Tenant, chosen: Filter | list[str], what: str
+    tenant: Tenant, chosen: "dead_letters.Filter | list[str]", what: str
 ) -> Iterator[Callable[[int], None] | None]:
     console = Console(stderr=True)
-    total = _count(tenant, chosen) if isinstance(chosen, Filter) else len(chosen)
+    total = _count(tenant, chosen) if isinstance(chosen, dead_letters.Filter) else len(chosen)
     if total < MANY or not console.is_terminal:
         yield None
         return
@@ -230,7 +232,7 @@ def _progress(
         yield lambda done: bar.update(task, completed=done)
 
 
-def _document(letter: DeadLetter) -> dict[str, Any]:
+def _document(letter: "dead_letters.DeadLetter") -> dict[str, Any]:
     return {"id": letter.letter_id} | asdict(letter)
 
 
@@ -245,21 +247,24 @@ def _short(detail: str) -> str:
     return detail if len(detail) <= 80 else f"{detail[:79]}…"
 
 
-_SENTENCES = {
-    Outcome.WOULD_LAND: "would land",
-    Outcome.PUBLISHED: "published again: they land with the next batch",
-    Outcome.DUPLICATE: "need not land: another event with the same id does",
-    Outcome.REJECTED: "still cannot land",
-    Outcome.DISCARDED: "discarded",
-    Outcome.ALREADY_REPLAYED: "are replayed already",
-    Outcome.ALREADY_DISCARDED: "are discarded already",
-    Outcome.ALREADY_LANDED: "were landed by a backfill",
-    Outcome.ALREADY_ERASED: "were erased",
-    Outcome.NOT_FOUND: "do not exist",
-}
+def _sentences() -> "dict[dead_letters.Outcome, str]":
+    """What each outcome means for so many letters."""
+    outcomes = dead_letters.Outcome
+    return {
+        outcomes.WOULD_LAND: "would land",
+        outcomes.PUBLISHED: "published again: they land with the next batch",
+        outcomes.DUPLICATE: "need not land: another event with the same id does",
+        outcomes.REJECTED: "still cannot land",
+        outcomes.DISCARDED: "discarded",
+        outcomes.ALREADY_REPLAYED: "are replayed already",
+        outcomes.ALREADY_DISCARDED: "are discarded already",
+        outcomes.ALREADY_LANDED: "were landed by a backfill",
+        outcomes.ALREADY_ERASED: "were erased",
+        outcomes.NOT_FOUND: "do not exist",
+    }
 
 
-def _show(result: Result, as_json: bool) -> None:
+def _show(result: "dead_letters.Result", as_json: bool) -> None:
     if as_json:
         emit(
             {
@@ -273,10 +278,10 @@ def _show(result: Result, as_json: bool) -> None:
         if odd:
             rows = ((v.letter_id, v.outcome, v.reason, v.pointer, _short(v.detail or "")) for v in odd)
             show_table(("id", "outcome", "reason", "pointer", "detail"), rows, empty="")
-        for outcome in Outcome:
+        for outcome, meaning in _sentences().items():
             if count := result.counts.get(outcome):
-                say(f"{count:,} {_SENTENCES[outcome]}")
+                say(f"{count:,} {meaning}")
         if not result.total:
-            remark("No such open dead letters.")
+            remark("No such open dead letters")
     if not result.complete:
         raise typer.Exit(FAILED)

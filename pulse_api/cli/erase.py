@@ -83,7 +83,7 @@ def _counts(looked_at: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in looked_at.items())
 
 
-def _show_survey(found: erasure.Survey, as_json: bool) -> None:
+def _show_survey(found: "erasure.Survey", as_json: bool) -> None:
     if as_json:
         emit(found)
         return
@@ -116,7 +116,7 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
         )
     if letters["unreadable"]:
         remark(
-            f"{letters['unreadable']:,} dead letters are no JSON and have the value somewhere in their "
+            f"{letters['unreadable']:,} dead letters are not JSON and have the value somewhere in their "
             f"bytes: look at them with pulse dlq show: {', '.join(letters['unreadable_ids'])}"
         )
     rows = ((place["where"], place["until"] or "for ever", place["why"]) for place in receipt["remains"])

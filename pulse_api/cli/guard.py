@@ -1,22 +1,25 @@
 """One line and an exit code for every error: the outermost group of the command line."""
 
+import sys
 from typing import Any
 
-import httpx
-import psycopg
 import typer
-from confluent_kafka import KafkaException
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
 from pulse_api.cli.output import harmless
 from pulse_resources.errors import PulseError, UserError
-from pulse_resources.settings import misspelt
 
 FAILED, WRONG = 1, 2
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
+_FOLDER = "All that Pulse keeps is in $PULSE_HOME: name a folder that this account may write to."
+_OUTSIDE = {
+    ("psycopg", "OperationalError"): "Postgres does not answer",
+    ("confluent_kafka", "KafkaException"): "Kafka",
+    ("httpx", "TransportError"): "the API does not answer",
+}
+"""Errors of clients, by the module that must have been imported to raise them, and what they mean."""
 
 
 class Guarded(TyperGroup):
@@ -24,35 +27,29 @@ class Guarded(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error that is known becomes a line and an exit code."""
-        for variable, meant in misspelt():
-            advice = f"did you mean {meant}?" if meant else "see pulse_resources/settings.py"
-            complain(f"{variable} is no setting and is ignored: {advice}", "warning")
         try:
             return super().invoke(ctx)
         except PulseError as error:
             complain(str(error))
             raise typer.Exit(WRONG if isinstance(error, UserError) else FAILED) from error
-        except ValidationError as error:
-            complain(_setting(error))
+        except OSError as error:
+            if error.filename is None:  # of a socket or a pipe
+                raise
+            complain(f"{error.filename} cannot be used: {error.strerror}. {_FOLDER}")
             raise typer.Exit(WRONG) from error
-        except psycopg.OperationalError as error:
-            complain(f"Postgres does not answer: {first_line(error)}. {_START}")
-            raise typer.Exit(FAILED) from error
-        except KafkaException as error:
-            complain(f"Kafka: {error.args[0].str()}. {_START}")
-            raise typer.Exit(FAILED) from error
-        except httpx.TransportError as error:
-            complain(f"the API does not answer: {first_line(error)}. {_START}")
+        except Exception as error:
+            if (meaning := _meaning(error)) is None:
+                raise
+            complain(f"{meaning}: {first_line(error)}. {_START}")
             raise typer.Exit(FAILED) from error
 
 
-def _setting(error: ValidationError) -> str:
-    """Which settings are wrong, by their environment variables, and why."""
-    found = (
-        f"PULSE_{'__'.join(str(part).upper() for part in each['loc'])}: {each['msg']}"
-        for each in error.errors()
-    )
-    return f"the settings are wrong: {'; '.join(found)}"
+def _meaning(error: Exception) -> str | None:
+    """What an error of a client of an outside service means; None where it is none."""
+    for (module, name), meaning in _OUTSIDE.items():
+        if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
+            return meaning
+    return None
 
 
 def complain(message: str, severity: str = "error") -> None:
@@ -64,4 +61,5 @@ def complain(message: str, severity: str = "error") -> None:
 
 def first_line(error: Exception) -> str:
     """What an error says, without the hints that its library adds."""
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
+    return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__

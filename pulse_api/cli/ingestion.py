@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-from confluent_kafka import KafkaException
 from rich.markup import escape
 
 from pulse_pipelines.ingest import attempts, plan
@@ -39,6 +37,9 @@ class Ingestion:
 
 def ingestion() -> Ingestion:
     """Look at positions, broker and batches once."""
+    import psycopg  # what is only named to be caught is imported where it may be raised
+    from confluent_kafka import KafkaException
+
     try:
         survey, batches = plan.survey(), attempts.open_batches()
     except (psycopg.Error, KafkaException) as error:

@@ -8,10 +8,9 @@ import typer
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug, duration
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_api.cli.output import AsJson, cell, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
-from pulse_pipelines.registry import keys
 
 app = typer.Typer(no_args_is_help=True, help="API keys: what callers of the HTTP API present.")
 operator = typer.Typer(
@@ -46,7 +45,7 @@ def create_key(
     """
     expires = datetime.now(UTC) + expires_in if expires_in else None
     scopes = scope or [KeyScope.COLLECT, KeyScope.READ]
-    _show_new(keys.issue_key(registry.find_tenant(tenant), name, scopes, expires), as_json)
+    _show_new(registry.keys.issue_key(registry.find_tenant(tenant), name, scopes, expires), as_json)
 
 
 @app.command("list")
@@ -55,7 +54,7 @@ def list_keys(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
     Example: pulse key list acme
     """
-    _show(keys.list_keys(registry.find_tenant(tenant)), as_json)
+    _show(registry.keys.list_keys(registry.find_tenant(tenant)), as_json)
 
 
 @app.command("rotate")
@@ -72,7 +71,7 @@ def rotate_key(
 
     Example: KEY=$(pulse key rotate acme 4bf92f3577b3 --overlap 15m)
     """
-    issued = keys.rotate_key(registry.find_tenant(tenant), key_id, overlap.total_seconds())
+    issued = registry.keys.rotate_key(registry.find_tenant(tenant), key_id, overlap.total_seconds())
     _show_new(issued, as_json)
 
 
@@ -82,7 +81,7 @@ def revoke_key(tenant: TenantSlug, key_id: KeyId, as_json: AsJson = False) -> No
 
     Example: pulse key revoke acme 4bf92f3577b3
     """
-    done = keys.revoke_key(registry.find_tenant(tenant), key_id)
+    done = registry.keys.revoke_key(registry.find_tenant(tenant), key_id)
     _show_revoked(done.key, as_json, done.with_it)
 
 
@@ -95,7 +94,7 @@ def create_operator_key(
 
     Example: OPERATOR=$(pulse key operator create --name terraform)
     """
-    _show_new(keys.issue_operator_key(name), as_json)
+    _show_new(registry.keys.issue_operator_key(name), as_json)
 
 
 @operator.command("list")
@@ -104,7 +103,7 @@ def list_operator_keys(as_json: AsJson = False) -> None:
 
     Example: pulse key operator list --json
     """
-    _show(keys.list_operator_keys(), as_json)
+    _show(registry.keys.list_operator_keys(), as_json)
 
 
 @operator.command("revoke")
@@ -113,12 +112,12 @@ def revoke_operator_key(key_id: OperatorKeyId, as_json: AsJson = False) -> None:
 
     Example: pulse key operator revoke 4bf92f3577b3
     """
-    _show_revoked(keys.revoke_operator_key(key_id), as_json)
+    _show_revoked(registry.keys.revoke_operator_key(key_id), as_json)
 
 
 def first_operator_key() -> str | None:
     """A new operator's key where the installation has never had one, else None."""
-    return None if keys.list_operator_keys() else keys.issue_operator_key("pulse up").text
+    return None if registry.keys.list_operator_keys() else registry.keys.issue_operator_key("pulse up").text
 
 
 def _document(key: ApiKey) -> dict[str, Any]:
@@ -142,7 +141,7 @@ def _show_new(issued: IssuedKey, as_json: bool) -> None:
     typer.echo(issued.text)
     scopes = ", ".join(sorted(issued.stored.scopes)) or "operator"
     expires = issued.stored.expires_at
-    until = f", in force until {expires:%Y-%m-%d %H:%M:%S} UTC" if expires else ""
+    until = f", in force until {cell(expires)}" if expires else ""
     remark(f"Key {issued.stored.key_id} ({scopes}{until}). Shown once: keep it now, Pulse has only its hash.")
 
 
@@ -159,7 +158,8 @@ def _show(found: list[ApiKey], as_json: bool) -> None:
         for key in found
     ]
     columns = ("id", "name", "scopes", "state", "issued by", "created", "expires", "last used")
-    show_table(columns, rows, empty="No keys yet. Issue one with: pulse key create")
+    spare = ("issued by", "created", "last used", "expires")
+    show_table(columns, rows, empty="No keys yet. Issue one with: pulse key create", spare=spare)
 
 
 def _state(key: ApiKey, now: datetime) -> str:

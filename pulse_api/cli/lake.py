@@ -1,34 +1,38 @@
 """`pulse preview`, `pulse snapshots` and `pulse reconcile`: what landed, and that it adds up."""
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, emit, harmless, show_table, write
+from pulse_api.cli.output import AsJson, cell, emit, harmless, remark, show_table, write
 from pulse_pipelines import registry
-from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
+from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
+from pulse_pipelines.monitoring import reconcile as reconciling
+from pulse_pipelines.query import formats
+from pulse_pipelines.query import preview as previews
 from pulse_pipelines.query import snapshots as history
-from pulse_pipelines.query.formats import to_csv, to_json
-from pulse_pipelines.query.preview import MAX_LIMIT, moment
-from pulse_pipelines.query.preview import preview as read_preview
 from pulse_resources.errors import UserError
 
 app = typer.Typer()
 
 LABEL_WIDTH = 22
 CELL_WIDTH = 26
+WIDEST = 10_000
+_SAME = {"tenant_id", "dataset_id", "_batch", "schema_version"}
 
 
 @app.command()
 def preview(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="Most rows to show.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Most rows to show.")] = 10,
     start: Annotated[
         str | None, typer.Option("--from", help="Events at this moment or later: 2026-11-19T10:00:00Z.")
     ] = None,
@@ -48,19 +52,19 @@ def preview(
     Example: pulse preview acme orders --limit 5 --columns timestamp,id --from 2026-11-19T00:00:00Z
     """
     if as_json and as_csv:
-        raise UserError("both --json and --csv are given", fix="Give one of them")
-    rows = read_preview(
+        raise UserError("--json and --csv cannot be given together", fix="Give one of them")
+    rows = previews.preview(
         registry.find_tenant(tenant),
         slug,
         limit,
         columns=columns.split(",") if columns is not None else None,
-        start=moment(start) if start is not None else None,
-        end=moment(end) if end is not None else None,
+        start=previews.moment(start) if start is not None else None,
+        end=previews.moment(end) if end is not None else None,
         snapshot_id=snapshot,
-        as_of=moment(as_of) if as_of is not None else None,
+        as_of=previews.moment(as_of) if as_of is not None else None,
     )
     if as_json or as_csv:
-        write((to_json(rows) + b"\n" if as_json else to_csv(rows)).decode())
+        write((formats.to_json(rows) + b"\n" if as_json else formats.to_csv(rows)).decode())
     else:
         print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}")
 
@@ -69,7 +73,7 @@ def preview(
 def snapshots(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    limit: Annotated[int, typer.Option(min=1, help="Most snapshots to show.")] = history.SHOWN,
+    limit: Annotated[int, typer.Option(min=1, help="Most snapshots to show.")] = SHOWN_SNAPSHOTS,
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.
@@ -85,29 +89,48 @@ def snapshots(
         for s in found
     )
     columns = ("snapshot", "committed", "operation", "rows added", "rows", "batch", "schema")
-    show_table(columns, rows, empty="No snapshots yet: nothing has landed")
+    show_table(
+        columns, rows, empty="No snapshots yet: nothing has landed", spare=("schema", "operation", "batch")
+    )
 
 
 def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> None:
-    """A table of rows without the columns that say the same in each of them."""
-    hidden = {"tenant_id", "dataset_id", "_batch", "schema_version"}
-    names = [name for name in (rows[0] if rows else {}) if name not in hidden]
-    used = [name for name in names if any(row[name] is not None for row in rows)]
+    """A table of rows, without the columns that are empty or say the same in each of them.
+
+    Where a row does not fit into a line, each row is a column instead, as many as fit beside each other.
+    """
     if not rows:
         console.print(f"{title}: no rows yet")
+        return
+    used = [name for name in rows[0] if name not in _SAME and any(row[name] is not None for row in rows)]
+    cells = [[_cell(row[name]) for name in used] for row in rows]
+    table = Table(*used, title=title)
+    for row in cells:
+        table.add_row(*row)
+    if Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum <= console.width:
+        console.print(table)
+    else:
+        _print_turned(console, used, cells, title)
+    if left_out := [name for name in rows[0] if name not in used]:
+        remark(f"Left out, empty or the same in all rows: {', '.join(left_out)}. --json has everything.")
+
+
+def _print_turned(console: Console, names: list[str], cells: list[list[str]], title: str) -> None:
     abreast = max(1, (console.width - LABEL_WIDTH) // CELL_WIDTH)
-    for first in range(0, len(rows), abreast):  # a row is a column here: tables are wide
-        shown = rows[first : first + abreast]
+    for first in range(0, len(cells), abreast):
+        shown = cells[first : first + abreast]
         numbers = (f"row {first + index}" for index in range(1, len(shown) + 1))
         table = Table("column", *numbers, title=None if first else title)
-        for name in used:
-            table.add_row(name, *(_cell(row[name]) for row in shown))
+        for name, *values in zip(names, *shown, strict=True):
+            table.add_row(name, *values)
         console.print(table)
 
 
 def _cell(value: object) -> str:
     """What a tenant's events hold is text and nothing else: neither markup nor a terminal's commands."""
-    return "" if value is None else escape(harmless(str(value)))
+    return escape(
+        cell(value) if isinstance(value, datetime) else harmless("" if value is None else str(value))
+    )
 
 
 @app.command()
@@ -128,10 +151,10 @@ def reconcile(
     chosen = [registry.find_tenant(tenant)] if tenant else registry.list_tenants()
     console = Console(stderr=True)
     with console.status("reading tables") as status:
-        reports: list[TenantReport] = []
+        reports: list[reconciling.TenantReport] = []
         for owner in chosen:
             status.update(f"reconciling {owner.slug} ({len(reports) + 1} of {len(chosen)})")
-            reports.append(reconcile_tenant(owner, raw=raw))
+            reports.append(reconciling.reconcile_tenant(owner, raw=raw))
     balanced = all(report.balanced for report in reports)
     if as_json:
         found = [asdict(report) | {"balanced": report.balanced} for report in reports]
@@ -141,7 +164,7 @@ def reconcile(
     raise typer.Exit(0 if balanced else 1)
 
 
-def _print_reports(console: Console, reports: list[TenantReport]) -> None:
+def _print_reports(console: Console, reports: "list[reconciling.TenantReport]") -> None:
     table = Table("tenant", "drained", "landed", "duplicates", "dead letters", "balanced")
     for report in reports:
         numbers = (report.drained, report.landed, report.duplicates, report.dead_letters)

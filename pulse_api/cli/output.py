@@ -7,11 +7,12 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +21,10 @@ from pulse_pipelines.domain.naming import STEERING
 
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
 """What JSON leaves as it is: it escapes the lower control characters itself."""
+PIPED = 400
+"""Columns of a table that goes to a file or a program."""
+PROSE = 24
+"""Columns that a sentence needs at least."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -44,16 +49,51 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table for a person, or `empty` on stderr where it has no rows."""
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(escape(cell(value)) for value in row))
-    if table.row_count:
-        # Piped, a table has no edge to fit in: addresses are there to be copied.
-        Console(width=None if sys.stdout.isatty() else 400).print(table)
-    else:
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
+) -> None:
+    """A table for a person, or `empty` on stderr where it has no rows.
+
+    On a terminal too narrow for it sentences are wrapped; then columns are left out, and it says which.
+
+    Args:
+        spare: columns that can be left out, the first one first.
+    """
+    texts = [[cell(value) for value in row] for row in rows]
+    if not texts:
         remark(empty)
+        return
+    # Piped, a table has no edge to fit in: addresses are there to be copied.
+    console = Console(width=None if sys.stdout.isatty() else PIPED)
+    needs = {name: _need(name, column) for name, *column in zip(columns, *texts, strict=True)}
+    left_out: list[str] = []
+    for name in spare:
+        if sum(needs.values()) <= console.width - 1:
+            break
+        left_out.append(name)
+        del needs[name]
+    fits = sum(needs.values()) < console.width
+    table = Table()
+    for name, *column in zip(columns, *texts, strict=True):
+        if name in needs:
+            table.add_column(name, overflow="fold", no_wrap=fits and not _is_prose(column))
+    for row in texts:
+        shown = (text for name, text in zip(columns, row, strict=True) if name in needs)
+        table.add_row(*(escape(text) for text in shown))
+    console.print(table)
+    if left_out:
+        remark(f"Left out for want of space: {', '.join(left_out)}. --json has everything.")
+
+
+def _need(name: str, column: Sequence[str]) -> int:
+    """The width that a column needs, its edge included."""
+    longest = max(map(cell_len, (name, *column)))
+    return min(longest, PROSE) + 3 if _is_prose(column) else longest + 3
+
+
+def _is_prose(column: Sequence[str]) -> bool:
+    """Whether there are sentences in it, which can be wrapped."""
+    return any(len(text) > PROSE and " " in text for text in column)
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -63,7 +103,7 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, escape(cell(value)))
-    Console(width=None if sys.stdout.isatty() else 400).print(table, highlight=False)
+    Console(width=None if sys.stdout.isatty() else PIPED).print(table, highlight=False)
 
 
 def say(line: str) -> None:
@@ -82,11 +122,11 @@ def harmless(text: str) -> str:
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it, harmless."""
+    """A value as a person reads it, harmless; a time so that options such as --since take it."""
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

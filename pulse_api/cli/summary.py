@@ -8,7 +8,7 @@ import typer
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.curated.summary import summary as read_summary
+from pulse_pipelines.curated import summary as summaries
 
 app = typer.Typer()
 
@@ -34,7 +34,7 @@ def summary(
 
     Example: pulse summary acme orders --from 2026-11-01 --to 2026-11-19
     """
-    found = read_summary(registry.find_tenant(tenant), slug, rollup, first, last)
+    found = summaries.summary(registry.find_tenant(tenant), slug, rollup, first, last)
     if as_json:
         emit(found)
         return
@@ -44,7 +44,7 @@ def summary(
         for each in found.days
         for row in each.rows or [{}]
     ]
-    show_table(("day", *names, "state"), rows, empty="Nothing landed on these days")
+    show_table(("day", *names, "state"), rows, empty="Nothing landed on these days", spare=names[:1:-1])
     for each in found.days:
         if each.error:
             remark(f"{each.day}: {each.error}")
@@ -54,4 +54,4 @@ def _short(value: object) -> object:
     """Nested values by how many there are: `--json` has them."""
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return f"{len(value)} of them" if isinstance(value, list) else value
+    return f"a list of {len(value):,}" if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,6 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import data_loss
-from pulse_pipelines.registry import quotas
 from pulse_resources.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
@@ -61,7 +60,9 @@ def list_tenants(as_json: AsJson = False) -> None:
         emit([_document(tenant) for tenant in found])
         return
     rows = ((tenant.slug, tenant.tenant_id, tenant.namespace) for tenant in found)
-    show_table(("slug", "id", "namespace"), rows, empty="No tenants yet: pulse tenant create")
+    show_table(
+        ("slug", "id", "namespace"), rows, empty="No tenants yet: pulse tenant create", spare=("namespace",)
+    )
 
 
 @app.command("show")
@@ -72,7 +73,7 @@ def show_tenant(tenant: TenantSlug, as_json: AsJson = False) -> None:
     """
     owner = registry.find_tenant(tenant)
     slugs = [dataset.slug for dataset in registry.list_datasets(owner)]
-    limits = quotas.find_limits(owner)
+    limits = registry.quotas.find_limits(owner)
     if as_json:
         emit(_document(owner) | {"datasets": slugs, "limits": asdict(limits)})
         return
@@ -110,8 +111,8 @@ def tenant_limits(
         "events_per_second": events_per_second,
     }
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    own = replace(quotas.find_own_limits(owner), **chosen)
-    in_force = quotas.set_limits(owner, own) if chosen else quotas.find_limits(owner)
+    in_force = registry.quotas.set_limits(owner, **chosen) if chosen else registry.quotas.find_limits(owner)
+    own = registry.quotas.find_own_limits(owner)
     if as_json:
         emit({"tenant": owner.slug, "own": asdict(own), "in_force": asdict(in_force)})
     else:
@@ -150,7 +151,7 @@ def accept_loss(
         remark("Recorded. What the topic holds now is ingested from here on.")
 
 
-def _show_losses(found: list[data_loss.Loss]) -> None:
+def _show_losses(found: "list[data_loss.Loss]") -> None:
     rows = ((loss.partition, loss.position, loss.lost, loss.problem) for loss in found)
     columns = ("partition", "position", "lost offsets", "problem")
     show_table(columns, rows, empty="Nothing is lost: all that waits can be ingested")

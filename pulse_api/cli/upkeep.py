@@ -9,12 +9,9 @@ import typer
 from pulse_api.cli import complete
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.maintenance import history
-from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.maintenance.policy import Task, needs
-from pulse_pipelines.maintenance.run import run
-from pulse_resources import spark
-from pulse_resources.settings import load_settings
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.maintenance import history, policy, run
+from pulse_resources import settings, spark
 
 app = typer.Typer(help="Keep tables in shape: compaction, history, orphans, retention.")
 
@@ -47,7 +44,7 @@ def upkeep(
         return
     if tenant is not None:
         registry.find_tenant(tenant)
-    wanted = [need for need in needs(tenant, slug) if not task or need.task in task]
+    wanted = [need for need in policy.needs(tenant, slug) if not task or need.task in task]
     if plan:
         if as_json:
             emit(wanted)
@@ -55,11 +52,11 @@ def upkeep(
         rows = ((n.tenant.slug, n.slug, n.day, n.task.value, n.reason) for n in wanted)
         show_table(("tenant", "dataset", "day", "task", "why"), rows, empty="Nothing needs upkeep")
         return
-    limit = seconds or load_settings().upkeep.run_seconds
+    limit = seconds or settings.load_settings().upkeep.run_seconds
     done = []
     with ExitStack() as opened:
         session = cache(lambda: opened.enter_context(spark.session()))  # only where Spark has something to do
-        for each in run(session, wanted, run_id=None, seconds=limit):
+        for each in run.run(session, wanted, run_id=None, seconds=limit):
             done.append(each)
             remark(f"{each.tenant} {each.dataset} {each.day or ''} {each.task}: {each.outcome}")
     _show(done, as_json, "Nothing needed upkeep")
@@ -81,7 +78,7 @@ def show_history(
     _show(history.read(tenant, slug, limit), as_json, "Upkeep has done nothing yet")
 
 
-def _show(found: list[Done], as_json: bool, empty: str) -> None:
+def _show(found: "list[history.Done]", as_json: bool, empty: str) -> None:
     if as_json:
         emit(found)
         return
@@ -93,7 +90,8 @@ def _show(found: list[Done], as_json: bool, empty: str) -> None:
         )
         for d in found
     )
-    show_table(columns, rows, empty=empty)
+    spare = ("detail", "before", "after", "seconds", "began", "day")
+    show_table(columns, rows, empty=empty, spare=spare)
 
 
 def _numbers(values: dict[str, int]) -> str:

@@ -9,7 +9,6 @@ from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.output import AsJson, emit, say, show_table
 from pulse_api.cli.tenant import limit_text
 from pulse_pipelines import registry
-from pulse_pipelines.registry import quotas
 
 app = typer.Typer()
 
@@ -25,7 +24,7 @@ def show_usage(
     Example: pulse usage acme --months 3
     """
     owner = registry.find_tenant(tenant)
-    found = quotas.find_usage(owner, months)
+    found = registry.quotas.find_usage(owner, months)
     if as_json:
         emit({"tenant": owner.slug} | asdict(found))
         return

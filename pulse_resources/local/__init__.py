@@ -4,6 +4,7 @@
     provision      free ports and generated passwords -> settings.json
     prerequisites  Java, Go: named when missing
     downloads      jars and binaries, fetched once per user
+    minio_program  the one download that is built, also before anything is installed
     postgres, kafka, minio, spark, api, dagster   how each service is started
     services       the whole list, in dependency order
     runner         one service's life: start, ready, restart, stop

@@ -3,6 +3,7 @@
 from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service, python, responds
+from pulse_resources.niceness import FOREGROUND
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_api.http.server"
@@ -26,5 +27,6 @@ def service(layout: Layout, settings: Settings) -> Service:
         command=python(MODULE),
         env={"MALLOC_ARENA_MAX": "2"},
         needs=("postgres", "kafka", "minio"),
+        niceness=FOREGROUND,
         ready=responds(f"{health_url(settings)}/readyz"),
     )

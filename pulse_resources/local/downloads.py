@@ -18,7 +18,8 @@ from pulse_resources.local.layout import cache
 from pulse_resources.local.prerequisites import java
 
 Report = Callable[[str], None]
-"""Receives a short line on how far a download is."""
+"""Receives a short line on how far a download is, again and again; what it raises ends the download."""
+_TICK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ class Download:
 @contextmanager
 def _locked(path: Path, report: Report) -> Iterator[None]:
     with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("another process is fetching it: waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                report("another process is fetching it: waiting")
+                time.sleep(_TICK_S)
         yield
 
 
@@ -134,7 +137,7 @@ def run(
             try:
                 while process.poll() is None:
                     tick(time.monotonic() - started)
-                    time.sleep(0.2)
+                    time.sleep(_TICK_S)
             except BaseException:
                 process.kill()
                 raise

@@ -12,6 +12,7 @@ from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.provision import local_port
 from pulse_resources.local.service import Service, listens
+from pulse_resources.niceness import FOREGROUND
 from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 
@@ -106,6 +107,7 @@ def service(layout: Layout, settings: Settings) -> Service:
         env={"MALLOC_ARENA_MAX": "2"},
         setup=lambda: _setup(layout, folder, settings.kafka, base, owner),
         account=owner,
+        niceness=FOREGROUND,  # collect answers when it has
         ready=listens(address),
         prepare=True,
         stop_timeout=30,

@@ -1,34 +1,16 @@
-"""MinIO, the S3 service of one machine: from PATH, or built once with Go."""
+"""MinIO, the S3 service of one machine."""
 
-import shutil
 from pathlib import Path
 
 from pulse_resources.local import accounts
 from pulse_resources.local.accounts import Account
-from pulse_resources.local.downloads import Download, Report, run
 from pulse_resources.local.layout import PRIVATE, Layout
-from pulse_resources.local.prerequisites import go
+from pulse_resources.local.minio_program import DOWNLOAD, on_path
 from pulse_resources.local.service import Service, listens, responds
 from pulse_resources.settings import Settings
 
-MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 _OWN = ".minio.sys"
 """What MinIO keeps beside the buckets."""
-
-
-def _build(folder: Path, report: Report) -> None:
-    def tick(seconds: float) -> None:
-        report(f"building with Go, {seconds:.0f} s (about 3 minutes on 2 cores, once)")
-
-    env = {"GOBIN": str(folder), "CGO_ENABLED": "0"}
-    run([go(), "install", "-trimpath", "-ldflags=-s -w", MODULE], "MinIO", tick, env)
-
-
-DOWNLOAD = Download(f"minio-{MODULE.rpartition('@')[2]}", "MinIO", _build)
-
-
-def on_path() -> str | None:
-    return shutil.which("minio")
 
 
 def service(layout: Layout, settings: Settings) -> Service:

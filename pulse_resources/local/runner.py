@@ -126,8 +126,8 @@ class Runner(threading.Thread):
                 extra_groups=[] if account else None,
                 start_new_session=True,
             )
-        if self.service.background:
-            niceness.stand_back(process.pid)
+        if self.service.niceness:
+            niceness.renice(process.pid, self.service.niceness)
         return process
 
     def _become_ready(self) -> bool:

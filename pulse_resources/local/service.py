@@ -33,8 +33,8 @@ class Service:
     prepare: bool = False
     """Whether `pulse_resources.local.prepare` has something to do once it is ready."""
     account: Account | None = None
-    background: bool = False
-    """Whether it leaves the processors to others first: nobody waits for one answer of it."""
+    niceness: int = 0
+    """`BACKGROUND`: nobody waits for one answer of it; `FOREGROUND`: everybody does."""
     stop_signal: int = signal.SIGTERM
     start_timeout: float = 90.0
     stop_timeout: float = 20.0

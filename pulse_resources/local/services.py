@@ -1,6 +1,16 @@
 """All services of the stack, in the order in which they are shown."""
 
-from pulse_resources.local import api, dagster, kafka, minio, postgres, prerequisites, provision, spark
+from pulse_resources.local import (
+    api,
+    dagster,
+    kafka,
+    minio,
+    minio_program,
+    postgres,
+    prerequisites,
+    provision,
+    spark,
+)
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service
@@ -48,8 +58,8 @@ def missing_downloads(wanted: tuple[str, ...]) -> list[Download]:
     """
     ours = set(wanted) - provision.external()
     downloads = {"kafka": kafka.DOWNLOAD, "spark": spark.DOWNLOAD}
-    if not minio.on_path():
-        downloads["minio"] = minio.DOWNLOAD
+    if not minio_program.on_path():
+        downloads["minio"] = minio_program.DOWNLOAD
     missing = {n: d for n, d in downloads.items() if n in ours and not d.present()}
     prerequisites.check(ours, minio_missing="minio" in missing)
     return list(missing.values())

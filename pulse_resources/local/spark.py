@@ -13,6 +13,7 @@ from pulse_resources.local.downloads import Jar, jars, spark_home
 from pulse_resources.local.layout import PRIVATE, Layout, write_atomically
 from pulse_resources.local.prerequisites import java
 from pulse_resources.local.service import Service, environment, listens
+from pulse_resources.niceness import BACKGROUND
 from pulse_resources.settings import Settings, load_settings
 
 ICEBERG = "1.12.0"
@@ -83,7 +84,7 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MALLOC_ARENA_MAX": "2",
         },
         setup=lambda: _setup(folder, properties, settings),
-        background=True,
+        niceness=BACKGROUND,
         ready=listens(f"{host}:{port}"),
         stop_timeout=20,
     )

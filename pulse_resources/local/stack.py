@@ -4,12 +4,15 @@ import fcntl
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from pulse_resources.errors import Transient
 from pulse_resources.local import dagster, provision, services, state
+from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.processes import MARK
 from pulse_resources.local.service import python
@@ -114,11 +117,33 @@ def stop(layout: Layout, progress: Progress) -> bool:
 
 
 def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
-    for download in services.missing_downloads(wanted):
-        title, started = download.title, time.monotonic()
-        progress.step(f"Fetching {title}")
-        download.fetch(lambda detail, title=title: progress.step(f"Fetching {title}", detail))  # type: ignore[misc]
-        progress.done(f"{title} fetched in {time.monotonic() - started:.0f} s")
+    """Fetch what is missing, all of it at a time: one is built, others come from the network."""
+    missing, details, ending = services.missing_downloads(wanted), dict[str, str](), threading.Event()
+
+    def fetch(download: Download) -> str:
+        def report(detail: str) -> None:
+            if ending.is_set():
+                raise Transient(f"{download.title} was not fetched to its end")
+            details[download.title] = detail
+
+        started = time.monotonic()
+        report("")
+        download.fetch(report)
+        del details[download.title]
+        return f"{download.title} fetched in {time.monotonic() - started:.0f} s"
+
+    with ThreadPoolExecutor(max(1, len(missing)), "fetch") as pool:
+        left = {pool.submit(fetch, download) for download in missing}
+        try:
+            while left:
+                progress.step(
+                    "Fetching", "; ".join(f"{title} {detail}" for title, detail in details.copy().items())
+                )
+                done, left = wait(left, _TICK)
+                for each in done:
+                    progress.done(each.result())
+        finally:  # also when one failed, or somebody pressed Ctrl-C
+            ending.set()
 
 
 def _clear_leftovers(layout: Layout, progress: Progress) -> int:

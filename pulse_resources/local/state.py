@@ -48,7 +48,7 @@ def read(layout: Layout) -> StackState | None:
     """The last written state; None if there is none (or one of another version)."""
     try:
         return StackState.model_validate_json(layout.stack_file.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
 
 

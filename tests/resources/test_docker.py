@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pulse_resources.local import api, kafka, minio, postgres
+from pulse_resources.local import api, kafka, minio_program, postgres
 from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import load_settings
 
@@ -79,7 +79,7 @@ def reach(model: Any, path: list[str]) -> str:
 
 def test_versions_agree_with_the_embedded_stack() -> None:
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{kafka.VERSION}"
-    assert minio.MODULE in DOCKERFILE
+    assert minio_program.MODULE in DOCKERFILE
     binaries = postgres._wheel().name.removeprefix("pginstall")
     assert SERVICES["postgres"]["image"] == f"postgres:{binaries}"
 

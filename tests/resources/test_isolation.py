@@ -20,7 +20,6 @@ from pulse_pipelines import registry
 from pulse_pipelines.curated.due import survey
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.quota import Limits
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import datasets, intake, keys, quotas
@@ -175,7 +174,7 @@ def pair(stack: Settings) -> Pair:
         assert len(curate(session, days).days) == len(owners)
     for owner in owners:
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])
-        quotas.set_limits(owner.tenant, Limits(max_records_per_month=100))
+        quotas.set_limits(owner.tenant, max_records_per_month=100)
         (reserved,) = intake.reserve(owner.tenant, [[b"event"]], 100)
         intake.release(owner.tenant, reserved, sent=1)
         registry.create_dataset(owner.tenant, "gone", f"pulse://{owner.tenant.slug}/orders/1")

@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,17 @@ from pulse_api.cli.stack import app
 from pulse_pipelines.domain.key import Presented
 from pulse_resources import niceness
 from pulse_resources.errors import Transient, UserError
-from pulse_resources.local import accounts, logs, ports, prerequisites, processes, provision, stack, state
+from pulse_resources.local import (
+    accounts,
+    logs,
+    ports,
+    prerequisites,
+    processes,
+    provision,
+    services,
+    stack,
+    state,
+)
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner
@@ -333,6 +344,38 @@ def test_a_download_is_there_completely_or_not_at_all(
     assert [path.name for path in download.path.parent.iterdir() if "lock" not in path.name] == ["thing"]
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_is_missing_is_fetched_side_by_side(
+    broken: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(layout.home))
+    both, told = threading.Barrier(2, timeout=30), list[str]()
+
+    def one(_: Path, report: Callable[[str], None]) -> None:
+        both.wait()
+        while broken:  # until what failed beside it ends it
+            report("goes on")
+            time.sleep(0.01)
+
+    def other(_: Path, report: Callable[[str], None]) -> None:
+        both.wait()
+        if broken:
+            raise Transient("the network went away")
+
+    class Told:
+        def step(self, title: str, detail: str = "") -> None: ...
+
+        def done(self, line: str) -> None:
+            told.append(line)
+
+    missing = [Download("one", "One", one), Download("other", "Other", other)]
+    monkeypatch.setattr(services, "missing_downloads", lambda wanted: [d for d in missing if not d.present()])
+    with pytest.raises(Transient, match="went away") if broken else nullcontext():
+        stack._fetch((), Told())
+    assert sorted(told) == ([] if broken else ["One fetched in 0 s", "Other fetched in 0 s"])
+    assert [download.present() for download in missing] == [not broken] * 2
+
+
 def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
     log = tmp_path / "kafka.log"
     with log.open("ab") as file, subprocess.Popen("cat", stdin=subprocess.PIPE, stdout=file) as service:  # noqa: S607
@@ -355,13 +398,15 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {"kafka.log", "kafka.log.1"}
 
 
-def test_what_works_in_the_background_leaves_processors_to_others() -> None:
+@pytest.mark.parametrize("wanted", [niceness.BACKGROUND, niceness.FOREGROUND])
+def test_services_are_given_processors_by_who_waits_for_them(wanted: int) -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:  # noqa: S607
         try:
-            niceness.stand_back(process.pid)
-            assert os.getpriority(os.PRIO_PROCESS, process.pid) == niceness.BACKGROUND
+            niceness.renice(process.pid, wanted)
+            given = wanted if wanted > 0 or os.getuid() == 0 else 0  # who may not ask for more has as much
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == given
             group = Path(f"/proc/{process.pid}/autogroup")  # where sessions share the processors
-            assert not group.exists() or group.read_text().endswith(f"nice {niceness.BACKGROUND}\n")
+            assert not group.exists() or group.read_text().endswith(f"nice {given}\n")
         finally:
             process.kill()
 

@@ -1,0 +1,40 @@
+"""`pulse config`: every setting that is in force, and where it comes from."""
+
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.output import AsJson, emit, show_table
+from pulse_resources import errors, setting_sources
+
+app = typer.Typer()
+
+
+@app.command("config")
+def show_config(
+    section: Annotated[
+        str | None, typer.Argument(help="Of this section only: postgres, kafka, ingest, ...")
+    ] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Without those that are the default.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every setting by its environment variable, its value, and where that comes from; no secrets.
+
+    Example: pulse config ingest
+    """
+    found = setting_sources.in_force()
+    if section is not None:
+        sections = {each.name.split("_", 1)[1].partition("__")[0].lower() for each in found}
+        if section.lower() not in sections:
+            advice = f"There are {', '.join(sorted(sections))}"
+            raise errors.NotFound(
+                "no such section", fix=errors.meant(section, sections, advice), section=section
+            )
+        found = [each for each in found if each.name.startswith(f"PULSE_{section.upper()}__")]
+    if changed:
+        found = [each for each in found if each.source != "default"]
+    if as_json:
+        emit(found)
+        return
+    rows = ((each.name, each.value, each.source) for each in found)
+    show_table(("setting", "value", "from"), rows, empty="Every setting is the default")

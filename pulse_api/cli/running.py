@@ -1,0 +1,18 @@
+"""Whether the stack of this home was stopped: then nobody need wait until Postgres does not answer."""
+
+from pulse_resources.errors import Transient
+from pulse_resources.local import ports, state
+from pulse_resources.local.layout import Layout
+from pulse_resources.settings import load_settings
+
+
+def check() -> None:
+    """Raises Transient: `pulse up` ran here, what it started has ended, and Postgres is not elsewhere."""
+    settings = load_settings()
+    known = state.read(Layout(settings.home))
+    if known is None or known.supervised or ports.answers(settings.postgres.host, settings.postgres.port):
+        return
+    raise Transient(
+        f"Pulse is not running in {settings.home}",
+        fix="Start it with `pulse up`, or name the folder in which it runs: PULSE_HOME=/path",
+    )

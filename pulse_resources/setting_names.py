@@ -1,0 +1,67 @@
+"""Names of settings: the environment variables that set them, and what a wrong one may have meant."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from pulse_resources.errors import meant
+
+PREFIX, BETWEEN = "PULSE_", "__"
+_LINK = ("tcp://", "udp://")
+"""What Kubernetes and Docker put into variables of the same form, such as PULSE_API_PORT."""
+
+
+def variable(section: str, field: str) -> str:
+    """The environment variable that sets a field."""
+    return f"{PREFIX}{section}{BETWEEN}{field}".upper()
+
+
+def fields(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Section, name and definition of every setting, in the order in which they are defined."""
+    for section, info in sections.items():
+        if info.annotation is not None:
+            for name, field in info.annotation.model_fields.items():
+                yield section, name, field
+
+
+def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | None]]:
+    """Environment variables that look like settings and are none, each with what to do about it, if known."""
+    known = {variable(section, name) for section, name, _ in fields(sections)}
+    joined = {name.replace(BETWEEN, "_"): name for name in known}
+    for given in sorted(os.environ):
+        name = given.upper()
+        if not name.startswith(PREFIX):
+            continue
+        if BETWEEN not in name:
+            if name in joined and not os.environ[given].startswith(_LINK):
+                yield given, meant(joined[name], [joined[name]])
+        elif BETWEEN.join(name.split(BETWEEN)[:2]) not in known:  # what follows is a part of its value
+            yield given, meant(name, known)
+
+
+def explained(error: ValidationError) -> str:
+    """Which settings are wrong, by their environment variables, and why; never their values."""
+    found = (
+        f"{PREFIX}{BETWEEN.join(str(part) for part in each['loc'])}".upper() + f": {_plain(each['msg'])}"
+        for each in error.errors(include_url=False, include_input=False, include_context=False)
+    )
+    return "; ".join(found)
+
+
+def not_json(error: str) -> str:
+    """Which environment variables may be meant by a library that names only their section."""
+    section = re.search(r'field "(\w+)"', error)
+    name = f"{PREFIX}{section[1]}".upper() if section else PREFIX
+    given = [
+        each for each in sorted(os.environ) if each.upper() == name or each.upper().startswith(f"{name}__")
+    ]
+    return f"{' or '.join(given) or name} is not what its setting takes"
+
+
+def _plain(message: str) -> str:
+    """What pydantic says, without its own words for the kind of the error."""
+    said = message.removeprefix("Input ").removeprefix("Value error, ")
+    return said[:1].lower() + said[1:]

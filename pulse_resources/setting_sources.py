@@ -1,0 +1,60 @@
+"""Where settings come from: the value of each in this process, and which source gave it; no secrets."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel
+
+from pulse_resources.setting_names import BETWEEN, PREFIX, fields, variable
+from pulse_resources.settings import Settings, load_settings, pulse_home
+
+Source = Literal["default", "file", "environment"]
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A setting as it is."""
+
+    name: str
+    """The environment variable that sets it."""
+    value: str
+    """A secret is stars, however long it is; nothing where it is empty."""
+    source: Source
+
+
+def in_force() -> list[InForce]:
+    """Every setting, section by section. Raises UserError as `load_settings` does."""
+    settings = load_settings()
+    in_file = _in_file()
+    return [
+        InForce(variable(section, name), _shown(settings, section, name), _source(section, name, in_file))
+        for section, name, _ in fields(Settings.model_fields)
+    ]
+
+
+def _in_file() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads((pulse_home() / "settings.json").read_bytes())
+    except OSError:
+        return {}
+    return found
+
+
+def _source(section: str, name: str, in_file: dict[str, Any]) -> Source:
+    own = variable(section, name)
+    given = {each.upper() for each in os.environ}
+    if f"{PREFIX}{section}".upper() in given or any(
+        each == own or each.startswith(own + BETWEEN) for each in given
+    ):
+        return "environment"
+    return "file" if name in in_file.get(section, ()) else "default"
+
+
+def _shown(settings: Settings, section: str, name: str) -> str:
+    if (section, name) == ("spark", "remote"):  # its parameters may hold a token
+        return settings.spark.place
+    part: BaseModel = getattr(settings, section)
+    value = part.model_dump(mode="json", include={name})[name]
+    return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()

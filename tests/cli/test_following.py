@@ -1,0 +1,111 @@
+"""`pulse collect --wait` waits for what it sent, `pulse tail` prints rows as they land."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.backfill import rebuilt
+from support.ingest import Owner, event, ingest
+from typer.testing import CliRunner
+
+from chaos.surroundings import PULSE
+from chaos.waiting import wait
+from pulse_api import cli
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import OnInvalid
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.monitoring.trace import sent
+from pulse_pipelines.query import tail
+from pulse_pipelines.registry import keys
+
+pytestmark = pytest.mark.usefixtures("stack")
+
+
+@pytest.fixture
+def key(api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> str:
+    text = keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text
+    monkeypatch.setenv("PULSE_KEY", text)
+    return text
+
+
+def collected(owner: Owner, file: Path, *options: str) -> tuple[int, Any]:
+    """`pulse collect --wait`, with a batch that runs as soon as the events are in the topic."""
+    command = ["collect", owner.tenant.slug, str(file), "--wait", "--json", *options]
+    before = sent.marks(owner.tenant)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(CliRunner().invoke, cli.app, command)
+        wait(lambda: sent.marks(owner.tenant) != before, "nothing was sent")
+        assert not running.done(), "it waits"
+        ingest(owner)
+        result = running.result(timeout=60)
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_it_ends_well_when_all_have_landed(owner: Owner, key: str, tmp_path: Path) -> None:
+    file = tmp_path / "events.ndjson"
+    file.write_bytes(b"\n".join(event(f"e{number % 40}") for number in range(50)))
+    code, said = collected(owner, file)
+    assert (code, said["accepted"]) == (0, 50)
+    assert (said["landed"], said["not_landed"], said["fates"]) == (40, 0, [])
+
+
+def test_it_names_what_became_of_the_rest(owner: Owner, key: str, tmp_path: Path) -> None:
+    uri = registry.find_dataset(owner.tenant, "orders").schema_uri
+    registry.create_dataset(owner.tenant, "lenient", uri, on_invalid=OnInvalid.DEAD_LETTER)
+    file = tmp_path / "events.ndjson"
+    lines = [event("good"), event("bad", dataset="lenient", country=7), event("refused", country=7)]
+    file.write_bytes(b"\n".join(lines))
+    code, said = collected(owner, file)
+    assert (code, said["landed"], said["not_landed"], said["refused"]) == (1, 1, 1, 1)
+    (fate,) = said["fates"]
+    assert (fate["event_id"], fate["dataset"], fate["state"]) == ("bad", "lenient", "dead_lettered")
+    assert "schema_violation at /data/country" in fate["detail"]
+
+
+def test_it_waits_no_longer_than_it_is_told(owner: Owner, key: str) -> None:
+    command = ["collect", owner.tenant.slug, "--wait", "--timeout", "1s"]
+    result = CliRunner().invoke(cli.app, command, event("a"))
+    assert result.exit_code == 1
+    assert "1 events are not settled yet" in result.stderr
+    assert f"pulse trace {owner.tenant.slug}" in result.stderr
+
+
+def ids(rows: Any) -> list[str]:
+    return rows.column("id").to_pylist()
+
+
+def test_rows_are_told_once_in_the_order_in_which_they_land(owner: Owner) -> None:
+    owner.send(event("before"))
+    ingest(owner)
+    steps: list[Callable[[], object]] = [
+        lambda: land(owner, "a", "b"),
+        lambda: None,
+        lambda: rebuilt(owner),  # rows that are written again
+        lambda: (land(owner, "c"), land(owner, "d")),
+    ]
+    landed = tail.follow(owner.tenant, "orders", pause=lambda: steps.pop(0)())
+    assert [ids(next(landed)) for _ in range(3)] == [["a", "b"], ["c"], ["d"]]
+
+
+def land(owner: Owner, *event_ids: str) -> None:
+    owner.send(*map(event, event_ids))
+    ingest(owner)
+
+
+def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
+    command = [PULSE, "tail", owner.tenant.slug, "orders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        try:
+            assert "Waiting for rows of orders" in following.stderr.readline()
+            land(owner, "a")
+            assert following.stdout.readline().split()[-2:] == ["a", '{"country":"DE"}']
+        finally:
+            following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=30) == 0, following.stderr.read()
