@@ -10,12 +10,15 @@ from rich.console import Console
 
 from benchmarks import load
 from benchmarks.steps import run_batch
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables.claims import MERGED_IDS
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources.settings import load_settings
 
 BATCH = 10_000
 TIMES = 7
+LEVEL = 3
+"""Of the runs that are there before, as merging has left them."""
 FIND = "SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %s"
 # As `maintenance.merge_claims` leaves them: pieces of one run, each of a range of digests.
 FILL = """
@@ -43,28 +46,34 @@ class Measured:
 def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
     """Batches into a dataset with so many claims, level by level."""
     (tenant,) = load.make_tenants(1)
-    settings = load_settings()
-    there, draw = 0, np.random.default_rng(1)
-    url = settings.postgres.superuser_url(settings.postgres.database)
-    with psycopg.connect(url, autocommit=True) as connection:
+    settings, there = load_settings(), 0
+    for level in levels:
+        with console.status(f"{level:,} claims"):
+            size = fill(tenant, level - there)
+            there = level
+            shutil.rmtree(settings.home / "claims", ignore_errors=True)
+        spent = []
+        for _ in range(TIMES):
+            load.send(console, [tenant], BATCH)
+            spent.append(run_batch([tenant]))
+        gate, settle = (float(np.median([s[n] for s in spent[1:]])) for n in ("dedup_gate", "settle"))
+        yield Measured(level, spent[0]["dedup_gate"], gate, settle, size)
+
+
+def fill(tenant: Tenant, ids: int) -> float:
+    """Claim so many more ids for the tenant's dataset; the bytes per id that Postgres keeps now."""
+    settings, draw = load_settings(), np.random.default_rng()
+    pieces = max(1, ids // MERGED_IDS)
+    span = 2**64 // pieces
+    with psycopg.connect(
+        settings.postgres.superuser_url(settings.postgres.database), autocommit=True
+    ) as connection:
         (dataset,) = connection.execute(FIND, [tenant.tenant_id]).fetchone() or [None]
-        for level in levels:
-            with console.status(f"{level:,} claims"):
-                pieces = max(1, (level - there) // MERGED_IDS)
-                each = (level - there) // pieces
-                for number in range(pieces):
-                    span = 2**64 // pieces
-                    heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, each, np.uint64))
-                    tails = draw.integers(0, 2**64 - 1, each, np.uint64)
-                    packed = Digests(heads, tails).packed()
-                    connection.execute(FILL, [len(levels), tenant.tenant_id, dataset, each, packed])
-                connection.execute("CHECKPOINT")
-                there = level
-                size, ids = connection.execute(SIZE).fetchone() or (0, 1)
-                shutil.rmtree(settings.home / "claims", ignore_errors=True)
-            spent = []
-            for _ in range(TIMES):
-                load.send(console, [tenant], BATCH)
-                spent.append(run_batch([tenant]))
-            gate, settle = (float(np.median([s[n] for s in spent[1:]])) for n in ("dedup_gate", "settle"))
-            yield Measured(level, spent[0]["dedup_gate"], gate, settle, size / ids)
+        for number in range(pieces):
+            each = ids // pieces
+            heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, each, np.uint64))
+            packed = Digests(heads, draw.integers(0, 2**64 - 1, each, np.uint64)).packed()
+            connection.execute(FILL, [LEVEL, tenant.tenant_id, dataset, each, packed])
+        connection.execute("CHECKPOINT")
+        size, held = connection.execute(SIZE).fetchone() or (0, 1)
+    return float(size / held)

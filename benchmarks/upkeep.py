@@ -13,12 +13,13 @@ from pyspark.sql.connect.session import SparkSession
 from benchmarks import load
 from benchmarks.preview import typed_rows
 from pulse_pipelines import registry
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import land, settle
 from pulse_pipelines.ingest.results import DayLanding, StagedTable
 from pulse_pipelines.maintenance import state
 from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.maintenance.policy import Need, Task, needs
+from pulse_pipelines.maintenance.policy import Need, needs
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.tables import ledger, parquet_files

@@ -45,6 +45,18 @@ VALID = f"""event_id IS NOT NULL AND timestamp IS NOT NULL
 WRITERS = 4
 """Tenants that are written at a time: the commit of one overlaps with the writing of another."""
 
+FILLED = {
+    "event_id": "uuid()",
+    "timestamp": "timestamp_micros(unix_micros(now()) - CAST(id * (30 * 86400e6 / {rows}) AS BIGINT))",
+    "country": "'DE'",
+    "amount": "id * 0.25D",
+    "active": "id % 3 = 0",
+    "signup_at": "now()",
+    "plan": "'team'",
+    "seats": "id % 500",
+}
+"""Rows of 30 days, in the order of their timestamps; `id` counts them."""
+
 Write = Callable[[DataFrame, str], None]
 """Writes the rows of one tenant to its table."""
 
@@ -71,6 +83,38 @@ def run(peer: str, tenants: list[Tenant], warm: Tenant, events: int, *, merge: b
         seconds = process.submit(_measure, peer, tenants, warm, merge).result()
     tables.prove(peer, tenants, events)
     return events / seconds
+
+
+def merge_into_full(peer: str, tenant: Tenant, warm: Tenant, rows: int, events: int) -> float:
+    """Seconds that MERGE takes for the tenant's topic when its table has rows of the last 30 days already.
+
+    Which of them a copy would be of is not known: an id is looked for in all of them.
+
+    Raises:
+        AssertionError: not every event is in the table.
+    """
+    log = Layout(load_settings().home).log(peer)
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_speak_to, initargs=(log,)) as process:
+        seconds = process.submit(_measure_full, peer, tenant, warm, rows).result()
+    found = tables.count(peer, tenant)
+    assert found == rows + events, f"{peer}: {rows} rows and {events} events, {found} rows afterwards"
+    return seconds
+
+
+def _measure_full(peer: str, tenant: Tenant, warm: Tenant, rows: int) -> float:
+    tables.make(f"{peer}_warm", [warm])
+    tables.make(peer, [tenant])
+    with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
+        session = _session(load_settings(), Path(folder))
+        target = ".".join((spark.CATALOG, *tables.name(peer, tenant)))
+        columns = (f"{value.format(rows=rows)} AS {name}" for name, value in FILLED.items())
+        session.range(0, rows, numPartitions=60).selectExpr(*columns).writeTo(target).append()
+        _stream(session, f"{peer}_warm", [warm], _merge, f"{folder}/warm")
+        began = time.monotonic()
+        _stream(session, peer, [tenant], _merge, f"{folder}/measured")
+        seconds = time.monotonic() - began
+        session.stop()
+    return seconds
 
 
 def _speak_to(log: Path) -> None:

@@ -94,6 +94,12 @@ def prove(peer: str, tenants: list[Tenant], events: int) -> None:
     assert rows == distinct == events, f"{peer}: {events} sent, {rows} rows, {distinct} distinct ids"
 
 
+def count(peer: str, tenant: Tenant) -> int:
+    """Rows of a tenant's table, as its snapshot counts them."""
+    snapshot = catalog().load_table(name(peer, tenant)).current_snapshot()
+    return int((snapshot and snapshot.summary and snapshot.summary["total-records"]) or 0)
+
+
 def typed(events: list[dict[str, object]]) -> pa.Table:
     """Decoded events as typed columns; the types are known in advance."""
     datas = [event["data"] for event in events]

@@ -68,6 +68,20 @@ SCHEMA = assign_fresh_schema_ids(
     )
 )
 
+COLUMNS = {
+    "day": "The day of the events' timestamps, in UTC",
+    "actors": "Distinct actors of the day",
+    "events": "Events of the day that name an actor",
+    "events_without_actor": "Events of the day that name none",
+    "events_per_actor_mean": "Mean of the events that an actor has on the day",
+    "events_per_actor_p50": "Median of the events that an actor has on the day",
+    "events_per_actor_max": "Events of the busiest actor",
+    "first_seen": "Timestamp of the first event that names an actor",
+    "last_seen": "Timestamp of the last event that names an actor",
+    "sessions": "Sessions of all actors: a longer pause between two events of an actor begins another",
+    "session_seconds_mean": "Mean length of a session in seconds, from its first event to its last",
+}
+
 
 @cache
 def behaviour(gap_minutes: float) -> Rollup:
@@ -86,6 +100,7 @@ def behaviour(gap_minutes: float) -> Rollup:
         text=f"{SQL}{gap}",
         statement=statement,
         schema=SCHEMA,
+        columns=COLUMNS,
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_pipelines.curated import statements
 from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.pinned import Pinned, gone_on, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
@@ -21,9 +22,6 @@ from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources import outages
 from pulse_resources.errors import Terminal, Transient, UserError
 from pulse_resources.spark import leave_at_once, plan
-
-DAYS_PER_STATEMENT = 64
-"""More would spend longer on the plan than on the rows."""
 
 LOOKS = 5
 """At tables that go on while they are read."""
@@ -54,7 +52,6 @@ class _Outdated:
 
 
 _Outcome = Result | Failed | _Outdated
-_Asked = tuple[Pinned, tuple[date, ...]]
 _Input = tuple[Pinned, tuple[date, ...], int]
 """Days of a dataset, and how often in a row they have failed."""
 
@@ -157,32 +154,24 @@ def _of_rollup(
             problem = UserError(f"{rollup.source}: {rollup.problem}")
             yield Result(pinned, rollup, errors=dict.fromkeys(days, str(problem)))
         return
-    together: dict[object, list[_Asked]] = defaultdict(list)
+    together: dict[object, list[statements.Asked[Pinned]]] = defaultdict(list)
+    most = statements.DAYS_OF_TEAM if rollup.source else statements.DAYS
     for pinned, days, _ in inputs:
         if pinned.snapshot_id is None:
             yield Result(pinned, rollup, rows=dict.fromkeys(days, pa.table({})))
             continue
         # What has the same columns gives rows of the same types, whoever else is in the statement.
         alike = None if rollup.schema else tuple(sorted(pinned.columns.items()))
-        for first in range(0, len(days), DAYS_PER_STATEMENT):
-            together[alike].append((pinned, days[first : first + DAYS_PER_STATEMENT]))
+        together[alike].extend((pinned, piece) for piece in statements.pieces(days, most))
     for group in together.values():
-        for chunk in _chunks(group):
+        for chunk in statements.chunks(group, most):
             pause()
             yield from _of_chunk(spark, rollup, chunk)
 
 
-def _chunks(inputs: Sequence[_Asked]) -> Iterator[list[_Asked]]:
-    chunk: list[_Asked] = []
-    for pinned, days in inputs:
-        if chunk and sum(len(d) for _, d in chunk) + len(days) > DAYS_PER_STATEMENT:
-            yield chunk
-            chunk = []
-        chunk.append((pinned, days))
-    yield chunk
-
-
-def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> Iterator[_Outcome]:
+def _of_chunk(
+    spark: SparkSession, rollup: Rollup, chunk: Sequence[statements.Asked[Pinned]]
+) -> Iterator[_Outcome]:
     parts = [_part(number, pinned, days) for number, (pinned, days) in enumerate(chunk)]
     try:
         rows = _ask(spark, rollup, parts)
@@ -194,9 +183,8 @@ def _of_chunk(spark: SparkSession, rollup: Rollup, chunk: Sequence[_Asked]) -> I
             raise _SparkEndedError([_failed(rollup, *each, error) for each in single]) from error
         # One of them is at fault, and the others must not suffer.
         if len(single) > 1:
-            apart = [(pinned, (day,)) for pinned, day in single]
-            for alone in [chunk[:1], chunk[1:]] if len(chunk) > 1 else [[one] for one in apart]:
-                yield from _of_chunk(spark, rollup, alone)
+            for half in statements.halves(chunk):
+                yield from _of_chunk(spark, rollup, half)
         elif gone_on(pinned := single[0][0]):
             day = single[0][1]
             yield _Outdated(pinned.dataset.dataset_id, day, _failed(rollup, pinned, day, error))

@@ -127,4 +127,17 @@ DAILY = Rollup(
     text=SQL + TOTALS + NUMBER,
     statement=_statement,
     schema=SCHEMA,
+    columns={
+        "day": "The day of the events' timestamps, in UTC",
+        "events": "Events of the day",
+        "distinct_ids": "Distinct event ids: as many as events, since an id lands once",
+        "first_at": "Timestamp of the day's first event",
+        "last_at": "Timestamp of the day's last event",
+        "by_hour": "Events in each hour, in UTC",
+        "typed_by": "The column by which events are counted in `by_type`",
+        "types": "Distinct values of that column",
+        "by_type": f"Events of each type, the {MOST_TYPES} most frequent",
+        "events_of_other_types": "Events of all other types",
+        "numbers": "Of each numeric column: minimum, mean, maximum, and the share of events without a value",
+    },
 )

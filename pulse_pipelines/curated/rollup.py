@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from pulse_pipelines.curated.statements import spans
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.tenant import Tenant
@@ -39,13 +40,13 @@ class Part:
 
     def select(self, what: str, days: Sequence[date] | None = None) -> str:
         """A query of expressions over the events of some of its days, all if not given."""
-        spans = " OR ".join(
+        within = " OR ".join(
             # To its last microsecond: the last day that a table can hold has no next one.
-            f"(`timestamp` >= TIMESTAMP '{day} 00:00:00Z'"
-            f" AND `timestamp` <= TIMESTAMP '{day} 23:59:59.999999Z')"
-            for day in (self.days if days is None else days)
+            f"(`timestamp` >= TIMESTAMP '{first} 00:00:00Z'"
+            f" AND `timestamp` <= TIMESTAMP '{last} 23:59:59.999999Z')"
+            for first, last in spans(self.days if days is None else days)
         )
-        return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {spans}"  # noqa: S608 - names and numbers
+        return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {within}"  # noqa: S608 - names and numbers
 
     def column(self, name: str | None) -> str:
         """An expression for a column as text; null where the snapshot has none of that name."""
@@ -66,6 +67,8 @@ class Rollup:
     """Spark SQL over parts, with the columns `part`, `day`, the grain and the measures."""
     schema: Schema | None = None
     """Of its Iceberg table; None: by what Spark answers."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """What each column says, for people."""
     source: str = ""
     """The file that it comes from; empty: it is Pulse's own."""
     problem: str | None = None

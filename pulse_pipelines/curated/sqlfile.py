@@ -23,9 +23,9 @@ from sqlglot.optimizer.scope import traverse_scope
 
 from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
 from pulse_pipelines.curated.rollup import Part, Rollup, union
+from pulse_pipelines.domain.columns import COLUMN_NAME
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
-from pulse_pipelines.domain.schema import COLUMN_NAME
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
@@ -132,7 +132,7 @@ def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> N
             )
     if not _is_name(name):
         raise UserError(
-            f"{name!r} is no name for a rollup",
+            f"{name!r} is not a name for a rollup",
             fix=f"Use a-z, 0-9 and single _, and none of {', '.join(BUILT_IN)}",
         )
     for column in grain:
@@ -191,7 +191,7 @@ def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -
     lower = [name.lower() for name in names]
     for name in names:
         if not COLUMN_NAME.fullmatch(name) or name.lower() in OURS:
-            raise UserError(f"{name!r} is no name for a column of a rollup", fix="Give it one with AS")
+            raise UserError(f"{name!r} is not a name for a column of a rollup", fix="Give it one with AS")
         if lower.count(name.lower()) > 1:
             raise UserError(f"two columns are called {name!r}")
     if missing := [name for name in grain if name not in names]:

@@ -1,5 +1,6 @@
 """What a team's SQL file may say, and what a schema may say of actors: no services needed."""
 
+import json
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 from pulse_pipelines.curated.compute import _check_reads
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
+from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.compatibility import incompatibilities
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import check_document
 from pulse_pipelines.domain.shorthand import expand
 from pulse_pipelines.domain.tenant import check_slug
+from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources.errors import Terminal, UserError
 
 # roles -------------------------------------------------------------------------------------------
@@ -188,8 +191,8 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
         ("a", "-- dataset: orders\nSELECT kind FROM events", "the header says no grain"),
         ("a", "-- dataset: orders\n-- grain: day\nSELECT 1 FROM events", "'day' cannot be in the grain"),
         ("a", "-- dataset: orders\n-- grain: a b\nSELECT 1 FROM events", "'a b' cannot be in the grain"),
-        ("orders_daily", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'daily' is no name"),
-        ("a__b", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'a__b' is no name"),
+        ("orders_daily", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'daily' is not a name"),
+        ("a__b", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'a__b' is not a name"),
         ("a", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM x", "the query reads x"),
     ],
 )
@@ -208,7 +211,7 @@ def test_a_file_whose_name_is_no_rollup_s_has_no_asset(tmp_path: Path, name: str
     (tmp_path / f"{name}.sql").write_text(GOOD)
     (found,) = team_rollups(tmp_path)
     assert found.dataset == ""
-    assert f"{name!r} is no name for a rollup" in str(found.problem)
+    assert f"{name!r} is not a name for a rollup" in str(found.problem)
 
 
 def test_what_cannot_be_read_or_parsed_at_all_stops_no_other_file(tmp_path: Path) -> None:
@@ -232,9 +235,10 @@ def test_two_files_cannot_be_the_same_rollup(tmp_path: Path) -> None:
     assert "by_kind.sql is the rollup 'by_kind' of 'visits' already" in str(second.problem)
 
 
+ACTS = schema('"x-pulse-actor": "who"')
 ACTING = Dataset(
-    *(uuid.uuid4(), uuid.uuid4(), "visits", "visits", "pulse://acme/visits/1"),
-    *(schema('"x-pulse-actor": "who"'), "{}", "refuse", datetime.now(UTC), 7),
+    *(uuid.uuid4(), uuid.uuid4(), "visits", "visits", "pulse://acme/visits/1", ACTS),
+    *(table_schema(columns(json.loads(ACTS))).model_dump_json(), "refuse", datetime.now(UTC), 7),
 )
 
 
@@ -247,8 +251,8 @@ ACTING = Dataset(
         ("kind", {"kind": ["a"]}, "no measure"),
         ("who", {"who": ["a"], "n": [1]}, "no summary keeps a row per person"),
         ("kind", {"kind": ["a"], "n": [[1]]}, "column 'n' is of type list"),
-        ("kind", {"kind": ["a"], "count(1)": [1]}, "'count(1)' is no name"),
-        ("kind", {"kind": ["a"], "day": [1]}, "'day' is no name"),
+        ("kind", {"kind": ["a"], "count(1)": [1]}, "'count(1)' is not a name"),
+        ("kind", {"kind": ["a"], "day": [1]}, "'day' is not a name"),
         ("kind", {"kind": ["a"], "n": [1], "N": [1]}, "two columns are called 'n'"),
         ("kind", {"kind": [str(n) for n in range(1001)], "n": [1] * 1001}, "1,001 rows, the limit is 1,000"),
         ("", {"n": [1, 2]}, "without a grain a day has one row"),

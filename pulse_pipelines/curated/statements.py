@@ -1,0 +1,65 @@
+"""Statements: which days of which datasets one Spark statement covers, as spans of consecutive days."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from typing import TypeVar
+
+SPANS = 64
+"""Most spans of a statement: more of them would spend longer on the plan than on the rows."""
+DAYS, DAYS_OF_TEAM = 512, 64
+"""The answer is held in memory. A team's own rollup may have many rows of a day, and asks for each apart."""
+
+Whose = TypeVar("Whose")
+Asked = tuple[Whose, tuple[date, ...]]
+"""Days of a dataset, in order, each once."""
+
+
+def spans(days: Iterable[date]) -> list[tuple[date, date]]:
+    """Runs of consecutive days, each as its first and its last day."""
+    found: list[tuple[date, date]] = []
+    for day in sorted(set(days)):
+        if found and (day - found[-1][1]).days == 1:
+            found[-1] = found[-1][0], day
+        else:
+            found.append((day, day))
+    return found
+
+
+def pieces(days: Sequence[date], most: int) -> Iterator[tuple[date, ...]]:
+    """Split days, in order, into what one statement can take: `most` of them in `SPANS` spans."""
+    piece: list[date] = []
+    spanned = 0
+    for day in days:
+        begins = not piece or (day - piece[-1]).days != 1
+        if len(piece) == most or spanned + begins > SPANS:
+            yield tuple(piece)
+            piece, spanned, begins = [], 0, True
+        piece.append(day)
+        spanned += begins
+    if piece:
+        yield tuple(piece)
+
+
+def chunks(inputs: Sequence[Asked[Whose]], most: int) -> Iterator[list[Asked[Whose]]]:
+    """Group pieces of several datasets into statements of at most `most` days and `SPANS` spans."""
+    chunk: list[Asked[Whose]] = []
+    asked = spanned = 0
+    for whose, days in inputs:
+        more = len(spans(days))
+        if chunk and (asked + len(days) > most or spanned + more > SPANS):
+            yield chunk
+            chunk, asked, spanned = [], 0, 0
+        chunk.append((whose, days))
+        asked, spanned = asked + len(days), spanned + more
+    if chunk:
+        yield chunk
+
+
+def halves(chunk: Sequence[Asked[Whose]]) -> tuple[Sequence[Asked[Whose]], Sequence[Asked[Whose]]]:
+    """Split a group of two days at least, to find the one at fault in few statements."""
+    if len(chunk) > 1:
+        middle = len(chunk) // 2
+        return chunk[:middle], chunk[middle:]
+    ((whose, days),) = chunk
+    middle = len(days) // 2
+    return [(whose, days[:middle])], [(whose, days[middle:])]
