@@ -84,7 +84,8 @@ clean: ## Stop the stack and DELETE its data, the caches and .venv (downloads st
 # pip says nothing or far too much: this prints a line now and then, and errors in full.
 $(PACKAGES): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
-	@echo "Installing $$(grep -c '==' requirements.lock) packages into .venv (some minutes the first time)"
+	@echo "Installing $$(grep -c '==' requirements.lock) packages into .venv (some minutes the first time; MinIO is built meanwhile)"
+	@$(PYTHON) -m pulse_resources.local.minio_program </dev/null >/dev/null 2>&1 &
 	@$(PYTHON) -m venv --clear .venv
 	@{ $(BIN)/python -m pip install --progress-bar off -r requirements.lock 2>&1 || echo "ERROR: pip failed"; } | awk ' \
 		/^ERROR|^error:/ { print; bad = 1; next } bad { print; next } \

@@ -83,7 +83,7 @@ def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
     if any(manifest.content is not ManifestContent.DATA for manifest in snapshot.manifests(table.io)):
         raise Terminal(
             "another engine wrote delete files into the table",
-            fix="Compact it (pulse upkeep run), then erase again",
+            fix="Compact it (pulse upkeep), then erase again",
             table=".".join(table.name()),
         )
     condition = subject.filter()

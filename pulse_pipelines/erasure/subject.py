@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, NotNull, Or
 
+from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import INT64
-from pulse_pipelines.domain.schema import Kind
 from pulse_resources.errors import UserError
 
 ENVELOPE = {"event_id": "id", "trace_id": "trace_id"}
@@ -163,7 +163,7 @@ def subject(dataset: Dataset, where: str) -> Subject:
     """
     field, equals, value = where.partition("=")
     if not equals or not field or not value:
-        raise UserError("what to look for is no <field>=<value>", fix="Write --where email=ada@example.org")
+        raise UserError("what to look for is not <field>=<value>", fix="Write --where email=ada@example.org")
     if field in ENVELOPE:
         return Subject(dataset, field, value, (field,), Kind.STRING, ENVELOPE[field], None, {})
     if field.startswith("context."):

@@ -7,9 +7,9 @@ left behind when it last looked; the difference is what has piled up since.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from enum import StrEnum
 from uuid import UUID
 
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing, Work
@@ -62,22 +62,6 @@ LEFT JOIN (
 ) b USING (tenant_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND %(slug)s::text IS NULL
 """
-
-
-class Task(StrEnum):
-    """What upkeep does to a table, in the order in which it does it."""
-
-    MERGE = "merge"
-    """L1: the small files of a day become few."""
-    SORT = "sort"
-    """L2: a quiet day becomes few large files, sorted by timestamp."""
-    MANIFESTS = "manifests"
-    EXPIRE = "expire"
-    SWEEP = "sweep"
-    """Remove what nothing reaches any more from the table's folder."""
-    RAW = "raw"
-    """Remove what no ledger knows from a tenant's raw zone."""
-    RETENTION = "retention"
 
 
 @dataclass(frozen=True)

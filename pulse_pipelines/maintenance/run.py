@@ -14,6 +14,7 @@ from uuid import UUID
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.priority import GiveWay
 from pulse_pipelines.maintenance import (
@@ -28,7 +29,7 @@ from pulse_pipelines.maintenance import (
     state,
 )
 from pulse_pipelines.maintenance.history import Done, Skipped
-from pulse_pipelines.maintenance.policy import Need, Task, by_table
+from pulse_pipelines.maintenance.policy import Need, by_table
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed
 from pulse_pipelines.tables import dataset_rows, leases

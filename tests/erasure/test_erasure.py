@@ -26,7 +26,7 @@ from pulse_api import cli
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
-from pulse_pipelines.domain.schema import Kind
+from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.erasure import rows as erased_rows
 from pulse_pipelines.erasure import run as erasure_run
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -424,8 +424,8 @@ def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(ow
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("country", "no <field>=<value>"),
-        ("country=", "no <field>=<value>"),
+        ("country", "not <field>=<value>"),
+        ("country=", "not <field>=<value>"),
         ("nothing=1", "declares no property 'nothing'"),
         ("data.event_id=1", "declares no property 'event_id'"),
         ("active=true", "is a boolean"),

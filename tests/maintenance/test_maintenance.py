@@ -13,8 +13,8 @@ from support.maintenance import do, done, live_files, log, objects, orders, star
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import compact, history, state
-from pulse_pipelines.maintenance.policy import Task
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.query.preview import preview

@@ -10,8 +10,8 @@ from support.lake import superuser
 from support.maintenance import done
 
 from chaos.surroundings import with_settings
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import merge_claims
-from pulse_pipelines.maintenance.policy import Task
 from pulse_pipelines.tables import claims
 
 

@@ -14,11 +14,11 @@ from support.maintenance import done
 from chaos.surroundings import with_settings
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.maintenance.triggers import upkeep_needed
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance.policy import (
     MB,
     DayState,
     TableState,
-    Task,
     allowed_files,
     needs,
     of_day,

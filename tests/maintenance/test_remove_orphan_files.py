@@ -11,8 +11,8 @@ from support.maintenance import done, live_files, objects, orders
 from chaos import batches
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import expire_snapshots
-from pulse_pipelines.maintenance.policy import Task
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.query.snapshots import snapshots

@@ -4,6 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from chaos.surroundings import with_settings
 from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -61,8 +63,10 @@ def sample(event_id: str | None = None, **data: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def api(stack: Settings) -> Iterator[Api]:
-    """One server for all tests."""
-    with served() as running:
+    """One server for all tests, which may ask for more at once than a tenant may."""
+    with ExitStack() as until_the_end:
+        with with_settings(API__BURST_SECONDS=10, API__OTHER_REQUESTS_PER_SECOND=100):
+            running = until_the_end.enter_context(served())
         yield running
 
 

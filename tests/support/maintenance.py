@@ -8,8 +8,9 @@ from pathlib import Path
 from uuid import UUID
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.maintenance.policy import Need, Task
+from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.registry import find_dataset
 from pulse_resources import iceberg, object_store, postgres
@@ -68,7 +69,7 @@ import sys
 from support.ingest import Owner
 from support.maintenance import do
 from pulse_pipelines import registry
-from pulse_pipelines.maintenance.policy import Task
+from pulse_pipelines.domain.requests import Task
 do(Owner(registry.find_tenant(sys.argv[1])), *map(Task, sys.argv[2:]))
 """
 
