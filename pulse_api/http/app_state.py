@@ -18,7 +18,7 @@ from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.rates import Rates
-from pulse_api.http.readiness import Readiness
+from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.turns import Whom, turns
 from pulse_api.http.views import Views
 from pulse_api.http.workers import CHANGES, Result, Workers
@@ -48,7 +48,7 @@ class AppState:
         self.rates = Rates()
         self.reservations = Reservations()
         self.publisher = Publisher()
-        self.readiness = Readiness()
+        self.readiness = Readiness(look)
         api = load_settings().api
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.running = Running()
