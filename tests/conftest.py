@@ -27,8 +27,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs services (`make test-fast` leaves it out), and run the whole stack last."""
+    """Mark what needs services (`make test-fast` leaves it out), and order the files.
+
+    First those that need services; then the one that starts Dagster on its worker's stack, where no other may
+    follow that uses it; last those that need none, which the other worker does meanwhile.
+    """
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.stack)
-    items.sort(key=lambda item: item.path.name == "test_live.py")
+    serviced = {item.path for item in items if item.get_closest_marker("stack")}
+    items.sort(key=lambda item: 1 if item.path.name == "test_live.py" else 0 if item.path in serviced else 2)

@@ -47,7 +47,10 @@ MAY_IMPORT = {
         for number, room in enumerate(ROOMS)
     },
     P + "domain": {P + "domain", "pulse_resources.errors"},
-    P + "runtime": {P + "runtime", P + "ingest", P + "backfill", P + "tables", "pulse_resources"},
+    P + "runtime": {
+        *(P + x for x in ("runtime", "ingest", "backfill", "tables", "validation")),
+        "pulse_resources",
+    },
     P + "definitions": {P + "defs", P + "curated", P + "registry", P + "runtime", "pulse_resources"},
     "pulse_pipelines": set(),
     "pulse_api": {"pulse_api", "pulse_resources", *(P + room for room in ROOMS[:-2])},

@@ -33,6 +33,8 @@ from dagster._grpc.__generated__ import dagster_api_pb2
 from dagster._grpc.server import DagsterApiServer, DagsterGrpcServer, LoadedRepositories
 from dagster._utils.log import configure_loggers
 
+from pulse_pipelines.runtime.warm_up import warm_up
+
 LOOK_S = 10.0
 FORKED = "pulse_pipelines.runtime.forked"
 _log = logging.getLogger("dagster.code_server")
@@ -58,6 +60,8 @@ def main(arguments: list[str]) -> None:
     threads = FuturesAwareThreadPoolExecutor()
     server = _Server(options.module, ended, threads, context)
     threading.Thread(target=server.load_in_the_end, name="load", daemon=True).start()
+    warming = context.Process(target=warm_up, name="warm-up", daemon=True)
+    threading.Thread(target=warming.start, name="warm-up", daemon=True).start()  # it waits for the imports
     _close(options.socket.parent)
     served = DagsterGrpcServer(ended, server, _log, threads, socket=str(options.socket))
     served.serve()  # type: ignore[no-untyped-call]

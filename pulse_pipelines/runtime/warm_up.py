@@ -1,0 +1,33 @@
+"""Warm-up: Spark's first job, done before a batch comes that would wait for it.
+
+The first job loads the server's classes, opens the session that all runs share and starts Spark's Python
+daemon. That takes some seconds, in which ten thousand events would land.
+"""
+
+import logging
+import socket
+
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
+from pulse_pipelines.validation.limits import event_limits
+from pulse_resources.settings import load_settings
+from pulse_resources.spark import CONNECT_S, run_tasks
+
+_log = logging.getLogger("pulse.warm_up")
+
+
+def warm_up() -> int:
+    """Conform an event of Pulse's own in as many tasks as a batch has; returns how many did.
+
+    Without Spark it does nothing: the first batch says what is wrong, and is tried again.
+    """
+    spark = load_settings().spark
+    try:
+        socket.create_connection(spark.address, CONNECT_S).close()  # its client would try for many minutes
+        session = SparkSession.builder.remote(spark.remote).getOrCreate()
+        tasks = [Probe(event_limits()) for _ in range(spark.parallelism)]
+        return sum(found.rows for found in run_tasks(session, tasks, probe_task, [Conforms]))
+    except Exception as error:
+        _log.warning("Spark at %s was not warmed up, so the first batch waits for it: %s", spark.place, error)
+        return 0
