@@ -9,11 +9,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from queue import LifoQueue
+from typing import Any, TypeVar, cast
 
 from pulse_resources.errors import Transient
 from pulse_resources.niceness import begin_session
@@ -22,12 +24,20 @@ Result = TypeVar("Result")
 NICENESS = 0
 CHANGES = 15
 """Niceness of what no one waits for from one moment to the next."""
+PATIENCE_S = 120.0
+"""For an answer; what a request may ask for takes less, unless the process was stopped."""
+GRACE_S = 1.0
+"""That a process has to end by itself."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["pulse_api.http.app"])
 
 
 class Workers:
     """Use from the event loop.
+
+    Each process has a pipe of its own that nobody else can write to: where one ends in the middle of an
+    answer, the pipe does. (The processes of the standard library's pool share one, which then stays open
+    without an end, and locked.)
 
     Args:
         processes: at most so many; each has one piece of work at a time.
@@ -36,26 +46,26 @@ class Workers:
     """
 
     def __init__(self, processes: int, warm: Callable[[], object], niceness: int = NICENESS) -> None:
-        self._niceness = niceness
+        self._new = partial(_Worker, warm, niceness)
         self._processes = processes
-        self._warm = warm
-        self._pool: Executor = self._new_pool()
-
-    def _new_pool(self) -> Executor:
-        return ProcessPoolExecutor(
-            self._processes,
-            _CONTEXT,
-            initializer=_begin,
-            initargs=(dict(os.environ), self._warm, self._niceness),
-        )
+        self._threads = ThreadPoolExecutor(processes, "worker")  # who has a thread finds a process
+        self._idle: LifoQueue[_Worker | None] = LifoQueue()
+        for _ in range(processes):
+            self._idle.put(None)
 
     def start(self) -> None:
         """Have all processes begin, and wait for the first: from any thread."""
-        list(self._pool.map(_nothing, range(self._processes)))
+        begun = [self._idle.get() or self._new() for _ in range(self._processes)]
+        for worker in begun:
+            self._idle.put(worker)
+        self._do(_nothing)
 
     def stop(self) -> None:
         """Let them end, once what they do is done."""
-        self._pool.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
+        while not self._idle.empty():
+            if (worker := self._idle.get()) is not None:
+                worker.end()
 
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
         """Have a process do a piece of work; function, arguments and result can be pickled.
@@ -63,14 +73,77 @@ class Workers:
         Raises:
             Transient: the process ended meanwhile; and what `work` raises.
         """
-        pool = self._pool
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, *args)
+
+    def _do(self, work: Callable[..., Result], *args: object) -> Result:
+        worker: _Worker | None = self._idle.get()
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
-        except BrokenProcessPool as error:
-            if self._pool is pool:
-                self._pool = self._new_pool()
-                pool.shutdown(wait=False)
-            raise Transient("the process that did this has ended", fix="Try again") from error
+            worker = worker or self._new()
+            found, error, where = worker.ask(work, args)
+        except (EOFError, OSError) as ended:
+            if worker is not None:
+                worker.end()
+            worker = None
+            raise Transient("the process that did this has ended", fix="Try again") from ended
+        finally:
+            self._idle.put(worker)
+        if error is not None:
+            raise error from _RaisedThereError(where)
+        return cast(Result, found)
+
+
+class _RaisedThereError(Exception):
+    """The traceback of an error in its process, as text: for a log."""
+
+
+_Answer = tuple[Any, Exception | None, str]
+"""The result; or the error, and its traceback."""
+
+
+class _Worker:
+    """A process, and the pipe to it."""
+
+    def __init__(self, warm: Callable[[], object], niceness: int) -> None:
+        self._connection, theirs = _CONTEXT.Pipe()
+        with theirs:  # the process has its copy: nobody else keeps the pipe open
+            self._process = _CONTEXT.Process(
+                target=_serve, args=(theirs, dict(os.environ), warm, niceness), daemon=True
+            )
+            self._process.start()
+
+    def ask(self, work: Callable[..., object], args: tuple[object, ...]) -> _Answer:
+        """What came of it.
+
+        Raises:
+            EOFError, OSError: the process has ended, or gives no answer.
+        """
+        self._connection.send((work, args))
+        if not self._connection.poll(PATIENCE_S):
+            raise TimeoutError
+        answer: _Answer = self._connection.recv()
+        return answer
+
+    def end(self) -> None:
+        """At once, if it is not idle."""
+        self._connection.close()
+        self._process.join(GRACE_S)
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(
+    connection: Connection, environment: Mapping[str, str], warm: Callable[[], object], niceness: int
+) -> None:
+    _begin(environment, warm, niceness)
+    while True:
+        try:
+            work, args = connection.recv()
+        except (EOFError, OSError):
+            return  # the server needs it no more
+        try:
+            connection.send((work(*args), None, ""))
+        except Exception as error:  # of the work, or its result cannot be pickled
+            connection.send((None, error, traceback.format_exc()))
 
 
 def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness: int) -> None:
@@ -89,5 +162,5 @@ def _end_with_server() -> None:
         os._exit(1)
 
 
-def _nothing(_: int) -> None:
+def _nothing() -> None:
     pass

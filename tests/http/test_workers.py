@@ -1,29 +1,35 @@
 """Worker processes of the API: they end with it, and one that dies costs one request. No services."""
 
 import asyncio
+import gc
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from pulse_api.http import workers
 from pulse_api.http.workers import NICENESS, Workers
 from pulse_resources.errors import NotFound, Transient
 
 Result = TypeVar("Result")
 SERVER = """
-import os, time
+import multiprocessing, os, time
 from pulse_api.http.workers import Workers
 if __name__ == "__main__":
     workers = Workers(2, os.getpid)
     workers.start()
-    print(*workers._pool._processes, flush=True)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(600)
 """
 
@@ -31,12 +37,12 @@ if __name__ == "__main__":
 @contextmanager
 def running(processes: int = 1) -> Iterator[Callable[..., object]]:
     """Has a worker do something, and gives what came of it."""
-    workers = Workers(processes, os.getpid)
+    found = Workers(processes, os.getpid)
     try:
-        workers.start()
-        yield lambda work, *args: asyncio.run(workers.run(work, *args))
+        found.start()
+        yield lambda work, *args: asyncio.run(found.run(work, *args))
     finally:
-        workers.stop()
+        found.stop()
 
 
 def refuse(slug: str) -> None:
@@ -67,6 +73,50 @@ def test_a_process_that_dies_costs_one_request() -> None:
             with pytest.raises(Transient, match="has ended"):
                 do(os.kill, do(os.getpid), signal.SIGKILL)
             assert do(os.getpid)
+
+
+def die_in_the_middle_of_an_answer() -> None:
+    """As one does that is killed while it writes more than a pipe holds."""
+    to_server = [each for each in gc.get_objects() if isinstance(each, Connection) and each.writable]
+    for each in to_server:
+        os.write(each.fileno(), struct.pack("!i", 1_000_000) + b"the first of it")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_in_the_middle_of_its_answer_costs_one_request() -> None:
+    with running() as do:
+        with pytest.raises(Transient, match="has ended"):
+            do(die_in_the_middle_of_an_answer)
+        assert do(os.getpid)
+
+
+def test_a_process_that_gives_no_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as do:
+        stopped = do(os.getpid)
+        monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
+        with pytest.raises(Transient, match="has ended"):
+            do(os.kill, stopped, signal.SIGSTOP)
+        monkeypatch.undo()
+        assert do(os.getpid) != stopped
+
+
+def unpicklable() -> Callable[[], None]:
+    return lambda: None
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_of_its_request() -> None:
+    with running() as do:
+        before = do(os.getpid)
+        with pytest.raises(Exception, match="pickle"):
+            do(unpicklable)
+        assert do(os.getpid) == before
+
+
+def test_an_error_that_nobody_foresaw_says_where_it_was() -> None:
+    with running() as do:
+        with pytest.raises(json.JSONDecodeError) as caught:
+            do(json.loads, "{")
+        assert "in raw_decode" in "".join(traceback.format_exception(caught.value))
 
 
 def test_workers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
