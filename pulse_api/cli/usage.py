@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.arguments import TenantSlug
-from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_api.cli.tenant import limit_text
 from pulse_pipelines import registry
 
@@ -30,6 +30,10 @@ def show_usage(
         return
     say(f"datasets: {found.datasets:,} of {limit_text(found.limits.max_datasets)}")
     say(f"events per month: {limit_text(found.limits.max_records_per_month)}")
+    if found.over_quota:
+        since = f"{found.over_quota_since:%Y-%m-%d %H:%M} UTC"
+        say(f"over the quota: {found.over_quota:,} events are set aside, the first at {since}")
+        remark(f"Once there is room: pulse dlq replay {owner.slug} --reason over_quota")
     rows = [
         (f"{month.month:%Y-%m}", month.accepted, month.landed, month.bytes, f"{month.landed_delta:+,}")
         for month in found.months

@@ -17,11 +17,12 @@ from pulse_resources import postgres
 
 PAGE = 1_000
 
-# What ended the process that worked on it would end the backfill, too: it is replayed, or stays.
+# What ended the process that worked on it would end the backfill, too, and what has no place in its month
+# gets none by a backfill: they are replayed, or stay.
 OPEN = """
 SELECT NULL, partition, event_offset, received_at, payload FROM dead_letters
-WHERE tenant_id = %(tenant)s AND dataset = %(slug)s AND resolution IS NULL AND reason <> 'processing_failed'
-  AND octet_length(payload) <= %(max_bytes)s
+WHERE tenant_id = %(tenant)s AND dataset = %(slug)s AND resolution IS NULL
+  AND reason NOT IN ('processing_failed', 'over_quota') AND octet_length(payload) <= %(max_bytes)s
 ORDER BY partition, event_offset
 """
 LANDED = """

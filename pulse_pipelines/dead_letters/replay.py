@@ -10,9 +10,11 @@ from dataclasses import replace
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.dead_letters.letters import Filter
+from pulse_pipelines.dead_letters.places import Places
 from pulse_pipelines.dead_letters.revalidation import Judged, Revalidation
 from pulse_pipelines.dead_letters.selection import resolve, select
 from pulse_pipelines.dead_letters.verdicts import Outcome, Progress, Result, Tally, Verdict
+from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
@@ -36,7 +38,8 @@ def replay(
     """Replay the tenant's open dead letters that `chosen` names or fits.
 
     Each is judged by the datasets as they are now. What could land is published and marked as replayed;
-    what another event with the same id stands for is marked only; what still cannot land stays open. A
+    what another event with the same id stands for is marked only; what still cannot land stays open, and so
+    does what was over the quota and finds no room. A
     page of letters is a transaction: when one fails, those before it are done.
 
     Args:
@@ -51,20 +54,21 @@ def replay(
     """
     selection = select(chosen, limit, after)
     retrial = Revalidation(tenant, schema_version)
-    tally = Tally(progress)
+    places, tally = Places(tenant, dry_run=dry_run), Tally(progress)
     producer = None if dry_run else kafka.producer()
     while True:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             page = selection.page(connection, retrial.max_bytes, lock=not dry_run)
             if page is None:
                 return tally.result(selection.next, dry_run=dry_run)
-            verdicts = retrial.judge(connection, page.letters)
+            verdicts = places.admit(connection, retrial.judge(connection, page.letters))
             if producer is not None:
                 verdicts = _publish(producer, tenant, verdicts)
                 fail_point("replay.before_mark")
                 done = (Outcome.PUBLISHED, Outcome.DUPLICATE)
                 letters = [judged.letter for judged in verdicts if judged.verdict.outcome in done]
                 resolve(connection, "replayed", letters)
+                places.take(connection, verdicts)
         tally.add([*page.verdicts, *(judged.verdict for judged in verdicts)])
 
 
@@ -84,7 +88,7 @@ def _publish(producer: Producer, tenant: Tenant, page: Sequence[Judged]) -> list
             tenant.topic,
             value=judged.payload,
             key=verdict.event_id,
-            headers={ORIGIN_HEADER: f"{judged.letter.partition}/{judged.letter.offset}"},
+            headers={ORIGIN_HEADER: f"{judged.letter.partition}/{judged.letter.offset}", COUNTED: b""},
             on_delivery=acknowledged,
         )
         return replace(judged, verdict=replace(verdict, outcome=Outcome.PUBLISHED))

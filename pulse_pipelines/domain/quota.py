@@ -8,6 +8,11 @@ EVENTS = "events"
 """The kind of dataset that this version of Pulse has; each kind has quotas of its own."""
 
 
+COUNTED = "pulse.counted"
+"""Header of a message whose event took its place in the month before it was published, as its sender says.
+Who lies gets no place by it that the tenant has not: only its own other events go without."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a tenant may have and do; a limit that is not configured is the installation's default."""

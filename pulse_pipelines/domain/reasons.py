@@ -49,3 +49,4 @@ class Reason(StrEnum):
     )
     UNREPRESENTABLE = "unrepresentable", "Fix the sender"
     LANDING_FAILED = "landing_failed", "Repair the table, then replay"
+    OVER_QUOTA = "over_quota", "Ask the operator for more, or wait for the next month, then replay"

@@ -51,6 +51,9 @@ UNSTICK = """
 UPDATE ingest_batches SET state = 'planned', attempt = attempt + 1, not_before = now()
 WHERE batch_id = %s AND state = 'stuck'
 """
+FENCE = """
+SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
+"""
 UNSETTLED_RANGES = """
 SELECT tenant_id, partition, start_offset, end_offset FROM ingest_ranges
 WHERE batch_id = %s AND settled_at IS NULL
@@ -111,6 +114,16 @@ def own(batch: str, number: int) -> Iterator[Plan]:
         if lease is None or lease.execute(BEGIN, [batch, number]).rowcount != 1:
             raise Fenced("another attempt owns this batch", batch=batch, attempt=number)
         yield load_plan(batch, number)
+
+
+def fence(connection: postgres.Connection, plan: Plan) -> None:
+    """Go on in this transaction only as the attempt that owns the batch, and let none follow before it ends.
+
+    Raises:
+        Fenced: a newer attempt owns it.
+    """
+    if connection.execute(FENCE, [plan.batch_id, plan.attempt]).fetchone() is None:
+        raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
 
 
 @contextlib.contextmanager

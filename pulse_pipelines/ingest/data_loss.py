@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.plan import missing_partition
+from pulse_pipelines.registry import intake
 from pulse_pipelines.tables import ledger
 from pulse_pipelines.tables.ledger import Position
 from pulse_resources import kafka, locks, postgres
@@ -130,6 +131,7 @@ def _unplan(connection: postgres.Connection, tenant: Tenant) -> None:
             fix = "Wait until it has failed, and say it again"
             raise Transient("a run works on a batch of this tenant", tenant=tenant.slug, batch=batch, fix=fix)
     ledger.unplan(connection, tenant.tenant_id)
+    intake.unhold(connection, tenant.tenant_id)
     connection.execute(CLOSE, [batches])
 
 

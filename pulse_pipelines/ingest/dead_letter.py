@@ -1,28 +1,19 @@
-"""Dead letters: publish settled ones to the tenant's topic, and make them of rows that cannot land.
+"""Dead letters: publish settled ones to the tenant's topic.
 
 Publishing comes after settle and is repeated until the broker acknowledged: a dead letter may appear
 twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell. One that
 is too large for the topic goes without its bytes, which stay in the registry.
 """
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
-from uuid import UUID
 
-import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest.results import Failure, Landed, LandingFailed, Settled
-from pulse_pipelines.ingest.staging import copy_dead_letters
-from pulse_pipelines.tables import raw_zone
-from pulse_pipelines.tables.digests import ArrivedIds
-from pulse_pipelines.tables.parquet_files import position
+from pulse_pipelines.ingest.results import Failure, Settled
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
@@ -206,77 +197,3 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
             topic=tenant.dead_letter_topic,
         )
     return too_large
-
-
-def stage_refused(landed: Landed) -> tuple[Landed, dict[UUID, int]]:
-    """Stage the rows of refused datasets as dead letters.
-
-    Returns:
-        The batch, with a failure of each tenant whose rows could not be staged, and staging marks by dataset.
-    """
-    parts: dict[UUID, int] = {}
-    failures: list[Failure] = []
-    for refused in landed.refused:
-        try:
-            parts[refused.dataset_id] = stage_rows_of(landed, refused)
-        except Exception as error:  # whatever it is, it must not become the neighbours' failure
-            failures.append(Failure(refused.tenant_id, "settle", f"{type(error).__name__}: {error}"))
-    return replace(landed, failures=(*landed.failures, *failures)), parts
-
-
-def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
-    """Stage the rows of one refused dataset as dead letters; their staging mark.
-
-    The original bytes come from the raw-zone objects that this very attempt wrote.
-
-    Raises:
-        OSError: the object store failed.
-    """
-    part = random.SystemRandom().getrandbits(62)
-    rows = _refused_rows(landed, refused, part)
-    with postgres.transaction("pulse_pipeline") as connection:
-        copy_dead_letters(connection, landed.plan, rows)
-    return part
-
-
-def _refused_rows(landed: Landed, refused: LandingFailed, part: int) -> list[tuple[object, ...]]:
-    dataset = next(
-        d for d in landed.plan.scopes[refused.tenant_id].datasets if d.dataset_id == refused.dataset_id
-    )
-    dataset_id = dataset.dataset_id
-    arrived = ArrivedIds.unpacked(t.ids[dataset_id] for t in landed.topics if dataset_id in t.ids)
-    unlanded = set(arrived.positions.tolist())
-    for partition, offsets in landed.duplicates.get(dataset_id, {}).items():
-        unlanded.difference_update(position(partition, offset) for offset in offsets)
-    paths = {
-        written.path
-        for topic in landed.topics
-        if topic.tenant_id == refused.tenant_id
-        for written in topic.raw
-        if written.slug == dataset.slug
-    }
-    return [
-        (
-            part,
-            refused.tenant_id,
-            partition,
-            offset,
-            dataset.slug,
-            event_id,
-            Reason.LANDING_FAILED.value,
-            None,
-            refused.error,
-            payload,
-            received,
-        )
-        for partition, offset, received, event_id, payload in _raw_events(sorted(paths))
-        if position(partition, offset) in unlanded
-    ]
-
-
-def _raw_events(paths: Iterable[str]) -> Iterator[tuple[int, int, datetime, str, bytes]]:
-    for path in paths:
-        for message in raw_zone.messages(raw_zone.content(path)):
-            event_id = orjson.loads(message.payload).get("event_id")
-            received = datetime.fromtimestamp(message.received_ms / 1000, UTC)
-            yield message.partition, message.offset, received, event_id, message.payload

@@ -1,5 +1,7 @@
 """Dedup gate: which accepted events are copies, of an earlier one of the batch or of one that landed before.
 
+Those that are not have to have a place in their tenant's month, too (see `ingest.quota`).
+
 The gate only reads claims: settle adds them, in the transaction that lands the rows they stand for. So an
 attempt that dies leaves no claim behind, and every attempt judges anew, whatever the one before it found.
 """
@@ -12,7 +14,8 @@ from uuid import UUID
 
 import numpy as np
 
-from pulse_pipelines.ingest.results import Drained, Failure, Gated, Positions, TopicDrained
+from pulse_pipelines.ingest import quota
+from pulse_pipelines.ingest.results import Drained, Failure, Gated, Plan, Positions, TopicDrained
 from pulse_pipelines.tables import claim_files, claims, parquet_files
 from pulse_pipelines.tables.claims import Fresh
 from pulse_pipelines.tables.digests import ArrivedIds
@@ -29,6 +32,9 @@ class _Judged:
 
     duplicates: dict[UUID, Positions] = field(default_factory=dict)
     fresh: dict[UUID, Fresh] = field(default_factory=dict)
+    over_quota: dict[UUID, Positions] = field(default_factory=dict)
+    full: dict[UUID, str] = field(default_factory=dict)
+    """By tenant."""
 
 
 def gate(drained: Drained) -> Gated:
@@ -43,7 +49,7 @@ def gate(drained: Drained) -> Gated:
 
     def judged(tenant_id: UUID) -> _Judged | Failure:
         try:
-            return _judged(tenant_id, topics[tenant_id])
+            return _judged(drained.plan, tenant_id, topics[tenant_id])
         except Exception as error:  # whatever it is, it must not become the neighbours' failure
             return Failure(tenant_id, "dedup_gate", f"{type(error).__name__}: {error}")
 
@@ -54,16 +60,20 @@ def gate(drained: Drained) -> Gated:
             else:
                 all_of_them.duplicates.update(outcome.duplicates)
                 all_of_them.fresh.update(outcome.fresh)
+                all_of_them.over_quota.update(outcome.over_quota)
+                all_of_them.full.update(outcome.full)
     return Gated(
         drained.plan,
         drained.topics,
         all_of_them.duplicates,
         all_of_them.fresh,
         (*drained.failures, *failures),
+        all_of_them.over_quota,
+        all_of_them.full,
     )
 
 
-def _judged(tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
+def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
     arrived = _by_dataset(topics)
     found = _Judged()
     if not arrived:
@@ -71,18 +81,27 @@ def _judged(tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
         runs = claims.runs(connection, arrived)
+        new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
-            own = runs.get(dataset_id, [])
             order = ids.digests.order(then=ids.positions)  # of events with one id the first is the event
             digests, positions = ids.digests[order], ids.positions[order]
             copies = digests.repeats()
             first = np.flatnonzero(~copies)
-            copies[first[claims.claimed(connection, own, digests[first])]] = True
+            copies[first[claims.claimed(connection, runs.get(dataset_id, []), digests[first])]] = True
             if copies.any():
                 found.duplicates[dataset_id] = parquet_files.by_partition(positions[copies])
-            if not copies.all():
-                landing = digests[~copies]
-                found.fresh[dataset_id] = claims.fresh(connection, own, landing, positions[~copies])
+            new[dataset_id] = ArrivedIds(digests[~copies], positions[~copies])
+        every = np.concatenate([ids.positions for ids in new.values()])
+        over, why = quota.over(connection, plan, plan.scopes[tenant_id], topics, every)
+        if len(over):
+            found.full[tenant_id] = why
+        for dataset_id, ids in new.items():
+            own, landing = runs.get(dataset_id, []), ids
+            if len(over) and (aside := np.isin(ids.positions, over)).any():
+                found.over_quota[dataset_id] = parquet_files.by_partition(ids.positions[aside])
+                landing = ArrivedIds(ids.digests[~aside], ids.positions[~aside])
+            if len(landing.positions):
+                found.fresh[dataset_id] = claims.fresh(connection, own, landing.digests, landing.positions)
             claim_files.clean(dataset_id, own)
         fail_point("gate.after_lookup")
     return found

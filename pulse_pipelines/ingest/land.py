@@ -1,4 +1,4 @@
-"""Land: drop duplicates from candidate files and stage the next metadata of every touched table.
+"""Land: drop from candidate files what shall not land, and stage the next metadata of every touched table.
 
 Runs as one Spark job over all datasets of the batch. Nothing becomes visible here: settle swaps.
 """
@@ -52,6 +52,7 @@ class LandDataset:
     dataset: Dataset
     candidates: tuple[CandidateFile, ...]
     duplicates: Positions
+    over_quota: Positions
     bulk: bool
 
 
@@ -82,6 +83,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             dataset,
             tuple(candidates[dataset.dataset_id]),
             _in_files(gated, dataset.dataset_id),
+            gated.over_quota.get(dataset.dataset_id, {}),
             plan.bulk,
         )
         for scope in plan.scopes.values()
@@ -111,7 +113,8 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             else:
                 failures.append(outcome)
     return Landed(
-        *(plan, gated.topics, gated.duplicates, gated.fresh, tuple(tables), tuple(refused), tuple(failures))
+        *(plan, gated.topics, gated.duplicates, gated.fresh, tuple(tables), tuple(refused), tuple(failures)),
+        *(gated.over_quota, gated.full),
     )
 
 
@@ -151,7 +154,7 @@ def _land_safely(work: LandDataset) -> StagedTable | LandingFailed | Failure:
 
 
 def land_dataset(work: LandDataset) -> StagedTable:
-    """Rewrite candidates that hold duplicates, then stage the table's next metadata.
+    """Rewrite candidates that hold rows which shall not land, then stage the table's next metadata.
 
     Raises:
         Terminal: there is no table to land in.
@@ -164,12 +167,13 @@ def land_dataset(work: LandDataset) -> StagedTable:
     pause = priority.between_pieces(work.bulk)
     for candidate in work.candidates:
         pause()
-        clean = _without_duplicates(work.dataset, candidate, work.duplicates)
+        clean = _without(work.dataset, candidate, work.duplicates)
         dropped = candidate.rows - (clean.rows if clean else 0)
+        clean = clean and _without(work.dataset, clean, work.over_quota)
         before = days.get(candidate.day, DayLanding(candidate.day, 0, 0, 0, 0))
         days[candidate.day] = DayLanding(
             candidate.day,
-            before.rows + candidate.rows - dropped,
+            before.rows + (clean.rows if clean else 0),
             before.duplicates + dropped + candidate.copies,
             before.bytes + (clean.bytes if clean else 0),
             before.files + (1 if clean else 0),
@@ -230,25 +234,23 @@ def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     )
 
 
-def _without_duplicates(
-    dataset: Dataset, candidate: CandidateFile, duplicates: Positions
-) -> CandidateFile | None:
-    """The candidate, or a rewritten one without the duplicates, or None when nothing is left."""
+def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) -> CandidateFile | None:
+    """The candidate, or a rewritten one without the unwanted rows, or None when nothing is left."""
     suspects = {
         partition: inside
         for partition, (first, last) in candidate.offsets.items()
-        if (inside := _between(duplicates.get(partition, []), first, last))
+        if (inside := _between(unwanted.get(partition, []), first, last))
     }
-    copies = {parquet_files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
+    gone = {parquet_files.position(p, offset) for p, offsets in suspects.items() for offset in offsets}
     if candidate.positions is not None:
-        copies &= candidate.positions
-        if len(copies) == candidate.rows:
+        gone &= candidate.positions
+        if len(gone) == candidate.rows:
             return None
-    if not copies:
+    if not gone:
         return candidate
     with object_store.file_system().open_input_file(object_store.key(candidate.path)) as source:
         rows = pq.read_table(source).cast(arrow_columns.arrow_schema(dataset.table_schema))
-    left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(copies), pa.int64()))))
+    left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(gone), pa.int64()))))
     if left.num_rows == candidate.rows:
         return candidate
     if not left.num_rows:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import KafkaError, TopicPartition
 
 from pulse_pipelines.domain.batch import OffsetRange
+from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.results import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
@@ -28,7 +29,7 @@ def read(
 ) -> Iterator[list[Message]]:
     """The messages of ranges, at most one of each partition, in chunks.
 
-    Fills `drained`, `oldest_ms` and `absent` of `counts`.
+    Fills `drained`, `oldest_ms`, `counted` and `absent` of `counts`.
 
     Raises:
         Transient: the broker fell silent.
@@ -66,6 +67,8 @@ def read(
                         count.drained += 1
                         if appended_ms < count.oldest_ms:
                             count.oldest_ms = appended_ms
+                        if (headers := message.headers()) and any(name == COUNTED for name, _ in headers):
+                            count.counted.append(offset)
                         payload = message.value() or b""
                         messages.append(Message(partition, offset, appended_ms, payload))
                         size += len(payload)

@@ -57,6 +57,8 @@ class PartitionCount:
     oldest_ms: int = NEVER_MS
     """The earliest append time among the drained."""
     dead_letters: int = 0
+    counted: list[int] = field(default_factory=list)
+    """Offsets of messages with the header `quota.COUNTED`."""
     absent: list[tuple[int, int]] = field(default_factory=list)
     accepted: dict[UUID, int] = field(default_factory=dict)
     """Rows in candidate files, by dataset."""
@@ -110,6 +112,10 @@ class Gated:
     """By dataset: the ids of the other events, which its rows are to have."""
     failures: tuple[Failure, ...] = ()
     """Of the stages so far, as everywhere below."""
+    over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
+    """By dataset: positions of events that have no place in their month ..."""
+    full: Mapping[UUID, str] = field(default_factory=dict)
+    """... and by tenant, why."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,8 @@ class Landed:
     tables: tuple[StagedTable, ...]
     refused: tuple[LandingFailed, ...] = ()
     failures: tuple[Failure, ...] = ()
+    over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
+    full: Mapping[UUID, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

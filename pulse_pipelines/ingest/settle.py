@@ -5,12 +5,12 @@ All of it or none; when the answer to COMMIT is lost, the ledger alone says what
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from pulse_pipelines.ingest import dead_letter, land, tenant_parts
+from pulse_pipelines.ingest import attempts, land, tenant_parts, unlanded
 from pulse_pipelines.ingest.results import (
     Failure,
     Landed,
@@ -22,6 +22,7 @@ from pulse_pipelines.ingest.results import (
 )
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
+from pulse_pipelines.registry import intake
 from pulse_pipelines.tables import claims, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.ledger import Landing, Outcome
@@ -32,9 +33,6 @@ from pulse_resources.faults import fail_point
 CONNECTIONS = 4
 """Tenants that settle at a time."""
 
-FENCE = """
-SELECT 1 FROM ingest_batches WHERE batch_id = %s AND attempt = %s AND state = 'running' FOR SHARE
-"""
 DEAD_LETTERS = """
 INSERT INTO dead_letters (tenant_id, partition, event_offset, dataset, event_id, reason, pointer,
     detail, payload, received_at, batch_id)
@@ -56,12 +54,12 @@ WHERE r.batch_id = %s AND r.tenant_id = %s GROUP BY b.attempt
 """
 
 
-def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
+def settle(landed: Landed, marks: Mapping[UUID, Sequence[int]]) -> Settled:
     """Settle every tenant whose part came this far; the others stay for the next attempt.
 
     Args:
         landed: the staged batch.
-        landing_parts: by dataset, the staging mark of the dead letters of a refused dataset.
+        marks: by tenant, the staging marks of its dead letters that `unlanded` made.
 
     Raises:
         Fenced: a newer attempt owns the batch.
@@ -71,7 +69,7 @@ def settle(landed: Landed, landing_parts: dict[UUID, int]) -> Settled:
     failures = list(landed.failures)
     tenants: list[TenantSettled] = []
     tables: list[StagedTable] = []
-    parts = tenant_parts.tenant_parts(landed, {f.tenant_id for f in failures}, landing_parts)
+    parts = tenant_parts.tenant_parts(landed, {f.tenant_id for f in failures}, marks)
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="settle") as pool:
         for outcome in pool.map(lambda part: _settle_safely(landed, part), parts):
             if isinstance(outcome, Failure):
@@ -131,8 +129,7 @@ def _settle_tenant(landed: Landed, part: TenantPart) -> tuple[_Staged, float]:
     def fence(connection: postgres.Connection, _: _Staged) -> None:
         nonlocal began
         began = time.monotonic()
-        if connection.execute(FENCE, [plan.batch_id, plan.attempt]).fetchone() is None:
-            raise Fenced("a newer attempt owns this batch", batch=plan.batch_id, attempt=plan.attempt)
+        attempts.fence(connection, plan)
 
     commit(
         part.tenant,
@@ -175,7 +172,8 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     raw = [each for topic in part.topics for each in topic.raw]
     raw_zone.register(connection, tenant_id, plan.batch_id, raw)
     size = sum(file.bytes for table in part.tables for file in table.files)
-    ledger.use(connection, tenant_id, total.landed, size)
+    early = min(intake.settle(connection, tenant_id, plan.batch_id), total.landed)
+    ledger.use(connection, tenant_id, total.landed, size, early)
 
 
 def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) -> int:
@@ -221,7 +219,7 @@ def _restage(staged: _Staged, lost: SwapLost) -> _Staged:
 def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Terminal) -> _Staged:
     """The part with the rows of one table among the dead letters."""
     refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
-    mark = dead_letter.stage_rows_of(landed, refused)
+    mark = unlanded.stage_rows_of(landed, refused)
     part = replace(
         part,
         tables=tuple(t for t in part.tables if t is not table),

@@ -1,7 +1,7 @@
 """The tenants' parts of a batch, and what became of each: range by range, by arithmetic alone."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -32,7 +32,9 @@ class TenantPart:
     """Marks of its rows in the staging tables."""
 
 
-def tenant_parts(landed: Landed, failed: set[UUID], landing_parts: dict[UUID, int]) -> Iterable[TenantPart]:
+def tenant_parts(
+    landed: Landed, failed: set[UUID], marks: Mapping[UUID, Sequence[int]]
+) -> Iterable[TenantPart]:
     """The part of every tenant whose events came through all stages so far."""
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     for r in landed.plan.ranges:
@@ -41,17 +43,13 @@ def tenant_parts(landed: Landed, failed: set[UUID], landing_parts: dict[UUID, in
         if tenant_id in failed:
             continue
         topics = tuple(topic for topic in landed.topics if topic.tenant_id == tenant_id)
-        refused = tuple(r for r in landed.refused if r.tenant_id == tenant_id)
         yield TenantPart(
             tenant=landed.plan.scopes[tenant_id].tenant,
             ranges=tuple(own),
             topics=topics,
             tables=tuple(t for t in landed.tables if t.tenant_id == tenant_id),
-            refused=refused,
-            parts=(
-                *(topic.part for topic in topics),
-                *(landing_parts[r.dataset_id] for r in refused),
-            ),
+            refused=tuple(r for r in landed.refused if r.tenant_id == tenant_id),
+            parts=(*(topic.part for topic in topics), *marks.get(tenant_id, ())),
         )
 
 
@@ -66,8 +64,9 @@ def outcome(landed: Landed, part: TenantPart, r: OffsetRange) -> Outcome:
     )
     unlanded = sum(
         rows - len(landed.duplicates.get(dataset_id, {}).get(r.partition, []))
-        for dataset_id, rows in count.accepted.items()
         if dataset_id in refused
+        else len(landed.over_quota.get(dataset_id, {}).get(r.partition, []))
+        for dataset_id, rows in count.accepted.items()
     )
     dead = count.dead_letters + unlanded
     return Outcome(

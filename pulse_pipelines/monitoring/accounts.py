@@ -50,7 +50,8 @@ WHERE tenant_id = %(tenant)s AND metadata_location IS NOT NULL ORDER BY slug, de
 """
 REFUSED = """
 SELECT DISTINCT event_id FROM dead_letters
-WHERE tenant_id = %s AND dataset = %s AND event_id = ANY(%s) AND reason = 'landing_failed'
+WHERE tenant_id = %s AND dataset = %s AND event_id = ANY(%s)
+    AND reason IN ('landing_failed', 'over_quota')
 """
 
 Offsets = npt.NDArray[np.int64]
@@ -162,7 +163,7 @@ def locations(tenant: Tenant) -> list[str]:
 
 
 def refused(tenant: Tenant, slug: str, event_ids: Sequence[str]) -> set[str]:
-    """Those of the ids that a dead letter has whose dataset could not land: it stands for its copies."""
+    """Those of the ids that a valid dead letter has which could not land: it stands for its copies."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         found = connection.execute(REFUSED, [tenant.tenant_id, slug, list(event_ids)])
         return {event_id for (event_id,) in found}

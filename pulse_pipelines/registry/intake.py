@@ -1,14 +1,20 @@
-"""Intake: records of a month, reserved before they are published, and never more than the quota allows.
+"""Intake: the places of a month, one for each record, and never more than the quota allows.
 
-A reservation is given back where its event certainly was not written, and to the month that it was made in.
-That of an event which may have been written stays and is remembered with the event: sent again, the event
-has its place already.
+The front door reserves them before it publishes. A reservation is given back where its event certainly was
+not written, and to the month that it was made in. That of an event which may have been written stays and is
+remembered with the event: sent again, the event has its place already.
+
+The dedup gate holds places for the rows that a batch is to land (see `ingest.quota`), and settle makes them
+rows of `usage`. A row whose event says that the door counted it gets one of the places that the door took and
+that are nobody's row yet, as long as there are any; each other row takes one of its own. So an event counts
+once, and who forges what the door's events say gets no place more.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import NamedTuple
+from uuid import UUID
 
 from pulse_pipelines.domain import quota
 from pulse_pipelines.domain.quota import EVENTS
@@ -16,27 +22,52 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 
 THIS_MONTH = "date_trunc('month', now() AT TIME ZONE 'UTC')::date"
-# A month that follows a counted one begins with nothing: what was accepted before midnight and lands after
-# it has its place there. The first month that is counted begins with what has landed in it.
-OPENING = f"""
-CASE WHEN EXISTS (SELECT FROM intake
-        WHERE kind = %(kind)s AND month = ({THIS_MONTH} - interval '1 month')::date) THEN 0
-    ELSE coalesce((SELECT records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}), 0) END
-"""  # noqa: S608 - from a constant
-OPEN = f"""
-INSERT INTO intake (tenant_id, kind, month, records)
-SELECT %(tenant)s, %(kind)s, {THIS_MONTH}, {OPENING} ON CONFLICT DO NOTHING
+ROWS = """
+coalesce((SELECT records - early FROM usage WHERE kind = %(kind)s AND month = {month}), 0)
++ coalesce((SELECT early FROM usage
+    WHERE kind = %(kind)s AND month = ({month} + interval '1 month')::date), 0)
++ coalesce((SELECT sum(records) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
+    AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
+"""
+"""Of a month's events: those that landed, whenever, and those that batches (but one) are about to land."""
+DIRECT = """
+coalesce((SELECT direct FROM usage WHERE kind = %(kind)s AND month = {month}), 0)
++ coalesce((SELECT sum(direct) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
+    AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
+"""
+"""Places that such rows took themselves."""
+PLACES = f"""
+SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {{month}}), 0), {DIRECT}, {ROWS}
+"""  # noqa: S608 - from constants
+OPEN = """
+INSERT INTO intake (tenant_id, kind, month, records) VALUES (%(tenant)s, %(kind)s, {month}, 0)
+ON CONFLICT DO NOTHING
 """
 FORGET_DOUBTS = f"""
 DELETE FROM intake_doubts WHERE kind = %(kind)s AND month < ({THIS_MONTH} - interval '1 month')::date
 """  # noqa: S608
 LOCK = f"""
-SELECT month, records, EXISTS (SELECT FROM intake_doubts WHERE kind = %(kind)s)
+SELECT month, EXISTS (SELECT FROM intake_doubts WHERE kind = %(kind)s)
 FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH} FOR UPDATE
 """  # noqa: S608
-ADD = """
-UPDATE intake SET records = greatest(records + %(count)s, 0) WHERE kind = %(kind)s AND month = %(month)s
+TAKE = "UPDATE intake SET records = %(reserved)s WHERE kind = %(kind)s AND month = %(month)s"
+GIVE_BACK = """
+UPDATE intake SET records = greatest(records - %(count)s, 0) WHERE kind = %(kind)s AND month = %(month)s
 """
+LOCK_MONTH = "SELECT FROM intake WHERE kind = %(kind)s AND month = %(month)s FOR UPDATE"
+HOLD = """
+INSERT INTO intake_holds (tenant_id, kind, batch_id, month, records, direct)
+VALUES (%(tenant)s, %(kind)s, %(batch)s, %(month)s, %(records)s, %(direct)s)
+"""
+GIVE_UP = f"""
+DELETE FROM intake_holds WHERE kind = %(kind)s AND batch_id = %(batch)s
+RETURNING month, CASE WHEN month < {THIS_MONTH} THEN records ELSE 0 END, direct
+"""  # noqa: S608
+USE_DIRECTLY = """
+INSERT INTO usage AS u (tenant_id, month, records, bytes, direct) VALUES (%s, %s, 0, 0, %s)
+ON CONFLICT (tenant_id, kind, month) DO UPDATE SET direct = u.direct + EXCLUDED.direct
+"""
+UNHOLD = "DELETE FROM intake_holds WHERE tenant_id = %s"
 DOUBTS = "SELECT event, month FROM intake_doubts WHERE kind = %(kind)s AND event = ANY(%(events)s) FOR UPDATE"
 TAKE_DOUBTS = "DELETE FROM intake_doubts WHERE kind = %(kind)s AND event = ANY(%(events)s)"
 DOUBT = """
@@ -45,6 +76,34 @@ SELECT %(tenant)s, %(kind)s, event, month
 FROM unnest(%(events)s::bytea[], %(months)s::date[]) AS d (event, month)
 ON CONFLICT DO NOTHING
 """
+
+
+class Places(NamedTuple):
+    """The places of a month that are taken."""
+
+    reserved: int
+    """By the front door, with what was counted otherwise when it last did."""
+    direct: int
+    """By rows, for events that it had not counted."""
+    rows: int
+
+    @property
+    def taken(self) -> int:
+        """There are more rows than places where no quota counted them, or where events lie."""
+        return max(self.reserved + self.direct, self.rows)
+
+    @property
+    def open(self) -> int:
+        """Places that are nobody's row: their events are on their way, copies, or dead letters."""
+        return max(0, self.reserved + self.direct - self.rows)
+
+
+class Rows(NamedTuple):
+    """New rows of a batch."""
+
+    counted: int
+    """Those of events that say that they have their places."""
+    others: int
 
 
 class Reserved(NamedTuple):
@@ -65,15 +124,15 @@ def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> l
     """
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        month, used, doubts = _lock(connection, values)
+        month, before, doubts = _lock(connection, values)
         known = _doubts(connection, values, asked) if doubts else {}
         places = [[_place(event, known, month) for event in events] for events in asked]
         fresh = [sum(not place.doubted for place in request) for request in places]
-        verdicts = quota.admit(used, fresh, maximum)
+        verdicts = quota.admit(before.taken, fresh, maximum)
         taken = [place for fits, request in zip(verdicts, places, strict=True) if fits for place in request]
         count = sum(not place.doubted for place in taken)
         if count:
-            connection.execute(ADD, values | {"month": month, "count": count})
+            _take(connection, values, month, before, count)
         if count < len(taken):
             connection.execute(TAKE_DOUBTS, values | {"events": [p.event for p in taken if p.doubted]})
     return [request if fits else None for fits, request in zip(verdicts, places, strict=True)]
@@ -92,26 +151,107 @@ def release(tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute("SET LOCAL synchronous_commit = off")  # lost, it makes the month shorter
         for month, count in sorted(Counter(place.month for place in never).items()):
-            connection.execute(ADD, values | {"month": month, "count": -count})
+            connection.execute(GIVE_BACK, values | {"month": month, "count": count})
         if doubtful:
             events, months = [place.event for place in doubtful], [place.month for place in doubtful]
             connection.execute(DOUBT, values | {"events": events, "months": months})
 
 
-def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[date, int, bool]:
-    """The month, its count, and whether the tenant has events in doubt."""
+def hold(
+    connection: postgres.Connection, tenant_id: UUID, batch: str, wanted: Mapping[date, Rows], maximum: int
+) -> dict[date, Rows]:
+    """Hold places for the rows of a batch, instead of those that an earlier attempt at it held.
+
+    Args:
+        connection: in a transaction for nothing else, in the tenant's session.
+        wanted: by the month in which their events were received.
+        maximum: of a month.
+
+    Returns:
+        How many of them have a place.
+    """
+    common = {"tenant": tenant_id, "kind": EVENTS, "batch": batch}
+    connection.execute(GIVE_UP, common)
+    granted = {}
+    for month, rows in sorted(wanted.items()):
+        values = common | {"month": month}
+        connection.execute(OPEN.format(month="%(month)s"), values)
+        connection.execute(LOCK_MONTH, values)
+        places = _places(connection, values, "%(month)s::date")
+        free = max(0, maximum - places.taken)
+        counted = min(rows.counted, places.open + free)
+        beyond = max(0, counted - places.open)
+        others = min(rows.others, free - beyond)
+        connection.execute(HOLD, values | {"records": counted + others, "direct": beyond + others})
+        granted[month] = Rows(counted, others)
+    return granted
+
+
+def settle(connection: postgres.Connection, tenant_id: UUID, batch: str) -> int:
+    """Give up the places that a batch held, in the transaction that makes its rows real.
+
+    Returns:
+        How many of them are in a month before this one.
+    """
+    held = connection.execute(GIVE_UP, {"kind": EVENTS, "batch": batch}).fetchall()
+    for month, _, direct in sorted(held):
+        if direct:
+            connection.execute(USE_DIRECTLY, [tenant_id, month, direct])
+    return sum(early for _, early, _ in held)
+
+
+def unhold(connection: postgres.Connection, tenant_id: UUID) -> None:
+    """Give up the places of all batches of a tenant: it was taken out of them."""
+    connection.execute(UNHOLD, [tenant_id])
+
+
+def taken(connection: postgres.Connection) -> int:
+    """Places of this month that are taken, of the tenant whose session this is."""
+    return _places(connection, {"kind": EVENTS}, THIS_MONTH).taken
+
+
+def take(connection: postgres.Connection, tenant: Tenant, count: int, maximum: int) -> None:
+    """Take so many places of this month, or as many as there are, for events that were published."""
+    values = {"tenant": tenant.tenant_id, "kind": EVENTS}
+    month, before, _ = _lock(connection, values)
+    _take(connection, values, month, before, max(0, min(count, maximum - before.taken)))
+
+
+def this_month(connection: postgres.Connection) -> date:
+    """The first day of this month, in UTC."""
+    ((month,),) = connection.execute(f"SELECT {THIS_MONTH}").fetchall()
+    found: date = month
+    return found
+
+
+def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[date, Places, bool]:
+    """The month, its places that are taken, and whether the tenant has events in doubt."""
     row = connection.execute(LOCK, values).fetchone()
     if row is None:
-        connection.execute(OPEN, values)
-        connection.execute(FORGET_DOUBTS, values)
-        ((month, used, doubts),) = connection.execute(LOCK, values).fetchall()
-        return month, used, doubts
-    return row[0], row[1], row[2]
+        connection.execute(OPEN.format(month=THIS_MONTH), values)
+        (row,) = connection.execute(LOCK, values).fetchall()
+    month, doubts = row
+    return month, _places(connection, values | {"month": month}, "%(month)s::date"), doubts
+
+
+def _places(connection: postgres.Connection, values: dict[str, object], month: str) -> Places:
+    """To be asked by a statement of its own after the month is locked: what it sees then is the latest."""
+    query = PLACES.format(month=month)
+    (row,) = connection.execute(query, {"batch": None} | values).fetchall()
+    return Places(*row)
+
+
+def _take(
+    connection: postgres.Connection, values: dict[str, object], month: date, before: Places, count: int
+) -> None:
+    reserved = before.taken + count - before.direct
+    connection.execute(TAKE, values | {"month": month, "reserved": reserved})
 
 
 def _doubts(
     connection: postgres.Connection, values: dict[str, object], asked: Sequence[Sequence[bytes]]
 ) -> dict[bytes, date]:
+    connection.execute(FORGET_DOUBTS, values)
     events = [event for request in asked for event in request]
     found = connection.execute(DOUBTS, values | {"events": events})
     return {bytes(event): month for event, month in found}

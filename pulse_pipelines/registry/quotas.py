@@ -1,12 +1,12 @@
 """Quotas and rates: what a tenant may have, and what it used per month."""
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
-from pulse_pipelines.domain import quota
-from pulse_pipelines.domain.quota import EVENTS, Limits
+from pulse_pipelines.domain.quota import EVENTS, Limits, limited
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry.intake import OPENING, THIS_MONTH
+from pulse_pipelines.registry import intake
+from pulse_pipelines.registry.intake import DIRECT, ROWS
 from pulse_resources import locks, postgres
 from pulse_resources.errors import QuotaExceeded
 from pulse_resources.locks import Lock
@@ -35,22 +35,19 @@ ON CONFLICT (tenant_id) DO UPDATE
 SET requests_per_second = coalesce(%(requests_per_second)s::float8, r.requests_per_second),
     events_per_second = coalesce(%(events_per_second)s::float8, r.events_per_second)
 """
-# Nothing was counted while there was no quota: the month goes on with what has landed.
-CATCH_UP = f"""
-INSERT INTO intake AS i (tenant_id, kind, month, records)
-SELECT tenant_id, kind, month, records FROM usage WHERE kind = %(kind)s AND month = {THIS_MONTH}
-ON CONFLICT (tenant_id, kind, month) DO UPDATE SET records = greatest(i.records, EXCLUDED.records)
-"""  # noqa: S608 - from a constant
 COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets"
-ACCEPTED = f"""
-SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {THIS_MONTH}), {OPENING})
-"""  # noqa: S608 - from constants
-MONTHS = """
-SELECT month, i.records, coalesce(u.records, 0), coalesce(u.bytes, 0),
+RECORDS_PER_MONTH = "SELECT max_records_per_month FROM quotas WHERE kind = %s"
+_OF = {name: part.format(month="intake.month") for name, part in (("direct", DIRECT), ("rows", ROWS))}
+MONTHS = f"""
+SELECT month, i.places, coalesce(u.records, 0), coalesce(u.bytes, 0),
     coalesce(u.records, 0) - lag(coalesce(u.records, 0), 1, 0::bigint) OVER (ORDER BY month)
-FROM (SELECT month, records FROM intake WHERE kind = %(kind)s) i
+FROM (SELECT month, greatest(records + {_OF["direct"]}, {_OF["rows"]}) AS places
+    FROM intake WHERE kind = %(kind)s) i
 FULL JOIN (SELECT month, records, bytes FROM usage WHERE kind = %(kind)s) u USING (month)
 ORDER BY month DESC LIMIT %(months)s
+"""  # noqa: S608 - from a constant
+SET_ASIDE = """
+SELECT count(*), min(settled_at) FROM dead_letters WHERE resolution IS NULL AND reason = 'over_quota'
 """
 
 
@@ -69,6 +66,12 @@ def find_own_limits(tenant: Tenant) -> Limits:
 def load_limits(connection: postgres.Connection) -> Limits:
     """The limits in force for the tenant whose session this is."""
     return _own_limits(connection).over(Limits(**load_settings().limits.model_dump()))
+
+
+def records_per_month(connection: postgres.Connection) -> int:
+    """The quota in force for the tenant whose session this is: the one limit that the pipeline sees."""
+    row = connection.execute(RECORDS_PER_MONTH, [EVENTS]).fetchone()
+    return (row[0] if row else 0) or load_settings().limits.max_records_per_month
 
 
 def _own_limits(connection: postgres.Connection) -> Limits:
@@ -94,13 +97,9 @@ def set_limits(
         "events_per_second": events_per_second,
     }
     with postgres.tenant_transaction("pulse_owner", tenant.tenant_id) as connection:
-        before = load_limits(connection)
         connection.execute(SET_QUOTA, values)
         connection.execute(SET_RATES, values)
-        after = load_limits(connection)
-        if quota.limited(after.max_records_per_month) and not quota.limited(before.max_records_per_month):
-            connection.execute(CATCH_UP, {"kind": EVENTS})
-        return after
+        return load_limits(connection)
 
 
 def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
@@ -110,7 +109,7 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
         QuotaExceeded: the tenant has as many as it may have.
     """
     limit = load_limits(connection).max_datasets
-    if not quota.limited(limit):
+    if not limited(limit):
         return
     locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
     (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
@@ -126,7 +125,8 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
 class MonthUsage:
     month: date
     accepted: int | None
-    """Records accepted at the door, and those that may have been; None where no quota made it count."""
+    """Records that have a place in the month: accepted at the door, those that may have been, and what came
+    directly and landed; None where no quota made it count."""
     landed: int
     bytes: int
     landed_delta: int
@@ -139,6 +139,10 @@ class Usage:
     datasets: int
     accepted_this_month: int
     """Records that count against the quota of this month."""
+    over_quota: int
+    """Events that are set aside because they had no place in their month ..."""
+    over_quota_since: datetime | None
+    """... and when the first of them was."""
     months: tuple[MonthUsage, ...]
     """The latest first."""
 
@@ -147,6 +151,10 @@ def find_usage(tenant: Tenant, months: int = 12) -> Usage:
     """What the tenant has and used, per month."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
-        (accepted,) = connection.execute(ACCEPTED, {"kind": EVENTS}).fetchone() or (0,)
-        found = connection.execute(MONTHS, {"kind": EVENTS, "months": months}).fetchall()
-        return Usage(load_limits(connection), count, accepted, tuple(MonthUsage(*row) for row in found))
+        ((aside, since),) = connection.execute(SET_ASIDE).fetchall()
+        found = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
+        return Usage(
+            load_limits(connection),
+            *(count, intake.taken(connection), aside, since),
+            tuple(MonthUsage(*row) for row in found),
+        )

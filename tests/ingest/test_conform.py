@@ -170,7 +170,9 @@ def test_bad_input_becomes_a_dead_letter(payload: bytes, reason: Reason, pointer
 
 def test_every_reason_that_conforming_can_give_is_tested() -> None:
     # test_ingest, test_judge_workers, test_poison
-    elsewhere = {Reason.LANDING_FAILED, Reason.TOO_EXPENSIVE, Reason.PROCESSING_FAILED}
+    elsewhere = {
+        *(Reason.LANDING_FAILED, Reason.OVER_QUOTA, Reason.TOO_EXPENSIVE, Reason.PROCESSING_FAILED),
+    }
     assert {reason for _, _, reason, _ in REJECTED} == set(Reason) - elsewhere
 
 

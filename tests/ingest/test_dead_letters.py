@@ -116,6 +116,7 @@ def test_every_reason_is_covered() -> None:
     covered = {reason for _, reason, _ in BAD}
     elsewhere = {
         Reason.LANDING_FAILED: "test_ingest",
+        Reason.OVER_QUOTA: "test_quota",
         Reason.TOO_EXPENSIVE: "test_collect",
         Reason.PROCESSING_FAILED: "test_poison",
     }

@@ -14,7 +14,9 @@ from pulse_pipelines.registry.intake import Reserved
 from pulse_resources import postgres
 
 EARLIER = "UPDATE intake SET month = (month - interval '1 month')::date RETURNING month"
-LANDED = f"INSERT INTO usage (tenant_id, month, records, bytes) VALUES (%s, {intake.THIS_MONTH}, %s, 1)"
+LANDED = f"""
+INSERT INTO usage (tenant_id, month, records, bytes, early) VALUES (%s, {intake.THIS_MONTH}, %s, 1, %s)
+"""
 
 
 def reserve(owner: Owner, events: str, maximum: int = 10) -> list[Reserved] | None:
@@ -58,23 +60,21 @@ def test_a_place_is_given_back_to_the_month_that_it_was_made_in(owner: Owner) ->
     assert accepted(owner) == [3, 2]
 
 
-@pytest.mark.parametrize("counted_before", [True, False])
-def test_what_lands_after_midnight_has_its_place_in_the_month_before(
-    owner: Owner, counted_before: bool
-) -> None:
-    if counted_before:
-        reserve(owner, "a")
-        execute(owner, "pulse_api", EARLIER)
-    execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10])
-    assert quotas.find_usage(owner.tenant).accepted_this_month == (0 if counted_before else 10)
-    assert (reserve(owner, "b") is not None) == counted_before
+@pytest.mark.parametrize("early", [10, 4, 0])
+def test_what_lands_after_midnight_has_its_place_in_the_month_before(owner: Owner, early: int) -> None:
+    reserve(owner, "a")
+    execute(owner, "pulse_api", EARLIER)
+    execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10, early])
+    assert quotas.find_usage(owner.tenant).accepted_this_month == 10 - early
+    assert accepted(owner) == [None, max(1, early)]
+    assert (reserve(owner, "b") is not None) == (early > 0)
 
 
 def test_a_quota_that_was_lifted_meanwhile_knows_what_landed_without_it(owner: Owner) -> None:
     quotas.set_limits(owner.tenant, max_records_per_month=10)
     reserve(owner, "a")
     quotas.set_limits(owner.tenant, max_records_per_month=-1)
-    execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10])
+    execute(owner, "pulse_pipeline", LANDED, [owner.tenant.tenant_id, 10, 0])
     quotas.set_limits(owner.tenant, max_records_per_month=10)
     assert reserve(owner, "b") is None
 

@@ -51,9 +51,10 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.dead_letter_outbox":   (OWN_FOR_OWNER, NOTHING,     "all SID",      NOTHING),
     "public.usage":                (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
     "public.api_keys":             (OWN_FOR_OWNER, "own SI",    NOTHING,        NOTHING),
-    "public.quotas":               (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
+    "public.quotas":               (OWN_FOR_OWNER, "own S",     "own S",        NOTHING),
     "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
-    "public.intake":               (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
+    "public.intake":               (OWN_FOR_OWNER, "own SIU",   "own SIU",      NOTHING),
+    "public.intake_holds":         (OWN_FOR_OWNER, "own S",     "own SIUD",     NOTHING),
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
@@ -144,6 +145,7 @@ ERASURES = (
     " WHERE tenant_id = %(tenant)s",
     "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
     "INSERT INTO accepted_losses (tenant_id, partition, position, problem) VALUES (%(tenant)s, 0, 0, 'any')",
+    "INSERT INTO intake_holds VALUES (%(tenant)s, 'events', 'any', '2026-11-01', 1, 0)",
 )
 BACKFILLS = (
     "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows,"

@@ -213,7 +213,7 @@ async def _publish(here: AppState, principal: Principal, verdicts: Verdicts) -> 
             fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
         )
     try:
-        await here.publisher.publish(tenant.topic, verdicts.outgoing)
+        await here.publisher.publish(tenant.topic, verdicts.outgoing, counted=bool(reserved))
     except Unacknowledged as error:
         await here.reservations.release(tenant, reserved, error.sent)
         raise

@@ -1,6 +1,6 @@
 """/v1/usage: what the tenant has, uses, and may."""
 
-from datetime import date
+from datetime import date, datetime
 
 from pydantic import BaseModel, Field
 
@@ -28,7 +28,8 @@ class LimitInfo(BaseModel):
 class Month(BaseModel):
     month: date = Field(description="Its first day, in UTC.")
     accepted: int | None = Field(
-        description="Records accepted at the door, or perhaps so (503); null: no quota counted them."
+        description="Records that have a place in the month: accepted at the door, or perhaps so (503), or "
+        "written to the topic directly and landed; null: no quota counted them."
     )
     landed: int = Field(description="Rows that landed.")
     bytes: int = Field(description="Bytes of the files that they landed in.")
@@ -41,6 +42,8 @@ class UsageInfo(BaseModel):
     datasets: int
     remaining_datasets: int | None = Field(description="null: unlimited.")
     remaining_records: int | None = Field(description="Of this month; null: unlimited.")
+    over_quota: int = Field(description="Events that had no place in their month: dead letters to replay.")
+    over_quota_since: datetime | None = Field(description="When the first of them was set aside.")
     months: list[Month] = Field(description="The latest first.")
 
 
@@ -65,5 +68,7 @@ def usage(principal: Reader) -> UsageInfo:
         datasets=found.datasets,
         remaining_datasets=max(0, most - found.datasets) if limited(most) else None,
         remaining_records=max(0, records - found.accepted_this_month) if limited(records) else None,
+        over_quota=found.over_quota,
+        over_quota_since=found.over_quota_since,
         months=[Month(**vars(month)) for month in found.months],
     )

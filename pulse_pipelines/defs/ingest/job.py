@@ -8,7 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
-from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle
+from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle, unlanded
 from pulse_pipelines.ingest import land as landing
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Terminal, Transient
@@ -49,13 +49,17 @@ def drain_and_conform(
 
 @dg.op(
     description="Look every event id up among the dataset's claims. An event whose id has landed, or comes "
-    "earlier in the batch, is a duplicate: counted and dropped.",
+    "earlier in the batch, is a duplicate: counted and dropped. One that has no place in its tenant's "
+    "month is set aside.",
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
     gated = dedup.gate(drained)
     copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
-    context.add_output_metadata({"duplicates": copies} | _failed(gated.plan, gated.failures))
+    over = sum(len(offsets) for found in gated.over_quota.values() for offsets in found.values())
+    context.add_output_metadata(
+        {"duplicates": copies, "over_quota": over} | _failed(gated.plan, gated.failures)
+    )
     fail_point("after.dedup_gate")
     return gated
 
@@ -86,7 +90,7 @@ def land(
 def settle_batch(
     context: dg.OpExecutionContext, landed: Landed, postgres: Postgres, catalog: Catalog
 ) -> Settled:
-    settled = settle.settle(*dead_letter.stage_refused(landed))
+    settled = settle.settle(*unlanded.stage(landed))
     context.add_output_metadata(
         {
             "landed": sum(tenant.landed for tenant in settled.tenants),

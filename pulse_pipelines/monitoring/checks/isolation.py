@@ -29,6 +29,7 @@ RLS_TABLES = (
     "dead_letters",
     "dead_letter_outbox",
     "usage",
+    "intake_holds",
     "api_keys",
     "quotas",
     "rates",

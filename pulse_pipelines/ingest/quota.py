@@ -1,0 +1,96 @@
+"""Quota: which of a tenant's new events have a place in their month. The others are set aside, not lost.
+
+The front door counts what it accepts, and says so in a header; a producer may as well write to the topic
+itself. So the gate asks for a place for every row that a batch is to land, whoever sent its event and
+whatever it says (see `registry.intake`): the header tells who comes first, no more. Without a place the event
+becomes a dead letter, `over_quota`, which a replay releases. An event counts in the month in which the broker
+got it, by its clock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+import numpy as np
+
+from pulse_pipelines.domain.quota import limited
+from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.ingest.results import Plan, TopicDrained
+from pulse_pipelines.registry import intake, quotas
+from pulse_pipelines.registry.intake import Rows
+from pulse_pipelines.tables.parquet_files import Positions, position
+from pulse_resources import kafka, postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+
+NONE: Positions = np.empty(0, np.int64)
+
+
+def over(
+    connection: postgres.Connection, plan: Plan, scope: Scope, topics: Sequence[TopicDrained], new: Positions
+) -> tuple[Positions, str]:
+    """Those of a tenant's new events that have no place in their month, and why; the others hold theirs.
+
+    Events that say that the front door counted them come first, then the others; each in the order of their
+    partitions and offsets.
+
+    Args:
+        connection: in the tenant's session.
+        new: positions of the events that are no copies, in any order.
+
+    Raises:
+        Fenced: a newer attempt owns the batch.
+        Transient: the broker does not say when events were received.
+    """
+    maximum = quotas.records_per_month(connection)
+    if not limited(maximum) or not len(new):
+        return NONE, ""
+    said = [
+        position(partition, 0) + np.array(count.counted, np.int64)
+        for topic in topics
+        for partition, count in topic.partitions.items()
+    ]
+    by_month: dict[date, tuple[Positions, Positions]] = {}
+    for month, events in _by_month(intake.this_month(connection), scope, topics, np.sort(new)).items():
+        counted = np.isin(events, np.concatenate(said))
+        by_month[month] = events[counted], events[~counted]
+    wanted = {month: Rows(len(counted), len(others)) for month, (counted, others) in by_month.items()}
+    granted = _hold(plan, scope.tenant.tenant_id, wanted, maximum)
+    fail_point("gate.after_hold")
+    full = [month for month in sorted(by_month) if granted[month] != wanted[month]]
+    if not full:
+        return NONE, ""
+    months = " and ".join(f"{month:%Y-%m}" for month in full)
+    why = f"{months} has no place left for it: {maximum:,} records per month, whichever way they come"
+    left = [
+        part[count:] for month in full for part, count in zip(by_month[month], granted[month], strict=True)
+    ]
+    return np.concatenate(left), why
+
+
+def _hold(plan: Plan, tenant_id: UUID, wanted: Mapping[date, Rows], maximum: int) -> Mapping[date, Rows]:
+    """In a transaction of its own: who collects waits for its lock, and must not wait for a batch."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+        attempts.fence(connection, plan)
+        return intake.hold(connection, tenant_id, plan.batch_id, wanted, maximum)
+
+
+def _by_month(
+    this: date, scope: Scope, topics: Iterable[TopicDrained], new: Positions
+) -> Mapping[date, Positions]:
+    """New events by the month in which they were received: this one, or the one before."""
+    begins = datetime(this.year, this.month, 1, tzinfo=UTC)
+    oldest = min(count.oldest_ms for topic in topics for count in topic.partitions.values())
+    if oldest >= begins.timestamp() * 1000:
+        return {this: new}
+    tenant, bases = scope.tenant, scope.bases
+    firsts = kafka.offsets([(tenant.topic, partition) for partition in bases], begins)
+    early = np.zeros(len(new), np.bool_)
+    for (_, partition), first in firsts.items():
+        if not isinstance(first, int):
+            raise Transient(f"the broker does not answer: {first}", tenant=tenant.slug, partition=partition)
+        end = position(partition + 1, 0) if first < 0 else position(partition, first + bases[partition])
+        early[np.searchsorted(new, position(partition, 0)) : np.searchsorted(new, end)] = True
+    before = date(this.year - (this.month == 1), (this.month - 2) % 12 + 1, 1)
+    return {month: events for month, events in ((before, new[early]), (this, new[~early])) if len(events)}
