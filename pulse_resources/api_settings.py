@@ -69,6 +69,9 @@ class ApiSettings(BaseModel):
     replayed at a time, alike."""
     parallelism: int = Field(default=6, ge=1)
     """Requests other than previews and collecting that run at a time, half of them of one tenant."""
+    rate_look_seconds: float = Field(default=1.0, gt=0)
+    """How often the API processes share tenants' rates out anew; what one has not said in three times as long
+    is void."""
     previews_per_second: float = Field(default=10.0, ge=-1)
     """Previews of one tenant, per process; -1: no limit ..."""
     other_requests_per_second: float = Field(default=50.0, ge=-1)

@@ -154,8 +154,8 @@ class UpkeepSettings(BaseModel):
 class LimitSettings(BaseModel):
     """Limits of a tenant that has none of its own: positive a maximum, -1 unlimited.
 
-    Quotas hold however many API processes there are; rates are per process. By default they are beyond what a
-    busy tenant sends: they end what runs wild.
+    Quotas and rates hold however many API processes there are, quotas whichever way events come. By default
+    rates are beyond what a busy tenant sends (they end what runs wild), and there is no quota.
     """
 
     max_datasets: int = -1

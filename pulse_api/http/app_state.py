@@ -17,6 +17,7 @@ from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
+from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.rates import Rates
 from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.turns import Whom, turns
@@ -46,6 +47,7 @@ class AppState:
     def __init__(self) -> None:
         self.views = Views()
         self.rates = Rates()
+        self._rate_shares = RateShares(self.rates)
         self.reservations = Reservations()
         self.publisher = Publisher()
         self.readiness = Readiness(look)
@@ -102,13 +104,15 @@ class AppState:
         self.publisher.start()
         await asyncio.to_thread(self.previews.start)
         await asyncio.to_thread(self.running.start)
-        touching = asyncio.create_task(self._touch_keys())
+        repeated = [asyncio.create_task(work()) for work in (self._touch_keys, self._rate_shares.keep)]
         try:
             yield
         finally:
-            touching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await touching
+            for task in repeated:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            await asyncio.to_thread(self._rate_shares.leave)
             await self._write_used()
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.views.stop)

@@ -1,19 +1,40 @@
-"""Rates per tenant, as token buckets that hold some seconds' worth."""
+"""Rates per tenant, as token buckets that hold some seconds' worth.
+
+Those of `SHARED` hold over all API processes together: each has a part of the rate, which `RateShares` sets
+every second. No request waits for that.
+"""
 
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from pulse_pipelines.domain.quota import limited
 
 MAX_BUCKETS = 20_000
+SHARED = frozenset({"requests", "events"})
+"""Kinds that are a tenant's own limits; the others protect what one process has."""
+
+Whose = tuple[UUID, str]
+"""Tenant and kind."""
 
 
 @dataclass
 class _Bucket:
     tokens: float
     filled_at: float
+    per_second: float
+
+
+@dataclass
+class Asked:
+    """What was asked for of a shared rate since the last look."""
+
+    count: float = 0.0
+    rate: float = 0.0
+    """The whole of it, per second."""
 
 
 class Rates:
@@ -21,7 +42,10 @@ class Rates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._buckets: dict[tuple[UUID, str], _Bucket] = {}
+        self._buckets: dict[Whose, _Bucket] = {}
+        self._asked: defaultdict[Whose, Asked] = defaultdict(Asked)
+        self._shares: Mapping[Whose, float] = {}
+        self._equal = 1.0
 
     def take(self, tenant_id: UUID, kind: str, count: int, per_second: float, seconds: float = 1.0) -> float:
         """Take `count` tokens; 0.0 when they were there, else the seconds after which they will be.
@@ -33,20 +57,46 @@ class Rates:
         """
         if not limited(per_second):
             return 0.0
+        whose = tenant_id, kind
         with self._lock:
-            return self._take((tenant_id, kind), count, per_second, max(1.0, per_second * seconds))
+            if kind in SHARED:
+                asked = self._asked[whose]
+                asked.count += count
+                asked.rate = per_second
+                per_second *= self._shares.get(whose, self._equal)
+            return self._take(whose, count, per_second, max(1.0, per_second * seconds))
 
-    def _take(self, whose: tuple[UUID, str], count: int, per_second: float, capacity: float) -> float:
+    def asked(self) -> dict[Whose, Asked]:
+        """What was asked for since this was called before; a debt is asked for until it is paid."""
+        with self._lock:
+            found, self._asked = self._asked, defaultdict(Asked)
+            for whose, share in self._shares.items():
+                if (bucket := self._buckets.get(whose)) and (debt := -_tokens(bucket, time.monotonic())) > 0:
+                    found[whose].count += debt
+                    found[whose].rate = found[whose].rate or bucket.per_second / share
+            return found
+
+    def share(self, shares: Mapping[Whose, float], equal: float) -> None:
+        """Set this process's parts of shared rates, as fractions, and that of all others."""
+        with self._lock:
+            self._shares, self._equal = shares, equal
+
+    def _take(self, whose: Whose, count: int, per_second: float, capacity: float) -> float:
         now = time.monotonic()
         bucket = self._buckets.get(whose)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 self._buckets.pop(next(iter(self._buckets)))
-            bucket = self._buckets[whose] = _Bucket(capacity, now)
-        bucket.tokens = min(capacity, bucket.tokens + (now - bucket.filled_at) * per_second)
+            bucket = self._buckets[whose] = _Bucket(capacity, now, per_second)
+        bucket.per_second = per_second
+        bucket.tokens = min(capacity, _tokens(bucket, now))
         bucket.filled_at = now
         needed = min(float(count), capacity)
         if bucket.tokens >= needed:
             bucket.tokens -= count
             return 0.0
         return (needed - bucket.tokens) / per_second
+
+
+def _tokens(bucket: _Bucket, now: float) -> float:
+    return bucket.tokens + (now - bucket.filled_at) * bucket.per_second

@@ -1,5 +1,6 @@
 """Quotas and rates of a tenant. Positive: a maximum; -1: unlimited; 0: none configured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNLIMITED = -1
@@ -35,6 +36,20 @@ class Limits:
 def limited(limit: float) -> bool:
     """Whether a limit, after defaults, is a maximum at all."""
     return limit > 0
+
+
+def part(rate: float, own: float, others: Sequence[float]) -> float:
+    """What one of several processes may let through of a rate, by what each is asked for (all per second).
+
+    Each gets what it is asked for, up to an equal part of what is left by those who are asked for less; of
+    what nobody is asked for each gets an equal part. So all parts together are the rate.
+    """
+    left, asking = rate, sorted((own, *others))
+    while asking and asking[0] <= left / len(asking):
+        left -= asking.pop(0)
+    if asking:
+        return min(own, left / len(asking))
+    return own + left / (len(others) + 1)
 
 
 def admit(used: int, asked: "list[int]", maximum: int) -> list[bool]:

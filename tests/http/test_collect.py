@@ -464,7 +464,7 @@ def test_a_rate_is_answered_with_when_to_come_back(caller: Caller) -> None:
     assert _soon(lambda: caller.collect([sample() for _ in range(30)]).status_code == 429)
     answer = caller.collect([sample() for _ in range(10)])
     assert answer.status_code == 429
-    assert 1 <= int(answer.headers["retry-after"]) <= 5
+    assert 1 <= int(answer.headers["retry-after"]) <= 10, "of its part: others serve beside this one"
     assert answer.json()["type"] == "urn:pulse:problem:rate-exceeded"
     quotas.set_limits(caller.owner.tenant, requests_per_second=1)
     assert _soon(lambda: [caller.http.get("/v1/usage").status_code for _ in range(3)][-1] == 429)

@@ -55,6 +55,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
     "public.intake":               (OWN_FOR_OWNER, "own SIU",   "own SIU",      NOTHING),
     "public.intake_holds":         (OWN_FOR_OWNER, "own S",     "own SIUD",     NOTHING),
+    "public.rate_shares":          (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
@@ -78,6 +79,7 @@ WITHOUT_TENANT: dict[str, tuple[str, str, str, str]] = {
     "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-"),
     "public.alerts":               ("SIUD",        "-",         "SIUD",         "-"),
     "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-"),
+    "public.api_processes":        ("SIUD",        "SIUD",      "-",            "-"),
     "public.operator_keys":        ("SIUD",        "S",         "-",            "-"),
     "public._yoyo_log":            ("SIUD",        "-",         "-",            "-"),
     "public._yoyo_migration":      ("SIUD",        "-",         "-",            "-"),
@@ -146,6 +148,8 @@ ERASURES = (
     "INSERT INTO erased_offsets VALUES (%(tenant)s, 'any', 0, '{}')",
     "INSERT INTO accepted_losses (tenant_id, partition, position, problem) VALUES (%(tenant)s, 0, 0, 'any')",
     "INSERT INTO intake_holds VALUES (%(tenant)s, 'events', 'any', '2026-11-01', 1, 0)",
+    "INSERT INTO api_processes (process) VALUES (%(tenant)s)",
+    "INSERT INTO rate_shares (tenant_id, kind, process, asked) VALUES (%(tenant)s, 'any', %(tenant)s, 1)",
 )
 BACKFILLS = (
     "INSERT INTO backfills (tenant_id, backfill_id, dataset_id, slug, day, schema_version, rows,"

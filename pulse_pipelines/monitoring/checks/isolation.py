@@ -30,6 +30,7 @@ RLS_TABLES = (
     "dead_letter_outbox",
     "usage",
     "intake_holds",
+    "rate_shares",
     "api_keys",
     "quotas",
     "rates",

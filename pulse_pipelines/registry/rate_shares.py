@@ -1,0 +1,60 @@
+"""Rate shares: the API processes that run, and what each was asked for of late, of which tenant.
+
+All times are Postgres' own: no two machines have to agree on one.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from pulse_resources import postgres
+
+BEAT = """
+INSERT INTO api_processes (process) VALUES (%s) ON CONFLICT (process) DO UPDATE SET seen_at = now()
+"""
+ALIVE = "SELECT count(*) FROM api_processes WHERE seen_at > now() - make_interval(secs => %s)"
+FORGET = "DELETE FROM api_processes WHERE seen_at < now() - interval '1 minute'"
+LEAVE = "DELETE FROM api_processes WHERE process = %s"
+ASKED = """
+INSERT INTO rate_shares (tenant_id, kind, process, asked)
+VALUES (%(tenant)s, %(kind)s, %(process)s, %(asked)s)
+ON CONFLICT (tenant_id, kind, process) DO UPDATE SET asked = EXCLUDED.asked, seen_at = now()
+"""
+OTHERS = """
+SELECT asked FROM rate_shares
+WHERE kind = %(kind)s AND process <> %(process)s AND seen_at > now() - make_interval(secs => %(lifetime)s)
+"""
+
+
+def beat(process: UUID, lifetime: float) -> int:
+    """Say that a process lives; how many do, itself included, by what they said in so many seconds."""
+    with postgres.transaction("pulse_api") as connection:
+        connection.execute(FORGET)
+        connection.execute(BEAT, [process])
+        ((count,),) = connection.execute(ALIVE, [lifetime]).fetchall()
+        return int(count)
+
+
+def leave(process: UUID) -> None:
+    """Give the shares of a process back at once."""
+    with postgres.transaction("pulse_api") as connection:
+        connection.execute(LEAVE, [process])
+
+
+def exchange(
+    process: UUID, tenant_id: UUID, asked: Mapping[str, float], lifetime: float
+) -> Mapping[str, Sequence[float]]:
+    """Say what a process was asked for of a tenant's rates, per second; what each of the others was.
+
+    Args:
+        process: one that has said that it lives.
+        asked: by kind of rate.
+        lifetime: seconds after which what others said is void.
+    """
+    common = {"tenant": tenant_id, "process": process, "lifetime": lifetime}
+    found = {}
+    with postgres.tenant_transaction("pulse_api", tenant_id) as connection:
+        for kind, per_second in asked.items():
+            values = common | {"kind": kind, "asked": per_second}
+            connection.execute(ASKED, values)
+            found[kind] = [other for (other,) in connection.execute(OTHERS, values)]
+    return found

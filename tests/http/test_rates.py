@@ -1,0 +1,227 @@
+"""Rates that several API processes hold together: by counts of what gets through."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from uuid import uuid4
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.http import sample
+from support.ingest import make_owner
+
+from chaos.surroundings import superuser, with_settings
+from chaos.waiting import wait
+from pulse_api.http.rate_shares import RateShares
+from pulse_api.http.rates import Rates
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import part
+from pulse_pipelines.registry import keys, quotas
+from pulse_resources.local import ports
+from pulse_resources.settings import Settings
+
+RATE = 300
+"""Events per second."""
+AT_ONCE = 10
+LOOK_S = 0.5
+per_second = st.floats(0, 1e6, allow_subnormal=False)
+
+
+@given(rate=st.floats(1, 1e6), asked=st.lists(per_second, min_size=1, max_size=6))
+def test_the_parts_of_all_processes_are_the_rate(rate: float, asked: list[float]) -> None:
+    parts = [part(rate, own, asked[:n] + asked[n + 1 :]) for n, own in enumerate(asked)]
+    assert sum(parts) == pytest.approx(rate)
+    for own, got in zip(asked, parts, strict=True):
+        assert got >= min(own, rate / len(asked)) * (1 - 1e-9), "nobody is kept from an equal part"
+
+
+def test_who_asks_for_little_gets_it_beside_who_asks_for_all() -> None:
+    assert part(100, 5, [1_000]) == 5
+    assert part(100, 1_000, [5]) == 95
+    assert part(100, 1_000, []) == 100
+    assert part(100, 0, [20]) == 40, "of what nobody asks for each has an equal part"
+
+
+# in one process, with looks by hand --------------------------------------------------------------
+
+
+class Door:
+    """What a process has of the API as far as rates go."""
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+        self.shares = RateShares(self.rates)
+        self.tenant = uuid4()
+
+    def ask(self, count: int, rate: float = 100.0) -> None:
+        self.rates.take(self.tenant, "events", count, rate)
+
+    @property
+    def share(self) -> float:
+        return self.rates._shares.get((self.tenant, "events"), self.rates._equal)
+
+
+@contextmanager
+def doors(count: int) -> Iterator[list[Door]]:
+    with with_settings(API__RATE_LOOK_SECONDS=20), ExitStack() as left:
+        found = [Door() for _ in range(count)]
+        for door in found:
+            left.callback(door.shares.leave)
+            door.tenant = found[0].tenant
+        for door in (*found, *found):
+            door.shares.look()
+        yield found
+
+
+def test_processes_that_are_asked_for_too_much_share_and_the_rest_is_theirs_alone(stack: Settings) -> None:
+    with doors(3) as (a, b, c):
+        assert max(door.share for door in (a, b, c)) <= 1 / 3
+        a.ask(10**6)
+        for door in (a, b, c):
+            door.shares.look()
+        assert a.share == 1, "the others are idle"
+        for _ in range(2):
+            a.ask(10**6)
+            b.ask(10**6)
+            a.shares.look()
+            b.shares.look()
+        assert (a.share, b.share) == (0.5, 0.5)
+        b.shares.leave()
+        a.ask(10**6)
+        a.shares.look()
+        assert a.share == 1
+
+
+def test_a_tenant_s_other_rates_and_other_tenants_are_their_own(stack: Settings) -> None:
+    with doors(2) as (a, b):
+        a.ask(10**6)
+        a.shares.look()
+        b.tenant = uuid4()
+        b.ask(10**6)
+        b.shares.look()
+        assert (a.share, b.share) == (1, 1)
+
+
+def test_parts_stay_while_postgres_does_not_answer(stack: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    with doors(2) as (a, b):
+        for _ in range(2):
+            for door in (a, b):
+                door.ask(10**6)
+                door.shares.look()
+        with superuser() as connection:
+            connection.execute("REVOKE ALL ON api_processes FROM pulse_api")
+            try:
+                for _ in range(3):
+                    a.ask(1)
+                    a.shares.look()
+                assert a.share == 0.5
+                assert len([r for r in caplog.records if "until Postgres answers" in r.message]) == 1
+            finally:
+                connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON api_processes TO pulse_api")
+        a.ask(10**6)
+        a.shares.look()
+        assert a.share == 0.5
+
+
+# processes ---------------------------------------------------------------------------------------
+
+
+class Senders:
+    """Send to addresses, as fast as they answer, until they are told to stop."""
+
+    def __init__(self, key: str, *urls: str) -> None:
+        self.accepted: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(key, url)) for url in urls]
+
+    def __enter__(self) -> "Senders":
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _send(self, key: str, url: str) -> None:
+        with httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+            while not self._stop.is_set():
+                try:
+                    answer = client.post(f"{url}/v1/collect", json=[sample() for _ in range(AT_ONCE)])
+                except httpx.TransportError:
+                    return  # it was killed
+                assert answer.status_code in (202, 429), answer.text
+                self.accepted[url] += AT_ONCE * (answer.status_code == 202)
+                time.sleep(0.05)  # who is refused again and again is made to wait
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
+@pytest.fixture
+def serve(stack: Settings) -> Iterator[Callable[[], tuple[str, "subprocess.Popen[bytes]"]]]:
+    """Starts API processes of their own."""
+    with ExitStack() as until_the_end:
+
+        def start() -> tuple[str, "subprocess.Popen[bytes]"]:
+            port = ports.choose(8010, ())
+            given = {"PORT": port, "HEALTH_PORT": 0, "RATE_LOOK_SECONDS": LOOK_S, "ACCESS_LOG": False}
+            environment = {f"PULSE_API__{name}": str(value) for name, value in given.items()}
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pulse_api.http.server"], env=os.environ | environment
+            )
+            until_the_end.callback(process.wait, 60)
+            until_the_end.callback(process.terminate)
+            url = f"http://127.0.0.1:{port}"
+
+            def serves() -> bool:
+                assert process.poll() is None
+                try:
+                    return httpx.get(f"{url}/healthz").status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            wait(serves, "the server did not start")
+            return url, process
+
+        yield start
+
+
+def test_two_processes_hold_a_rate_together_and_one_that_is_killed_leaves_its_part(
+    serve: Callable[[], tuple[str, "subprocess.Popen[bytes]"]],
+) -> None:
+    owner = make_owner()
+    key = keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text
+    quotas.set_limits(owner.tenant, events_per_second=RATE)
+    (first, _), (second, killed) = serve(), serve()
+
+    def most(senders: Senders) -> float:
+        """What the docs allow: the rate, a second's worth at once, and as much again for two looks."""
+        return RATE * (senders.seconds + 1 + 2 * LOOK_S) + 2 * AT_ONCE
+
+    def alone(senders: Senders) -> bool:
+        """Whether the first process lets through more than any equal part, which is a half at most."""
+        began, before = senders.seconds, senders.accepted[first]
+        time.sleep(2)
+        return senders.accepted[first] - before > 0.6 * RATE * (senders.seconds - began)
+
+    with Senders(key, *[first] * 4) as senders:
+        wait(lambda: alone(senders), "one process alone has not the whole rate")
+    with Senders(key, *[first, second] * 4) as senders:
+        wait(lambda: senders.seconds > 5, "")
+        assert sum(senders.accepted.values()) <= most(senders)
+        assert min(senders.accepted[url] for url in (first, second)) > 0
+        killed.send_signal(signal.SIGKILL)
+        wait(lambda: alone(senders), "the part of the process that was killed is nobody's")
+        assert sum(senders.accepted.values()) <= most(senders)
