@@ -34,6 +34,7 @@ from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import State
 from pulse_pipelines.ingest import attempts, dedup, drain, staging
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import intake, quotas
 from pulse_pipelines.registry.intake import Rows
 from pulse_resources import kafka, postgres
@@ -102,10 +103,11 @@ def held(owner: Owner) -> list[tuple[str, int]]:
 
 def test_what_exceeds_is_set_aside_in_order_and_released_once_there_is_room(owner: Owner) -> None:
     limit(owner, 3)
-    send(owner, "abcadeb")
+    send(owner, "abcaded")
     ingest(owner)
     assert (landed(owner), aside(owner)) == ("abc", ["d", "e"])
     assert balanced(owner) == (3, 2, 2), "a copy needs no place"
+    assert reconcile_tenant(owner.tenant, raw=True).balanced, "the letter of d stands for its copy"
     letter = owner.dead_letters()[0]
     assert letter["payload"] == event("d")
     assert f"{datetime.now(UTC):%Y-%m} has no place left" in letter["detail"]
