@@ -219,7 +219,7 @@ def test_a_replay_after_the_fix_lands_exactly_once() -> None:
     assert outcomes(replay(owner.tenant, ["0-0"])) == {"0-0": "published"}
     published = next(m for m in messages(owner) if m.headers())
     assert (published.key(), published.value()) == (b"a", payload), "the same bytes"
-    assert published.headers() == [("pulse.replay-of", b"0/0")]
+    assert published.headers() == [("pulse.replay-of", b"0/0"), ("pulse.counted", b"")]
     assert balanced(owner) == (1, 0, 1), "before it is drained, too"
     ingest(owner)
     (row,) = owner.rows("late")

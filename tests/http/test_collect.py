@@ -580,7 +580,8 @@ def test_others_have_the_event_loop_while_many_events_are_handed_over(caller: Ca
     async def ask() -> int:
         here, passes = publisher.Publisher(), 0
         here.start()
-        publishing = asyncio.create_task(here._produce(caller.owner.tenant.topic, events, lambda *_: None))
+        topic = caller.owner.tenant.topic
+        publishing = asyncio.create_task(here._produce(topic, events, [], lambda *_: None))
         while not publishing.done():
             await asyncio.sleep(0)
             passes += 1
