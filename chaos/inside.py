@@ -1,4 +1,4 @@
-"""What a process that may be killed does: plan a batch, or take one attempt through Dagster's job."""
+"""What a process that may be killed does: plan a batch, take an attempt by Dagster's job, move a dataset."""
 
 import os
 import sys
@@ -7,12 +7,16 @@ from uuid import UUID
 
 import dagster as dg
 
+from pulse_pipelines import registry
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.batch import plan
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.maintenance import rewrite
 
 EVERYTHING = 1_000_000
 
@@ -49,3 +53,10 @@ def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str
     done = attempt(batch, number, raise_on_error=False)
     sys.stdout.flush()
     os._exit(0 if done.success else 1)  # Spark's client would linger
+
+
+def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
+    """Move a dataset here as an attempt of a run does, but without a record and the table's lease."""
+    dataset_id = registry.find_dataset(tenant, slug).dataset_id
+    rewriter = rewrite.on_spark(session, tenant, dataset_id, slug, "a move")
+    return registry.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)

@@ -6,7 +6,8 @@ import pkgutil
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -45,6 +46,13 @@ def session() -> Iterator[SparkSession]:
         yield opened
     finally:
         opened.stop()
+
+
+@contextmanager
+def session_on_demand() -> Iterator[Callable[[], SparkSession]]:
+    """Gives a `session` that begins when it is asked for, and ends with the block."""
+    with ExitStack() as until_the_end:
+        yield cache(lambda: until_the_end.enter_context(session()))
 
 
 def leave_at_once(spark: SparkSession) -> None:

@@ -31,12 +31,14 @@ from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.maintenance.policy import Need, needs
 from pulse_pipelines.maintenance.run import run as run_upkeep
 from pulse_pipelines.registry import quotas
+from pulse_pipelines.tables import leases
 from pulse_resources import spark
 from pulse_resources.errors import Fenced, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
 
 Answer = dict[str, Any]
 UPKEEP_S = 120.0
+LEASE_WAIT_S = 60.0
 RETENTION = {
     "raw objects": {"PULSE_UPKEEP__RAW_DAYS": "0"},
     "claims": {"PULSE_UPKEEP__CLAIM_DAYS": "30"},
@@ -124,7 +126,10 @@ def rebuild(tenants: Sequence[Tenant], slug: str, day: int, version: int | None)
 
 
 def move(tenants: Sequence[Tenant], slug: str, version: int) -> Answer:
-    return {"at": registry.move_dataset(tenants[0], slug, uri(tenants[0], version)).schema_version}
+    dataset = registry.find_dataset(tenants[0], slug)
+    alone = leases.rewriting(dataset.dataset_id, wait_seconds=LEASE_WAIT_S)
+    with alone, spark.session_on_demand() as session:
+        return {"at": inside.move(session, tenants[0], slug, uri(tenants[0], version)).schema_version}
 
 
 def delete(tenants: Sequence[Tenant], slug: str) -> Answer:

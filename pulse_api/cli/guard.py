@@ -18,6 +18,7 @@ _OUTSIDE = {
     ("psycopg", "OperationalError"): "Postgres does not answer",
     ("confluent_kafka", "KafkaException"): "Kafka",
     ("httpx", "TransportError"): "the API does not answer",
+    ("pyspark.errors", "PySparkException"): "a task of Spark failed",
 }
 """Errors of clients, by the module that must have been imported to raise them, and what they mean."""
 

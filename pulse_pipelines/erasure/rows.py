@@ -1,12 +1,13 @@
 """Rows: data files that hold the person's events are written again without them, in one commit.
 
+They are searched here and written in Spark tasks, which are told positions: the value stays in this process.
 That commit says which offsets were erased, takes the rows off the ledger's days and stops serving what was
 computed from them; backfilled dead letters among them are dead letters again, erased ones.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
@@ -16,8 +17,8 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import arrow_columns, commit, file_metrics, parquet_files
-from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, fitted
+from pulse_pipelines.tables import commit, parquet_files
+from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, locks, object_store, postgres, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.iceberg import Staged
@@ -26,15 +27,18 @@ from pulse_resources.locks import Lock
 STEP = "rows"
 ERASURE_PROPERTY = "pulse.erasure-id"
 AT_A_TIME = 4
-"""Files that are read, or written, side by side."""
+"""Files that are read side by side."""
 
 
-def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     """Remove the matching rows from the table. The caller holds the table's lease.
+
+    Args:
+        rewriter: writes files again.
 
     Raises:
         Terminal: the table is gone, another dataset's, or has delete files of another engine.
-        Transient, OSError, psycopg.OperationalError: nothing was changed.
+        Transient, OSError, psycopg.OperationalError, PySparkException: nothing was changed.
     """
     known: dict[str, Cleaned] = {}
     hit: list[Cleaned] = []
@@ -43,10 +47,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         nonlocal hit
         found = matching(table, subject)
         fresh = [(file, places) for file, places in found if file.file_path not in known]
-        schema = table.schema().model_dump_json()
-        with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="erase") as pool:
-            for cleaned in pool.map(lambda each: _clean(each[0], each[1], subject, schema), fresh):
-                known[cleaned.before.file_path] = cleaned
+        known.update(_cleaned(rewriter, fresh, table.schema().model_dump_json()))
         hit = [known[file.file_path] for file, _ in found]
         if not hit:
             return None
@@ -116,24 +117,24 @@ def search(path: str, subject: Subject) -> list[tuple[int, int]]:
     return found
 
 
-def _clean(before: DataFile, places: Places, subject: Subject, schema: str) -> Cleaned:
-    """Write a file again without the rows that match; holds a few thousand rows at a time."""
-    left = before.record_count - len(places)
-    if not left:
-        return Cleaned(before, None, places)
-    store, arrow_schema = object_store.file_system(), arrow_columns.arrow_schema(schema)
-    path = f"{before.file_path.removesuffix('.parquet')}-{parquet_files.token()}.parquet"
-    collected: list[pq.FileMetaData] = []
-    with (
-        store.open_input_file(object_store.key(before.file_path)) as content,
-        store.open_output_stream(object_store.key(path), compression=None) as sink,
-    ):
-        with parquet_files.parquet_writer(sink, arrow_schema, left, collected) as writer:
-            for batch in pq.ParquetFile(content).iter_batches(BATCH_ROWS):
-                kept = batch.filter(pc.invert(subject.mask(batch)))
-                if kept.num_rows:
-                    writer.write_table(fitted(kept, arrow_schema))
-        size = sink.tell()
-    day = Cleaned(before, None, places).day
-    after = file_metrics.data_file(path, day, left, size, file_metrics.of_footer(schema, collected[0]))
-    return Cleaned(before, after, places)
+def _cleaned(
+    rewriter: Rewriter, found: Sequence[tuple[DataFile, Places]], table_schema: str
+) -> dict[str, Cleaned]:
+    """Files without the rows that match, by the path of what they replace; none where no row is left."""
+    written = rewriter(
+        [
+            Rewrite(
+                file.file_path,
+                file.file_size_in_bytes,
+                table_schema,
+                frozenset(parquet_files.position(*place) for place in places),
+            )
+            for file, places in found
+            if len(places) < file.record_count
+        ]
+    )
+    cleaned = {}
+    for file, places in found:
+        again = written.get(file.file_path)
+        cleaned[file.file_path] = Cleaned(file, again.instead_of(file) if again else None, places)
+    return cleaned

@@ -5,9 +5,10 @@ Nothing else rewrites the table meanwhile, and a tenant has one erasure at a tim
 which something is left are done again, until nothing is: only then there is a receipt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pulse_pipelines import registry
@@ -17,8 +18,10 @@ from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.erasure.verify import Verified
+from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.tables import leases, live_table
-from pulse_resources import postgres
+from pulse_pipelines.tables.rewrite_file import Rewriter
+from pulse_resources import postgres, spark
 from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
@@ -30,16 +33,20 @@ SHOWN = 5
 """Leftovers that an error names."""
 
 Step = Callable[[Tenant, Subject, Erasure], None]
-STEPS: dict[str, Step] = {
-    rows.STEP: rows.erase,
-    letters.STEP: letters.erase,
-    staged.STEP: staged.erase,
-    raw.STEP: raw.erase,
-    history.STEP: history.forget,
-    curated.STEP: curated.erase,
-}
 FOLLOWING = {rows.STEP: frozenset({history.STEP, curated.STEP})}
 """Steps that are to be done again when a step was."""
+
+
+def _steps(rewriter: Rewriter) -> dict[str, Step]:
+    """What an erasure does, in this order."""
+    return {
+        rows.STEP: partial(rows.erase, rewriter),
+        letters.STEP: letters.erase,
+        staged.STEP: staged.erase,
+        raw.STEP: raw.erase,
+        history.STEP: history.forget,
+        curated.STEP: curated.erase,
+    }
 
 
 @dataclass(frozen=True)
@@ -79,23 +86,30 @@ def erase(
 
     Args:
         where: see `erasure.subject`.
-        progress: told the name of each step when it begins.
+        progress: told the name of each step when it begins, and of the data files how many are written.
 
     Raises:
         NotFound: the tenant has no such dataset.
         UserError: `where` names nothing that can be looked for.
         Terminal: the table is gone, or has delete files of another engine; or the dataset was deleted
             meanwhile, and the error says where its files are.
-        Transient: the table is being rewritten, or the object store failed, or something is left however
-            often it is removed; do it again.
+        Transient: the table is being rewritten, or the object store failed, or Spark does not answer, or
+            something is left however often it is removed; do it again.
+        PySparkException: a task failed; do it again.
     """
     found = _subject(tenant, slug, where)
-    with _alone(tenant, found):
+
+    def written(files: int, wanted: int) -> None:
+        progress(f"{rows.STEP}, {files:,} of {wanted:,} data files are written")
+
+    with _alone(tenant, found), spark.session_on_demand() as session:
         erasure = record.begin(tenant, found)
         fail_point("erase.planned")
         found = found.covering(erasure.covers)
+        table = (tenant, found.dataset.dataset_id, slug)
+        rewriter = rewrite.on_spark(session, *table, "an erasure", progress=written)
         try:
-            verified = _until_clean(tenant, found, erasure.erasure_id, progress)
+            verified = _until_clean(tenant, found, erasure.erasure_id, _steps(rewriter), progress)
         except Terminal as error:
             raise _because_deleted(tenant, found, error) from error
         fail_point("erase.verified")
@@ -103,12 +117,16 @@ def erase(
 
 
 def _until_clean(
-    tenant: Tenant, found: Subject, erasure_id: str, progress: Callable[[str], None]
+    tenant: Tenant,
+    found: Subject,
+    erasure_id: str,
+    steps: Mapping[str, Step],
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """All steps, then those again of which a look at the stores finds something left; what was looked at."""
-    wanted = frozenset(STEPS)
+    wanted = frozenset(steps)
     for number in range(1, ROUNDS + 1):
-        for name, step in STEPS.items():
+        for name, step in steps.items():
             if name in wanted:
                 progress(name)
                 step(tenant, found, record.find(tenant, erasure_id))

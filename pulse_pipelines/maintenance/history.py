@@ -46,7 +46,9 @@ FROM upkeep_log l JOIN pdm_tenants t USING (tenant_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR l.slug = %(slug)s)
 ORDER BY l.started_at DESC LIMIT %(limit)s
 """
-BY_SPARK = ("merge", "sort", "manifests")
+REWRITE = "rewrite"
+"""The task of a move, or of an erasure, that writes files again (see `rewrite`)."""
+BY_SPARK = ("merge", "sort", "manifests", REWRITE)
 """Tasks whose work goes on in Spark when their process dies."""
 PATIENCE_MINUTES = 10
 """After a process died in the middle of a table, its folder is left alone for so long."""

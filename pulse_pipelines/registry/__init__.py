@@ -13,7 +13,7 @@ from pulse_pipelines.registry.datasets import (
     find_dataset,
     list_datasets,
 )
-from pulse_pipelines.registry.evolve import move_dataset
+from pulse_pipelines.registry.evolve import FilesToRewrite, carry_out, move_dataset
 from pulse_pipelines.registry.families import Family, Member, family_owners, fingerprint, list_families
 from pulse_pipelines.registry.schemas import (
     PublishedSchema,
@@ -28,8 +28,10 @@ __all__ = [
     "CurrentTable",
     "DeletedDataset",
     "Family",
+    "FilesToRewrite",
     "Member",
     "PublishedSchema",
+    "carry_out",
     "checked_schema",
     "create_dataset",
     "create_tenant",

@@ -3,10 +3,14 @@
 What takes long happens before it: comparing, writing the data files that have a replaced column again, and
 staging the table's next metadata. Then one transaction locks the row, swaps the table's pointer and updates
 the row. Whoever settles in between wins the swap; only the files that it added are written, then.
+
+Who has no rewriter of files, such as a request, moves what needs none (`move_dataset`); the rest is for a run
+(see `pulse_pipelines.moves`), which has one (`carry_out`).
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -22,9 +26,10 @@ from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
-from pulse_pipelines.tables import file_metrics, leases, rewrite_file
+from pulse_pipelines.tables import leases, rewrite_file
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
+from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, Terminal, Transient
 from pulse_resources.faults import fail_point
@@ -33,6 +38,20 @@ LOCK = """
 SELECT schema_uri, table_schema FROM pdm_datasets WHERE dataset_id = %s FOR UPDATE
 """
 MOVE = "UPDATE pdm_datasets SET schema_uri = %s, table_schema = %s WHERE dataset_id = %s"
+AT_A_TIME = 4
+"""Footers of data files that are read side by side."""
+
+
+class FilesToRewrite(Exception):  # noqa: N818 - no error: it is more than a request does
+    """The move replaces columns that data files have: it takes a run that writes them again.
+
+    Args:
+        dataset: as it is.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset)
+        self.dataset = dataset
 
 
 @dataclass(frozen=True)
@@ -45,42 +64,103 @@ class _Step(Work):
     table_schema: str
 
 
-_Rewritten = dict[tuple[str, str], DataFile | None]
-"""Data files that are written again already, by the table schema they follow and the path of what they
-replace; None where there was no need to."""
-
-
 def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
     """Move a dataset to a newer, compatible version of its schema; nothing to do when it follows it.
 
     Events may name the version that they follow, the earlier ones of the dataset included.
 
     Raises:
+        FilesToRewrite: nothing was changed: data files would have to be written again.
+        NotFound: the tenant has no such dataset; and what `carry_out` raises.
+    """
+    return carry_out(tenant, slug, find_dataset(tenant, slug).dataset_id, schema_uri)
+
+
+def carry_out(
+    tenant: Tenant,
+    slug: str,
+    dataset_id: UUID,
+    schema_uri: str,
+    *,
+    rewriter: Rewriter | None = None,
+    write: Callable[[postgres.Connection], None] = lambda connection: None,
+) -> Dataset:
+    """Move a dataset, whatever that takes.
+
+    Args:
+        rewriter: of data files; None: `FilesToRewrite` is raised where there are any to be written again.
+        write: writes rows in the transaction that moves it.
+
+    Raises:
         UserError: `schema_uri` is not a schema address.
-        NotFound: the tenant has no such dataset, or has not published this schema.
+        NotFound: the dataset is gone, or the tenant has not published this schema.
         Conflict: it is another schema, or an earlier version.
         Incompatible: events or rows of the version that it follows would not fit; it says which and why.
-        Terminal: the table, or a file of it, is gone.
+        Terminal: the table, or a file of it, is gone or damaged.
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
-    dataset_id = find_dataset(tenant, slug).dataset_id
     with leases.moving(dataset_id):
-        return _move(tenant, slug, dataset_id, schema_uri)
+        return _move(tenant, slug, dataset_id, schema_uri, _Files(rewriter), write)
 
 
-def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Dataset:
-    rewritten: _Rewritten = {}
+class _Files:
+    """Data files that are written again, by the table schema they follow and the path of what they replace.
 
+    Args:
+        rewriter: None: there is none, and no file may have to be.
+    """
+
+    def __init__(self, rewriter: Rewriter | None) -> None:
+        self._rewriter = rewriter
+        self._again: dict[tuple[str, str], DataFile | None] = {}
+        """None where there was no need to."""
+
+    def replaced(self, dataset: Dataset, table: Table, evolved: Evolved) -> list[tuple[DataFile, DataFile]]:
+        """The table's current files that have a replaced column, each with the one that takes its place."""
+        table_schema, tasks = evolved.schema.model_dump_json(), list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise Terminal("the table has delete files: compact it first", table=".".join(table.name()))
+        files = {task.file.file_path: task.file for task in tasks}
+        if files and self._rewriter is None:
+            raise FilesToRewrite(dataset)
+        fresh = [path for path in files if (table_schema, path) not in self._again]
+        with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="move") as pool:
+            found = pool.map(lambda path: rewrite_file.field_ids(path), fresh)
+        stale = [
+            Rewrite(path, files[path].file_size_in_bytes, table_schema)
+            for path, ids in zip(fresh, found, strict=True)
+            if rewrite_file.stale(ids, evolved.schema)
+        ]
+        written = self._rewriter(stale) if self._rewriter else {}
+        for path in fresh:
+            again = written[path].instead_of(files[path]) if path in written else None
+            self._again[table_schema, path] = again
+        pairs = ((file, self._again[table_schema, path]) for path, file in files.items())
+        return [(before, after) for before, after in pairs if after is not None]
+
+
+def _move(
+    tenant: Tenant,
+    slug: str,
+    dataset_id: UUID,
+    schema_uri: str,
+    files: _Files,
+    write: Callable[[postgres.Connection], None],
+) -> Dataset:
     def look() -> CurrentTable:
         return current_table(tenant, slug)
 
     def stage(lost: SwapLost | None) -> _Step | None:
         return readable.as_it_is(
-            partial(_step, tenant, dataset_id, schema_uri, rewritten),
+            partial(_step, tenant, dataset_id, schema_uri, files),
             look(),
             look,
             lambda seen: seen.metadata_location,
         )
+
+    def write_all(connection: postgres.Connection, step: _Step) -> None:
+        _write(tenant, connection, step)
+        write(connection)
 
     where = {"tenant": tenant.slug, "dataset": slug}
     try:
@@ -89,7 +169,7 @@ def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Datas
             stage,
             lambda step: find_dataset(tenant, slug).schema_uri == schema_uri,
             before=partial(_compare, tenant),
-            write=partial(_write, tenant),
+            write=write_all,
             role="pulse_api",
             point="move",
         )
@@ -105,8 +185,8 @@ def _move(tenant: Tenant, slug: str, dataset_id: UUID, schema_uri: str) -> Datas
 
 
 def _step(
-    tenant: Tenant, dataset_id: UUID, schema_uri: str, rewritten: _Rewritten, current: CurrentTable
-) -> "_Step | None":
+    tenant: Tenant, dataset_id: UUID, schema_uri: str, files: _Files, current: CurrentTable
+) -> _Step | None:
     """The move from where the dataset is; None when it follows the version already."""
     dataset = current.dataset
     if dataset.dataset_id != dataset_id:
@@ -121,7 +201,7 @@ def _step(
     if dataset.schema_uri == schema.schema_uri:
         return None
     _check(tenant, dataset, schema)
-    return _stage(tenant, current, schema, rewritten)
+    return _stage(tenant, current, schema, files)
 
 
 def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
@@ -144,7 +224,7 @@ def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
         )
 
 
-def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewritten: _Rewritten) -> _Step:
+def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, files: _Files) -> _Step:
     dataset, name = current.dataset, (tenant.namespace, current.dataset.slug)
     table = iceberg.load_table(name, current.metadata_location)
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
@@ -154,7 +234,7 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewri
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:
         return _Step([], dataset, schema, dataset.table_schema)
-    pairs = _rewrite(table, evolved, rewritten) if evolved.replaced else []
+    pairs = files.replaced(dataset, table, evolved) if evolved.replaced else []
     fail_point("move.rewritten")
     summary = {"pulse.schema-uri": schema.schema_uri}
     if evolved.replaced:
@@ -162,29 +242,6 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, rewri
     location, written = iceberg.stage_schema(table, evolved.schema, pairs, summary)
     following = Next(name, current.metadata_location, location)
     return _Step([following], dataset, schema, written.model_dump_json())
-
-
-def _rewrite(table: Table, evolved: Evolved, rewritten: _Rewritten) -> list[tuple[DataFile, DataFile]]:
-    """The current data files that have a replaced column, each with the one that takes its place."""
-    table_schema, pairs = evolved.schema.model_dump_json(), []
-    for task in table.scan().plan_files():
-        before = task.file
-        if task.delete_files:
-            raise Terminal("the table has delete files: compact it first", table=".".join(table.name()))
-        key = (table_schema, before.file_path)
-        if key not in rewritten:
-            rewritten[key] = _again(before, evolved, table_schema)
-        if (after := rewritten[key]) is not None:
-            pairs.append((before, after))
-    return pairs
-
-
-def _again(before: DataFile, evolved: Evolved, table_schema: str) -> DataFile | None:
-    if not rewrite_file.stale(rewrite_file.field_ids(before.file_path), evolved.schema):
-        return None
-    day = file_metrics.EPOCH + timedelta(days=before.partition[0])
-    again = rewrite_file.rewrite(before.file_path, table_schema)
-    return file_metrics.data_file(again.path, day, again.rows, again.bytes, again.metrics)
 
 
 def _compare(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:

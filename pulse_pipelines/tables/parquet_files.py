@@ -80,7 +80,7 @@ def position(partition: int, offset: int) -> int:
     return (partition << _PARTITION_SHIFT) + offset
 
 
-def positions(rows: pa.Table) -> pa.ChunkedArray:
+def positions(rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray | pa.Array:
     """The topic position of each row."""
     partition = pc.shift_left(rows.column("_kafka_partition").cast(pa.int64()), _PARTITION_SHIFT)
     return pc.add(partition, rows.column("_offset"))

@@ -1,32 +1,64 @@
-"""Rewriting a data file: its rows fitted to the table's schema as it is now.
+"""Rewriting a data file: its rows fitted to the table's schema as it is now, without those that are to go.
 
 A move of the dataset to a newer schema may replace a column by one of another type (integer → number). Its
 old files are written again by then, and so are files that a batch wrote before the move and lands after it.
-A file that merely lacks columns that were added is right as it is: engines read them as null.
+A file that merely lacks columns that were added is right as it is: engines read them as null. An erasure
+writes files again without rows.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY as FIELD_ID
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from pulse_pipelines.tables import arrow_columns, file_metrics, parquet_files, rewrite_file
 from pulse_pipelines.tables.written_files import CandidateFile, Metrics
 from pulse_resources import object_store
+from pulse_resources.errors import Terminal
 
 BATCH_ROWS = 65_536
-"""Rows in memory at a time, and in a row group of what is written."""
+"""Most rows in memory at a time, and in a row group of what is written; fewer where rows are large."""
+BATCH_BYTES = 64 * 1024 * 1024
+"""Of such rows, as the file's footer counts them."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A data file that is to be written again."""
+
+    path: str
+    """URI of the Parquet file, which stays as it is."""
+    bytes: int
+    table_schema: str
+    """The Iceberg schema that what is written follows, as JSON."""
+    without: frozenset[int] = frozenset()
+    """Positions (`parquet_files.position`) of rows to leave out, each of which is in the file."""
 
 
 @dataclass(frozen=True)
 class RewrittenFile:
+    """What was written of a data file."""
+
+    source: str
     path: str
     rows: int
     bytes: int
     metrics: Metrics
+
+    def instead_of(self, before: DataFile) -> DataFile:
+        """The manifest's entry; `before` is that of the source."""
+        day = file_metrics.EPOCH + timedelta(days=before.partition[0])
+        return file_metrics.data_file(self.path, day, self.rows, self.bytes, self.metrics)
+
+
+Rewriter = Callable[[Sequence[Rewrite]], Mapping[str, RewrittenFile]]
+"""Writes files again; gives what became of each, by the path of what it was made of."""
 
 
 def stale(field_ids: Collection[int], schema: Schema) -> bool:
@@ -38,32 +70,53 @@ def stale(field_ids: Collection[int], schema: Schema) -> bool:
     return not schema.field_ids.issuperset(field_ids)
 
 
-def rewrite(source: str, table_schema: str) -> RewrittenFile:
-    """Write a file's rows again beside it, by the schema given; holds a few thousand rows at a time.
+def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> RewrittenFile:
+    """Write a file's rows again beside it; holds a few thousand rows at a time.
 
     Columns are matched by name: a dataset's column never changes its name, and never loses it.
 
     Args:
-        source: URI of the Parquet file, which stays as it is.
-        table_schema: the Iceberg schema, as JSON.
+        pause: called between pieces of the work.
 
     Raises:
+        Terminal: not every row that is to be left out is in the file, or none would be left.
         OSError: the object store failed.
     """
-    store, schema = object_store.file_system(), arrow_columns.arrow_schema(table_schema)
-    path = f"{source.removesuffix('.parquet')}-{parquet_files.token()}.parquet"
+    store, schema = object_store.file_system(), arrow_columns.arrow_schema(file.table_schema)
+    path = f"{file.path.removesuffix('.parquet')}-{parquet_files.token()}.parquet"
     collected: list[pq.FileMetaData] = []
+    written = 0
     with (
-        store.open_input_file(object_store.key(source)) as content,
+        store.open_input_file(object_store.key(file.path)) as content,
         store.open_output_stream(object_store.key(path), compression=None) as sink,
     ):
         parquet = pq.ParquetFile(content)
-        rows = parquet.metadata.num_rows
-        with parquet_files.parquet_writer(sink, schema, rows, collected) as writer:
-            for batch in parquet.iter_batches(BATCH_ROWS):
-                writer.write_table(fitted(batch, schema))
+        left = parquet.metadata.num_rows - len(file.without)
+        with parquet_files.parquet_writer(sink, schema, left, collected) as writer:
+            for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
+                kept = _without(batch, file.without)
+                if kept.num_rows:
+                    writer.write_table(fitted(kept, schema))
+                    written += kept.num_rows
+                pause()
         size = sink.tell()
-    return RewrittenFile(path, rows, size, file_metrics.of_footer(table_schema, collected[0]))
+    if written != left or not written:
+        raise Terminal(f"{written:,} rows are left of a data file, and not {left:,}", file=file.path)
+    metrics = file_metrics.of_footer(file.table_schema, collected[0])
+    return RewrittenFile(file.path, path, written, size, metrics)
+
+
+def _rows_at_a_time(footer: pq.FileMetaData) -> int:
+    size: int = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    rows: int = footer.num_rows
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
+
+
+def _without(batch: pa.RecordBatch, positions: frozenset[int]) -> pa.RecordBatch:
+    if not positions:
+        return batch
+    own = parquet_files.positions(batch)
+    return batch.filter(pc.invert(pc.is_in(own, pa.array(list(positions), pa.int64()))))
 
 
 def field_ids(path: str) -> frozenset[int]:
@@ -98,5 +151,5 @@ def fit_candidates(candidates: Sequence[CandidateFile], schema: Schema) -> tuple
 def _fit_candidate(file: CandidateFile, schema: Schema) -> CandidateFile:
     if not rewrite_file.stale(file.metrics.value_counts, schema):
         return file
-    again = rewrite_file.rewrite(file.path, schema.model_dump_json())
+    again = rewrite_file.rewrite(Rewrite(file.path, file.bytes, schema.model_dump_json()))
     return replace(file, path=again.path, bytes=again.bytes, metrics=again.metrics)

@@ -18,6 +18,8 @@ from pyiceberg.typedef import Record
 from support.backfill import rebuilt
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
+from support.maintenance import rewritten
+from support.moves import moved
 from support.topics import delete_topic
 from typer.testing import CliRunner
 
@@ -27,7 +29,6 @@ from pulse_pipelines import erasure, registry
 from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.columns import Kind
-from pulse_pipelines.erasure import rows as erased_rows
 from pulse_pipelines.erasure import run as erasure_run
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.ingest import settle
@@ -492,9 +493,7 @@ def test_events_that_are_not_settled_are_for_the_next_erasure(owner: Owner) -> N
     balanced(owner)
 
 
-def test_whoever_commits_first_is_waited_for(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch, at: AtPoint
-) -> None:
+def test_whoever_commits_first_is_waited_for(owner: Owner, at: AtPoint) -> None:
     """A batch lands between the staging and the commit: the erasure begins again, the batch stays."""
     owner.send(*events(ADA, "a"), *events(BOB, "b"))
     ingest(owner)
@@ -502,13 +501,10 @@ def test_whoever_commits_first_is_waited_for(
     landed: list[str] = []
 
     at("rewrite.staged", lambda: landed.append(ingest(owner)))
-    written = []
-    put = erased_rows._clean
-    monkeypatch.setattr(erased_rows, "_clean", lambda *args: written.append(args) or put(*args))
     receipt = erase(owner, f"country={ADA}")
     assert landed
     assert receipt["removed"]["rows"] == 3
-    assert len(written) == 2, "what was written for the first try serves the second"
+    assert rewritten(owner) == [2], "what was written for the first try serves the second"
     assert "meanwhile" in {row["id"] for row in owner.rows()}
     balanced(owner)
 
@@ -639,6 +635,23 @@ def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owne
     assert {row["id"] for row in crowd.rows()} == others
     balanced(crowd)
     assert verify(crowd, receipt, f"country={person}")[0] == 0
+
+
+def test_what_spark_may_still_do_for_a_dead_erasure_is_waited_for(owner: Owner) -> None:
+    owner.send(of("a", ADA), of("b", BOB))
+    ingest(owner)
+    command = (owner.tenant.slug, "--dataset", "orders", "--where", f"country={ADA}", "--yes")
+    dying = pulse("erase", *command, environment={"PULSE_FAIL_POINT": "rewrite.file"}, check=False)
+    assert dying.returncode == -signal.SIGKILL, dying.stdout + dying.stderr
+    code, said = run(*command)
+    assert (code, "Spark may still be at work" in said) == (1, True)
+    with superuser() as connection:
+        over = "UPDATE upkeep_log SET ended_at = ended_at - interval '1 hour' WHERE tenant_id = %s"
+        connection.execute(over, [owner.tenant.tenant_id])
+    receipt = erase(owner, f"country={ADA}")
+    assert (receipt["removed"]["rows"], where_is(owner, ADA)) == (1, [])
+    assert [row["id"] for row in owner.rows()] == ["b"]
+    balanced(owner)
 
 
 def begin(owner: Owner, where: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -800,7 +813,7 @@ def test_a_move_under_way_is_waited_for(owner: Owner, at: AtPoint) -> None:
         refused.append(str(caught.value))
 
     at("move.rewritten", erase_meanwhile)
-    registry.move_dataset(owner.tenant, "orders", uri)
+    moved(owner.tenant, "orders", uri)
     assert refused
     assert [row["id"] for row in owner.rows()] == ["b"]
     assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1

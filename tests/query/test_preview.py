@@ -18,6 +18,7 @@ from pyiceberg.types import LongType, StringType
 from pyspark.sql.connect.session import SparkSession
 from support.ingest import SCHEMA, Owner, event, ingest, make_owner
 from support.lake import changed, pointing_at, table
+from support.moves import moved
 from typer.testing import CliRunner
 
 from pulse_api import cli
@@ -268,9 +269,7 @@ def test_a_dataset_that_moved_to_a_newer_schema_is_read_by_each_snapshots_own(st
     fields = SCHEMA["properties"]
     wider = {"count": {"type": "number"}, "colour": {"type": "string"}}
     document = json.dumps({"type": "object", "properties": fields | wider})
-    registry.move_dataset(
-        owner.tenant, "orders", registry.publish_schema(owner.tenant, "orders", document).schema_uri
-    )
+    moved(owner.tenant, "orders", registry.publish_schema(owner.tenant, "orders", document).schema_uri)
     owner.send(*(event(f"new-{number}", count=number + 0.5, colour="red") for number in range(5)))
     ingest(owner)
     found, history = table(owner), snapshots(owner.tenant, "orders")

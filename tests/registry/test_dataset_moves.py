@@ -1,13 +1,10 @@
-"""A move to a newer schema amid everything else: batches in flight, deletions, other moves, and crashes."""
+"""A move to a newer schema amid everything else: batches in flight, deletions, and other moves."""
 
 import json
-import os
 import pickle
-import signal
 import struct
-import subprocess
-import sys
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,7 +14,8 @@ import pytest
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, plan_batch, run_batch
 from support.lake import harmed, without_object
-from support.maintenance import done, live_files, objects
+from support.maintenance import done, live_files, objects, rewritten
+from support.moves import moved
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.compatibility import Incompatibility
@@ -27,6 +25,7 @@ from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import evolve
 from pulse_pipelines.tables import leases, rewrite_file
+from pulse_pipelines.tables.rewrite_file import Rewrite, RewrittenFile
 from pulse_resources import iceberg, object_store
 from pulse_resources.errors import Conflict, Gone, Incompatible, NotFound, PulseError
 from pulse_resources.settings import Settings
@@ -80,7 +79,7 @@ def test_a_batch_in_flight_lands_by_the_schema_that_the_table_has_then(
 ) -> None:
     uri = publish(owner, NEWER[how])
     owner.send(sale("c", n=3), sale("a", n=9), sale("d", n=4, t="undeclared"))
-    done = at(point, lambda: registry.move_dataset(owner.tenant, "orders", uri))
+    done = at(point, lambda: moved(owner.tenant, "orders", uri))
     run_batch(plan_batch([owner]))
     assert done
     assert rows(owner) == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
@@ -137,26 +136,17 @@ def test_a_row_of_a_deleted_dataset_that_is_gone_is_missed(owner: Owner) -> None
 # other writers -----------------------------------------------------------------------------------
 
 
-def test_only_what_landed_meanwhile_is_written_once_more(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch, at: AtPoint
-) -> None:
-    written: list[str] = []
-    write = rewrite_file.rewrite
-
-    def counted(source: str, table_schema: str) -> Any:
-        written.append(source)
-        return write(source, table_schema)
-
+def test_only_what_landed_meanwhile_is_written_once_more(owner: Owner, at: AtPoint) -> None:
     def land_more() -> None:
         owner.send(sale("c", n=3))
         ingest(owner)
 
-    monkeypatch.setattr(rewrite_file, "rewrite", counted)
+    before = len(live_files(owner))
     done = at("move.staged", land_more)
-    registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+    moved(owner.tenant, "orders", publish(owner, WIDENED))
     assert done
-    files = list(open_table(owner).scan().plan_files())
-    assert len(written) == len(set(written)) == len(files)
+    assert rewritten(owner) == [before, 1]
+    assert len(live_files(owner)) == before + 1
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
     check_whole(owner)
 
@@ -164,7 +154,7 @@ def test_only_what_landed_meanwhile_is_written_once_more(
 def test_a_dataset_that_is_deleted_meanwhile_is_not_found(owner: Owner, at: AtPoint) -> None:
     at("move.staged", lambda: registry.delete_dataset(owner.tenant, "orders"))
     with pytest.raises(NotFound):
-        registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+        moved(owner.tenant, "orders", publish(owner, WIDENED))
 
 
 def test_another_dataset_of_the_slug_is_not_moved_under_the_lock_of_the_first(
@@ -188,7 +178,7 @@ def test_another_move_that_comes_first_is_seen(owner: Owner, at: AtPoint) -> Non
     """Its files are by other field ids than those that were written for this one."""
     added, widened = publish(owner, ADDED), publish(owner, WIDENED)
     at("move.staged", lambda: registry.move_dataset(owner.tenant, "orders", added))
-    assert registry.move_dataset(owner.tenant, "orders", widened).schema_uri == widened
+    assert moved(owner.tenant, "orders", widened).schema_uri == widened
     owner.send(sale("c", n=0.5, t="x"))
     ingest(owner)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 0.5)]
@@ -201,7 +191,7 @@ def test_moves_at_once_end_in_the_newest(owner: Owner) -> None:
 
     def move(uri: str) -> str:
         try:
-            return registry.move_dataset(owner.tenant, "orders", uri).schema_uri
+            return moved(owner.tenant, "orders", uri).schema_uri
         except Conflict:  # a newer one was first
             return "conflict"
 
@@ -245,8 +235,8 @@ def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
     monkeypatch.setattr(leases, "nobody_moving", lambda _: nullcontext())
     seen = [before.metadata_location, before.current_snapshot().manifest_list, *live_files(owner)]
     uri = publish(owner, WIDENED)
-    assert registry.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
-    assert len(set(looks)) == len(looks) == 2
+    assert moved(owner.tenant, "orders", uri).schema_uri == uri
+    assert len(set(looks)) == 2
     assert objects(before.location()).isdisjoint(seen)
     assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
     check_whole(owner)
@@ -261,10 +251,10 @@ def test_a_file_that_is_gone_from_a_table_that_did_not_go_on_is_told(owner: Owne
         "data files": live_files(owner)[0],
     }
     with without_object(paths[reads]), pytest.raises(Gone, match="a file of the table is gone") as caught:
-        registry.move_dataset(owner.tenant, "orders", uri)
+        moved(owner.tenant, "orders", uri)
     assert caught.value.where == {"tenant": owner.tenant.slug, "dataset": "orders"}
     assert registry.find_dataset(owner.tenant, "orders").schema_version == 1
-    assert registry.move_dataset(owner.tenant, "orders", uri).schema_uri == uri
+    assert moved(owner.tenant, "orders", uri).schema_uri == uri
     check_whole(owner)
 
 
@@ -283,7 +273,7 @@ def test_a_move_that_cannot_be_made_changes_nothing(owner: Owner, stack: Setting
     newer, foreign = publish(owner, WIDENED), publish(other, WIDENED)
     breaking = publish(owner, {"type": "object", "properties": {"n": {"type": "string"}}})
     elsewhere = publish(owner, WIDENED, "returns")
-    registry.move_dataset(owner.tenant, "orders", newer)
+    moved(owner.tenant, "orders", newer)
     before = registry.current_table(owner.tenant, "orders")
     for uri, kind, says in (
         (f"pulse://{owner.tenant.slug}/orders/1", Conflict, "follows version 2 already"),
@@ -318,56 +308,20 @@ def test_what_is_incompatible_is_told_whole(owner: Owner) -> None:
     )
 
 
-# crashes -----------------------------------------------------------------------------------------
-
-POINTS = {
-    # Fail point: whether the move had happened by then.
-    "move.rewritten": False,
-    "move.staged": False,
-    "move.before_swap": False,
-    "move.after_swap": False,
-    "move.before_commit": False,
-    "move.after_commit": True,
-}
-MOVE = """
-import sys
-from pulse_pipelines import registry
-registry.move_dataset(registry.find_tenant(sys.argv[1]), "orders", sys.argv[2])
-"""
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_move_killed_at(point: str, owner: Owner) -> None:
-    uri = publish(owner, WIDENED)
-    before = registry.current_table(owner.tenant, "orders")
-    died = subprocess.run(
-        [sys.executable, "-c", MOVE, owner.tenant.slug, uri],
-        env=os.environ | {"PULSE_FAIL_POINT": point},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    after = registry.current_table(owner.tenant, "orders")
-    assert (after != before, after.dataset.schema_uri == uri) == (POINTS[point],) * 2
-    check_whole(owner)
-    owner.send(sale("c", n=3))
-    ingest(owner)
-    registry.move_dataset(owner.tenant, "orders", uri)
-    owner.send(sale("d", n=4.5, t="x"))
-    ingest(owner)
-    assert rows(owner) == [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.5)]
-    check_whole(owner)
+# what is written ---------------------------------------------------------------------------------
 
 
 def test_a_file_of_many_row_groups_is_recast_with_its_bounds(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def here(files: Sequence[Rewrite]) -> dict[str, RewrittenFile]:
+        return {file.path: rewrite_file.rewrite(file) for file in files}
+
     monkeypatch.setattr(rewrite_file, "BATCH_ROWS", 10)
     owner.send(*(sale(f"e{n:03}", n=n - 50) for n in range(100)))
     ingest(owner)
-    dataset = registry.move_dataset(owner.tenant, "orders", publish(owner, WIDENED))
+    dataset_id, uri = registry.find_dataset(owner.tenant, "orders").dataset_id, publish(owner, WIDENED)
+    dataset = registry.carry_out(owner.tenant, "orders", dataset_id, uri, rewriter=here)
     table = open_table(owner)
     assert dataset.table_schema == table.schema().model_dump_json()
     number, name = (table.schema().find_field(field).field_id for field in ("n", "id"))

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 from support.ingest import Owner, ingest
 from support.lake import outside_catalog
+from support.moves import moved as move
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.columns import PHYSICAL
@@ -187,7 +188,7 @@ def moved(stack: Settings) -> Moved:
     for slug, case in CASES.items():
         snapshots[slug] = table(owner, slug).current_snapshot().snapshot_id
         uri = publish(owner, slug, case.new)
-        assert registry.move_dataset(tenant, slug, uri) == registry.find_dataset(tenant, slug)
+        assert move(tenant, slug, uri) == registry.find_dataset(tenant, slug)
         assert registry.find_dataset(tenant, slug).schema_uri == uri
         at_once[slug] = owner.rows(slug)
         owner.send(sale(slug, "after", case.after), sale(slug, "of the old", case.before, 1))

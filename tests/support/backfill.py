@@ -10,6 +10,7 @@ from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import spark
 from support.ingest import SCHEMA, Owner
 from support.lake import DAY
+from support.moves import moved
 
 
 def rebuilt(owner: Owner, day: date = DAY, **how: Any) -> Backfilled:
@@ -27,4 +28,4 @@ def move(owner: Owner, **properties: Any) -> None:
     """Publish the schema with other properties and move `orders` to it."""
     schema = SCHEMA | {"properties": SCHEMA["properties"] | properties}
     uri = registry.publish_schema(owner.tenant, "orders", json.dumps(schema)).schema_uri
-    registry.move_dataset(owner.tenant, "orders", uri)
+    moved(owner.tenant, "orders", uri)

@@ -64,6 +64,18 @@ def log(owner: Owner) -> list[tuple[str, str]]:
         return connection.execute(query, [owner.tenant.tenant_id]).fetchall()
 
 
+REWRITTEN = """
+SELECT before->'files' FROM upkeep_log WHERE task = 'rewrite' AND tenant_id = %s ORDER BY started_at
+"""
+
+
+def rewritten(owner: Owner) -> list[int]:
+    """How many files Spark was to write again for the tenant's moves and erasures, each time."""
+    mine = owner.tenant.tenant_id
+    with postgres.tenant_transaction("pulse_pipeline", mine) as connection:
+        return [files for (files,) in connection.execute(REWRITTEN, [mine])]
+
+
 ATTEMPT = """
 import sys
 from support.ingest import Owner
