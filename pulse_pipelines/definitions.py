@@ -19,6 +19,8 @@ from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
+from pulse_pipelines.defs.moves.job import move
+from pulse_pipelines.defs.moves.sensor import dataset_moves
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
@@ -31,7 +33,7 @@ def defs() -> dg.Definitions:
         metadata={LOADED: loaded},
         assets=[*dataset_assets(families), *curated_assets(families, rollups.team_rollups())],
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, remove_old_logs],
+        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, move, remove_old_logs],
         sensors=[
             ingest_lag,
             dead_letter_sweep,
@@ -40,6 +42,7 @@ def defs() -> dg.Definitions:
             alert_watch,
             upkeep_needed,
             curated_due,
+            dataset_moves,
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run

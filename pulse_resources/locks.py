@@ -30,6 +30,8 @@ class Lock(StrEnum):
     """Of a dataset (of its raw zone: of a tenant), by whoever replaces files."""
     MOVE = "move"
     """Of a dataset: shared by those who write files without REWRITE, exclusive to who looks for orphans."""
+    MOVE_ATTEMPT = "move-attempt"
+    """Of a move to another schema, by the attempt that works on it."""
     SUMMARIES = "summaries"
     """Of a dataset, by whoever changes what is served of it."""
     KEYS = "keys"

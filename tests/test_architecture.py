@@ -33,6 +33,7 @@ ROOMS = (
     "curated",
     "query",
     "maintenance",
+    "moves",
     "erasure",
     "monitoring",
     "runtime",

@@ -4,14 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
-from pulse_api.cli import complete
+from pulse_api.cli import complete, moving
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.guard import FAILED, complain
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
-from pulse_pipelines import registry
+from pulse_pipelines import moves, registry
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources.errors import Incompatible, UserError
+from pulse_resources.errors import Incompatible, NotFound, UserError
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: an Iceberg table behind a slug.")
 
@@ -91,18 +91,65 @@ def move_dataset(tenant: TenantSlug, slug: DatasetSlug, schema_uri: Address, as_
     Possible when the change is compatible: optional fields added, integer to number, required to optional,
     bounds relaxed. Otherwise nothing changes, everything in the way is listed, and the exit code is 1.
 
+    A column of another type takes a run, which writes the data files again: it is followed until it has
+    ended, and Ctrl-C leaves it going.
+
     Example: pulse dataset move acme orders pulse://acme/orders/2
     """
     owner = registry.find_tenant(tenant)
     try:
-        dataset = registry.move_dataset(owner, slug, schema_uri)
+        asked = moves.ask(owner, slug, schema_uri)
     except Incompatible as error:
         _show_incompatible(error, as_json)
         raise typer.Exit(FAILED) from error
+    if isinstance(asked, moves.Move):
+        _follow(owner, asked, as_json)
+    else:
+        _show_moved(owner, asked, as_json)
+
+
+@app.command("moves")
+def list_moves(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
+    """List a dataset's moves that took a run, the latest first.
+
+    Example: pulse dataset moves acme orders
+    """
+    found = moves.of_dataset(registry.find_tenant(tenant), slug)
+    if as_json:
+        emit(found)
+    else:
+        moving.show(found)
+
+
+@app.command("follow")
+def follow_move(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
+    """Follow a dataset's latest move that took a run until it has ended; it ends as `move` does.
+
+    Example: pulse dataset follow acme orders
+    """
+    owner = registry.find_tenant(tenant)
+    found = moves.of_dataset(owner, slug)
+    if not found:
+        raise NotFound("no move of this dataset took a run", tenant=tenant, dataset=slug)
+    _follow(owner, found[0], as_json)
+
+
+def _follow(owner: Tenant, move: "moves.Move", as_json: bool) -> None:
+    ended = moving.follow(owner, move)
+    if ended.state == moves.State.DONE:
+        _show_moved(owner, registry.find_dataset(owner, move.slug), as_json)
+        return
+    if as_json:
+        emit(ended)
+    complain(f"the dataset did not move: {ended.error}")
+    raise typer.Exit(FAILED)
+
+
+def _show_moved(owner: Tenant, dataset: Dataset, as_json: bool) -> None:
     if as_json:
         emit(_document(owner, dataset))
     else:
-        say(f"dataset {slug} follows {dataset.schema_uri}")
+        say(f"dataset {dataset.slug} follows {dataset.schema_uri}")
 
 
 def _show_incompatible(error: Incompatible, as_json: bool) -> None:

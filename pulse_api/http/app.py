@@ -26,6 +26,7 @@ from pulse_api.http.routes import (
     health,
     keys,
     metrics,
+    moves,
     preview,
     schemas,
     summary,
@@ -45,6 +46,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     collect.router,
     schemas.router,
     datasets.router,
+    moves.router,
     preview.router,
     summary.router,
     events.router,
@@ -80,7 +82,7 @@ def create_app() -> FastAPI:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Content-Encoding", "X-Request-Id"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=["X-Request-Id", "Retry-After", "Location"],
         )
     app.add_middleware(Envelope, max_body_bytes=settings.max_body_bytes, log=settings.access_log)
     return app

@@ -58,6 +58,7 @@ EXPECTED: dict[str, tuple[str, str, str, str]] = {
     "public.rate_shares":          (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
+    "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING),
@@ -157,6 +158,11 @@ BACKFILLS = (
     " SELECT tenant_id, 'any', dataset_id, slug, '2026-11-19', 1, 1, 0, 1, 1, 1, 1 FROM pdm_datasets"
     " WHERE tenant_id = %(tenant)s",
 )
+MOVES = (
+    "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
+    " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
+    " WHERE tenant_id = %(tenant)s",
+)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +179,7 @@ def pair(stack: Settings) -> Pair:
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES, *BACKFILLS):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:

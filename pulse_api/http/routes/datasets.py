@@ -4,14 +4,17 @@ from datetime import datetime
 from uuid import UUID
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug, Name, SchemaAddress, Slug
 from pulse_api.http.problems import documented
+from pulse_api.http.routes import moves as of_moves
+from pulse_api.http.routes.moves import MoveInfo
 from pulse_api.http.routing import resource
-from pulse_pipelines import registry
+from pulse_pipelines import moves, registry
 from pulse_pipelines.domain.dataset import Dataset, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 
@@ -128,16 +131,29 @@ async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Del
 @router.post(
     "/{slug}/schema",
     summary="Move a dataset to a newer schema version",
-    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
+    response_model=DatasetInfo,
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503)
+    | {
+        202: {
+            "description": "Data files have to be written again: a run does that, at the address in "
+            "`Location`. The dataset is as it was until then.",
+            "model": MoveInfo,
+            "headers": {"Location": {"schema": {"type": "string"}, "description": "Of the move."}},
+        }
+    },
 )
-async def move(request: Request, principal: Manager, slug: DatasetSlug, body: Move) -> DatasetInfo:
+async def move(
+    request: Request, principal: Manager, slug: DatasetSlug, body: Move
+) -> DatasetInfo | JSONResponse:
     """Move a dataset to a newer version of its schema, and its table with it, in one transaction.
 
     Possible when the change is compatible: optional fields added, integer to number, required to optional,
-    bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`.
+    bounds relaxed. Otherwise 409 with every incompatibility in `incompatibilities`. A column of another type
+    takes a run, which writes the data files again: 202. While it goes on another move is a 409 that names it.
     """
     tenant = principal.tenant
-    moved = await app_state(request).change(
-        tenant.tenant_id, registry.move_dataset, tenant, slug, body.schema_uri
-    )
-    return _info(tenant, moved)
+    asked = await app_state(request).change(tenant.tenant_id, moves.ask, tenant, slug, body.schema_uri)
+    if isinstance(asked, Dataset):
+        return _info(tenant, asked)
+    document = of_moves.described(asked).model_dump(mode="json")
+    return JSONResponse(document, 202, {"Location": of_moves.location(asked)})

@@ -37,6 +37,7 @@ RLS_TABLES = (
     "intake",
     "intake_doubts",
     "dataset_versions",
+    "dataset_moves",
     "deleted_datasets",
     "backfills",
     "upkeep_log",

@@ -1,0 +1,58 @@
+"""Moves of a dataset that a run carries out: followed until they end, and listed."""
+
+import time
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+
+from pulse_api.cli.output import remark, show_table
+from pulse_api.demo import run
+from pulse_pipelines import moves
+from pulse_pipelines.domain.tenant import Tenant
+
+LOOK_S = 0.5
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as a shell has it."""
+
+
+def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
+    """Show how far a move is until it has ended; gives it as it ended.
+
+    Ctrl-C ends the command and not the move: it says how to follow it again.
+    """
+    console = Console(stderr=True)
+    try:
+        if not console.is_terminal:
+            remark(f"Data files of {move.slug} are written again by the move {move.move_id}.")
+        with run.progress(console) as bar:
+            task = bar.add_task(move.slug, total=None)
+            while not (found := moves.find(owner, move.move_id)).ended:
+                said = f"{move.slug}: {_doing(found)}"
+                bar.update(task, description=said, total=found.files, completed=found.files_done)
+                time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        remark(f"The move goes on. Follow it with: pulse dataset follow {owner.slug} {move.slug}")
+        raise typer.Exit(INTERRUPTED) from None
+    return found
+
+
+def _doing(move: "moves.Move") -> str:
+    if move.state == moves.State.RUNNING:
+        return "files written again" if move.files else "begins"
+    return f"attempt {move.attempt} follows" if move.attempt > 1 else "waits for its run"
+
+
+def show(found: "Sequence[moves.Move]") -> None:
+    """A table of moves."""
+    rows = (
+        (
+            *(move.asked_at, move.move_id, move.schema_uri, move.state),
+            "" if move.files is None else f"{move.files_done:,} of {move.files:,}",
+            *(move.attempt, move.ended_at, move.error),
+        )
+        for move in found
+    )
+    columns = ("asked", "move", "to", "state", "files", "attempt", "ended", "error")
+    empty = "No move of this dataset took a run"
+    show_table(columns, rows, empty=empty, spare=("attempt", "asked", "move"))

@@ -1,0 +1,66 @@
+"""The job `move`: one attempt at one dataset's move to a newer schema."""
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+
+from pulse_pipelines import registry
+from pulse_pipelines.defs.resources import Catalog, ObjectStore, Postgres
+from pulse_pipelines.ingest import priority
+from pulse_pipelines.moves import State
+from pulse_pipelines.moves.run import attempt
+
+
+class MoveConfig(dg.Config):
+    tenant: str = Field(description="Slug of the tenant.")
+    move_id: str
+    attempt: int = Field(description="Which one it is, from 1.")
+
+
+@dg.op(
+    description="Write the data files again that have a column which the newer schema replaces, several at a "
+    "time in Spark tasks, then move the dataset and its table in one commit. Ingestion goes on; what lands "
+    "meanwhile is written again before the commit. A dataset that was deleted, or has moved on, ends the run "
+    "well: the move has failed, and says why.",
+    tags={"kind": "iceberg"},
+)
+def move_dataset(
+    context: dg.OpExecutionContext,
+    config: MoveConfig,
+    pyspark: LazyPySparkResource,
+    object_store: ObjectStore,
+    catalog: Catalog,
+    postgres: Postgres,
+) -> None:
+    priority.for_good()
+    move = attempt(
+        lambda: pyspark.spark_session,
+        registry.find_tenant(config.tenant),
+        config.move_id,
+        config.attempt,
+        run_id=context.run_id,
+        progress=lambda written, wanted: context.log.info("%s of %s files are written", written, wanted),
+    )
+    if move.state == State.FAILED:
+        context.log.warning("nothing was moved: %s", move.error)
+    context.add_output_metadata(
+        {
+            "dataset": move.slug,
+            "from": move.from_uri,
+            "to": move.schema_uri,
+            "state": move.state,
+            "files": move.files_done,
+        }
+    )
+
+
+@dg.job(
+    description="A dataset's move to a newer schema that writes data files again. Launched by the sensor "
+    "`dataset_moves` when somebody asks for one (`pulse dataset move` or the HTTP API), one of a tenant at a "
+    "time. A run that dies or fails for a while is followed by another attempt; until the one commit at its "
+    "end the dataset is as it was.",
+    executor_def=dg.in_process_executor,
+    tags={"pulse/job": "move"},
+)
+def move() -> None:
+    move_dataset()

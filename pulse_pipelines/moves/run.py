@@ -1,0 +1,74 @@
+"""One attempt at a move: the table's lease, files written again in Spark tasks, one commit.
+
+The commit says that the move is done. An attempt that dies before it leaves files that no table has, and the
+next one begins again; one that wakes up after another took over is fenced.
+"""
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.maintenance import rewrite
+from pulse_pipelines.maintenance.rewrite import Progress, Session
+from pulse_pipelines.moves import record
+from pulse_pipelines.moves.record import Attempt, Move
+from pulse_pipelines.tables import leases
+from pulse_resources import postgres
+from pulse_resources.errors import Fenced, Terminal, UserError
+from pulse_resources.faults import fail_point
+
+LEASE_WAIT_S = 600.0
+"""How long a move waits for another rewrite of its table to end."""
+
+
+def attempt(
+    session: Session,
+    tenant: Tenant,
+    move_id: str,
+    number: int,
+    *,
+    run_id: str | None = None,
+    progress: Progress = lambda written, wanted: None,
+) -> Move:
+    """Carry a move out; gives it as it ended, done or failed.
+
+    That the dataset was deleted meanwhile, or has moved on, ends the move as failed, and raises nothing.
+
+    Raises:
+        Fenced: another attempt owns the move.
+        Terminal: the table, or a file of it, is gone or damaged; the move has failed.
+        Exception: of whatever kind, another attempt follows.
+    """
+    trying = Attempt(tenant, move_id, number)
+    with trying.own(run_id) as move:
+        fail_point("move.owned")
+        try:
+            _carry_out(session, trying, move, progress)
+        except Fenced:
+            raise
+        except UserError as error:
+            trying.fail(str(error))
+        except Terminal as error:
+            trying.fail(str(error))
+            raise
+        except Exception as error:
+            trying.give_up(f"{type(error).__name__}: {error}")
+            raise
+    return record.find(tenant, move_id)
+
+
+def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress) -> None:
+    tenant = trying.tenant
+
+    def both(written: int, wanted: int) -> None:
+        trying.progress(written, wanted)
+        progress(written, wanted)
+
+    with leases.rewriting(move.dataset_id, wait_seconds=LEASE_WAIT_S):
+        why = f"a move to {move.schema_uri}"
+        names = (tenant, move.dataset_id, move.slug)
+        writer = rewrite.on_spark(session, *names, why, run_id=move.run_id, progress=both)
+        registry.carry_out(
+            tenant, move.slug, move.dataset_id, move.schema_uri, rewriter=writer, write=trying.done
+        )
+        if not record.find(tenant, move.move_id).ended:  # it followed the version already
+            with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+                trying.done(connection)
