@@ -115,10 +115,10 @@ def test_a_table_without_files_needs_no_run(stack: Settings) -> None:
     assert moves.ask(owner.tenant, "orders", uri) == registry.find_dataset(owner.tenant, "orders")
 
 
-def test_another_move_meanwhile_is_a_conflict(owner: Owner, at: AtPoint) -> None:
+def test_another_move_meanwhile_is_a_conflict(owner: Owner) -> None:
     move = ask(owner)
-    further = publish(owner, BOTH)
-    for uri in (move.schema_uri, further):
+    further, at_once = publish(owner, BOTH), publish(owner, WIDENED | {"title": "the same"})
+    for uri in (move.schema_uri, further, at_once):
         with pytest.raises(Conflict, match=f"moving to {move.schema_uri} already") as caught:
             moves.ask(owner.tenant, "orders", uri)
         assert caught.value.where["move"] == move.move_id
