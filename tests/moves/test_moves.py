@@ -25,6 +25,7 @@ from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.moves import Move, State, record
 from pulse_pipelines.moves.record import Attempt
 from pulse_pipelines.moves.run import attempt
+from pulse_pipelines.tables import rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite
 from pulse_resources.errors import Conflict, Fenced, NotFound, Terminal
 from pulse_resources.settings import Settings
@@ -117,7 +118,7 @@ def test_a_table_without_files_needs_no_run(stack: Settings) -> None:
 
 def test_another_move_meanwhile_is_a_conflict(owner: Owner) -> None:
     move = ask(owner)
-    further, at_once = publish(owner, BOTH), publish(owner, WIDENED | {"title": "the same"})
+    further, at_once = publish(owner, BOTH), publish(owner, ADDED)
     for uri in (move.schema_uri, further, at_once):
         with pytest.raises(Conflict, match=f"moving to {move.schema_uri} already") as caught:
             moves.ask(owner.tenant, "orders", uri)
@@ -352,7 +353,10 @@ def test_a_position_that_is_not_in_the_file_is_an_error(owner: Owner) -> None:
     """Two rows of one event, or another file than the one that was searched."""
     schema = registry.find_dataset(owner.tenant, "orders").table_schema
     path = live_files(owner)[0]  # of one row
+    wrong, wanted = Rewrite(path, 1, schema, frozenset([99])), "1 rows are left of a data file, and not 0"
+    with pytest.raises(Terminal, match=wanted):
+        rewrite_file.rewrite(wrong)
     rewriter = rewrite.on_spark(spark, owner.tenant, uuid.uuid4(), "orders", "a test")
-    with pytest.raises(Terminal, match="1 rows are left of a data file, and not 0"):
-        rewriter([Rewrite(path, 1, schema, frozenset([99]))])
+    with pytest.raises(Terminal, match=wanted):
+        rewriter([wrong])
     assert rewriter([Rewrite(path, 1, schema)])[path].rows == 1
