@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -31,6 +32,9 @@ from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 TIMEOUT_S = 20.0
+_GLANCE_S = 0.5
+_REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""What does not get better by waiting."""
 NAP_S = 0.003
 """Between two looks at a client that has nothing."""
 _log = logging.getLogger("pulse.kafka")
@@ -44,6 +48,27 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 def admin() -> AdminClient:
     """The admin client of this process."""
     return AdminClient(_client())
+
+
+def cluster(timeout: float) -> ClusterMetadata:
+    """Brokers and topics, asked by a client of its own that remembers why a connection failed.
+
+    Raises:
+        KafkaException: with what the broker or TLS said; time is up where neither said anything.
+    """
+    reasons: list[KafkaError] = []
+    client = AdminClient(_client() | {"error_cb": reasons.append})
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return client.list_topics(timeout=min(timeout, _GLANCE_S))
+        except KafkaException as error:
+            client.poll(0)
+            final = [reason for reason in reasons if reason.code() in _REFUSALS]
+            if final:
+                raise KafkaException(final[0]) from error
+            if time.monotonic() > deadline:
+                raise (KafkaException(reasons[0]) if reasons else error) from None
 
 
 def producer(*, delivery_timeout_s: float = 300.0) -> Producer:

@@ -22,8 +22,10 @@ def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
     return pafs.S3FileSystem(
         access_key=store.access_key,
         secret_key=store.secret_key.get_secret_value(),
+        session_token=store.session_token.get_secret_value() if store.session_token else None,
         endpoint_override=address,
         scheme=scheme,
+        tls_ca_file_path=str(store.ca_file) if store.ca_file else None,
         region=store.region,
         allow_delayed_open=True,  # a small object is one request instead of a multipart upload
         **options,

@@ -120,8 +120,7 @@ def migrate(settings: Settings) -> None:
     from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
 
     logging.getLogger("yoyo").setLevel(logging.WARNING)
-    url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
-    backend = get_backend(url)
+    backend = get_backend(settings.postgres.url("pulse_owner", "psycopg"))
     try:
         # This lock ends with the process; yoyo's own stays behind when its process is killed.
         with psycopg.connect(settings.postgres.url("pulse_owner")) as session:

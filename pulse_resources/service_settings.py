@@ -2,12 +2,26 @@
 
 import os
 import re
-from typing import Any, Literal
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 Role = Literal["pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog"]
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("is not an absolute path, and Pulse's processes run in different folders")
+    return path
+
+
+File = Annotated[Path, AfterValidator(_absolute)]
+"""A file that all processes of Pulse read, Spark's tasks too: it is there on all their machines."""
+_quoted = partial(quote, safe="")
+"""A part of a URL, whatever is in it, as libpq, SQLAlchemy, yoyo and JDBC all decode it."""
 
 
 class PostgresSettings(BaseModel):
@@ -21,15 +35,48 @@ class PostgresSettings(BaseModel):
     require_auth: str = "!password"
     """Ways in which clients let a server ask who they are, as libpq's `require_auth`: whoever answers at the
     port while Postgres is away must not be told a password."""
+    sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] | None = None
+    """As libpq's. By default `verify-full` once `sslrootcert` is given; without it `prefer`: encrypted where
+    the server offers that, whoever it is."""
+    sslrootcert: File | Literal["system"] | None = None
+    """Authorities (PEM) that sign the server's certificate; `system`: those that the machine trusts."""
+    sslcert: File | None = None
+    """Certificate (PEM) that clients present, where the server asks for one ..."""
+    sslkey: File | None = None
+    """... and its key (PEM, PKCS #8, without a password), which only its owner may read."""
 
-    def _url(self, user: str, password: SecretStr | None, database: str) -> str:
-        secret = f":{password.get_secret_value()}" if password else ""
-        asked = f"?require_auth={quote(self.require_auth)}" if self.require_auth else ""
-        return f"postgresql://{user}{secret}@{self.host}:{self.port}/{database}{asked}"
+    @property
+    def tls(self) -> dict[str, str]:
+        """libpq's parameters for TLS, as far as there are any."""
+        mode = self.sslmode or ("verify-full" if self.sslrootcert else None)
+        given = {
+            "sslmode": mode,
+            "sslrootcert": self.sslrootcert,
+            "sslcert": self.sslcert,
+            "sslkey": self.sslkey,
+        }
+        return {name: str(value) for name, value in given.items() if value}
 
-    def url(self, role: Role) -> str:
-        """Connection URL of `role` on Pulse's database; holds a secret, never log it."""
-        return self._url(role, self.role_passwords.get(role), self.database)
+    @property
+    def place(self) -> str:
+        """Host and port as a part of a URL."""
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def _url(self, user: str, password: SecretStr | None, database: str, driver: str = "") -> str:
+        scheme = f"postgresql+{driver}" if driver else "postgresql"
+        secret = f":{_quoted(password.get_secret_value())}" if password else ""
+        parameters = {"require_auth": self.require_auth} if self.require_auth else {}
+        query = "&".join(f"{name}={_quoted(value)}" for name, value in (parameters | self.tls).items())
+        where = f"{self.place}/{_quoted(database)}" + (f"?{query}" if query else "")
+        return f"{scheme}://{_quoted(user)}{secret}@{where}"
+
+    def url(self, role: Role, driver: str = "") -> str:
+        """Connection URL of `role` on Pulse's database; holds a secret, never log it.
+
+        Args:
+            driver: as SQLAlchemy and yoyo name it in the scheme; none: a URL of libpq.
+        """
+        return self._url(role, self.role_passwords.get(role), self.database, driver)
 
     def dagster_url(self) -> str:
         """Connection URL of Dagster's own database; holds a secret, never log it."""
@@ -46,19 +93,49 @@ class KafkaSettings(BaseModel):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     username: str = "pulse"
     password: SecretStr = SecretStr("")
+    ca_file: File | None = None
+    """Authorities (PEM) that sign brokers' certificates; by default those that the machine trusts."""
+    certificate_file: File | None = None
+    """Certificate (PEM) that clients present, where brokers ask for one ..."""
+    key_file: File | None = None
+    """... its key (PEM) ..."""
+    key_password: SecretStr | None = None
+    """... and the password of that, where it has one."""
     partitions_per_topic: int = Field(default=2, ge=1)
     replication_factor: int = Field(default=1, ge=1)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether clients speak TLS."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients sign in with a user and a password."""
+        return self.security_protocol.startswith("SASL")
+
     def client(self) -> dict[str, Any]:
-        """How any of librdkafka's clients reaches the broker; holds a secret, never log it."""
-        where = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
-        if not self.security_protocol.startswith("SASL"):
-            return where
-        return where | {
-            "sasl.mechanism": self.sasl_mechanism,
-            "sasl.username": self.username,
-            "sasl.password": self.password.get_secret_value(),
+        """How any of librdkafka's clients reaches the broker; holds secrets, never log it."""
+        found: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
         }
+        if self.sasl:
+            found |= {
+                "sasl.mechanism": self.sasl_mechanism,
+                "sasl.username": self.username,
+                "sasl.password": self.password.get_secret_value(),
+            }
+        if self.encrypted:
+            secret = self.key_password.get_secret_value() if self.key_password else None
+            given = {
+                "ssl.ca.location": self.ca_file,
+                "ssl.certificate.location": self.certificate_file,
+                "ssl.key.location": self.key_file,
+                "ssl.key.password": secret,
+            }
+            found |= {name: str(value) for name, value in given.items() if value}
+        return found
 
 
 class ObjectStoreSettings(BaseModel):
@@ -67,6 +144,10 @@ class ObjectStoreSettings(BaseModel):
     region: str = "us-east-1"
     access_key: str = "pulse"
     secret_key: SecretStr = SecretStr("")
+    session_token: SecretStr | None = None
+    """Of temporary credentials; an installation that gets new ones is started anew with them."""
+    ca_file: File | None = None
+    """Authorities (PEM) that sign its certificate; by default those that the machine trusts."""
 
 
 class SparkSettings(BaseModel):

@@ -19,6 +19,7 @@ pytest_plugins = [
 
 STARTING = frozenset({"stack", "home", "layout", "room"})
 """Fixtures that start services."""
+OWN_STACK = ("test_own_services.py", "test_live.py")
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
 
 
@@ -29,11 +30,17 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs services (`make test-fast` leaves it out), and order the files.
 
-    First those that need services; then the one that starts Dagster on its worker's stack, where no other may
-    follow that uses it; last those that need none, which the other worker does meanwhile.
+    First those that need services; then those that start a stack of their own on their worker, where no other
+    may follow that uses the session's; last those that need none, which the other worker does meanwhile.
     """
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.stack)
     serviced = {item.path for item in items if item.get_closest_marker("stack")}
-    items.sort(key=lambda item: 1 if item.path.name == "test_live.py" else 0 if item.path in serviced else 2)
+
+    def place(item: pytest.Item) -> int:
+        if item.path.name in OWN_STACK:
+            return 1 + OWN_STACK.index(item.path.name)
+        return 0 if item.path in serviced else 1 + len(OWN_STACK)
+
+    items.sort(key=place)

@@ -43,6 +43,9 @@ def up(
     without_dagster: Annotated[
         bool, typer.Option("--without-dagster", help="Start Postgres, Kafka, MinIO and Spark only.")
     ] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="In a new folder: Postgres, Kafka and MinIO speak TLS.")
+    ] = False,
     as_json: AsJson = False,
     only: Annotated[str, typer.Option(help="Start these services only (comma-separated).", hidden=True)] = "",
     definitions: Annotated[
@@ -68,7 +71,7 @@ def up(
     Example: PULSE_API__PORT=8080 pulse up
     """
     console = _errors if as_json else _console
-    started = bring_up(console, _wanted(without_dagster, only), definitions)
+    started = bring_up(console, _wanted(without_dagster, only), definitions, with_tls=tls)
     if not started:
         console.print("Pulse is up already.")
     if not as_json:
@@ -88,7 +91,11 @@ def up(
 
 
 def bring_up(
-    console: Console, wanted: tuple[str, ...] = EVERYTHING, definitions: str = dagster.MODULE
+    console: Console,
+    wanted: tuple[str, ...] = EVERYTHING,
+    definitions: str = dagster.MODULE,
+    *,
+    with_tls: bool = False,
 ) -> bool:
     """Have `wanted` running, and show on `console` how it gets there; False if it was up already.
 
@@ -99,7 +106,7 @@ def bring_up(
     try:
         with console.status("Looking around") as spinner:
             progress = _Progress(spinner, console)
-            started = stack.start(layout, wanted, progress, definitions)
+            started = stack.start(layout, wanted, progress, definitions, with_tls=with_tls)
             _follow(layout, wanted, progress, quiet=not started)
     except KeyboardInterrupt:
         _interrupted(layout, started)

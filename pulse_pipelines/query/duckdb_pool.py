@@ -5,6 +5,7 @@ queries that Pulse builds run here, never a caller's SQL: DuckDB's own limits ar
 """
 
 import math
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ class _Store(NamedTuple):
     region: str
     access_key: str
     secret_key: str
+    session_token: str
+    ca_file: str
 
 
 @contextmanager
@@ -95,7 +98,14 @@ def warm(limits: Limits) -> None:
 
 def _store() -> _Store:
     store = load_settings().object_store
-    return _Store(store.endpoint, store.region, store.access_key, store.secret_key.get_secret_value())
+    return _Store(
+        store.endpoint,
+        store.region,
+        store.access_key,
+        store.secret_key.get_secret_value(),
+        store.session_token.get_secret_value() if store.session_token else "",
+        str(store.ca_file or ssl.get_default_verify_paths().cafile or ""),
+    )
 
 
 @contextmanager
@@ -221,6 +231,10 @@ def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
     database.execute("SET GLOBAL s3_region = ?", [store.region])
     database.execute("SET GLOBAL s3_access_key_id = ?", [store.access_key])
     database.execute("SET GLOBAL s3_secret_access_key = ?", [store.secret_key])
+    database.execute("SET GLOBAL s3_session_token = ?", [store.session_token])
+    if scheme == "https":
+        database.execute("SET GLOBAL enable_server_cert_verification = true")
+        database.execute("SET GLOBAL ca_cert_file = ?", [store.ca_file])
     if limits.seconds is not None:  # an interrupt does not reach a request that hangs
         database.execute("SET GLOBAL http_timeout = ?", [math.ceil(limits.seconds)])
         database.execute("SET GLOBAL http_retries = 1")

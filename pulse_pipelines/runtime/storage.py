@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres.storage import DagsterPostgresStorage
-from dagster_postgres.utils import pg_url_from_config
+
+from pulse_resources.settings import load_settings
 
 KEPT, AT_MOST = 4, 50
 """Connections of a process."""
@@ -29,7 +30,7 @@ def _engine(url: str) -> sqlalchemy.Engine:
 
 
 class PooledStorage(DagsterPostgresStorage):
-    """Runs, events and schedules through one pool of a process; configured as its parent is."""
+    """Runs, events and schedules through one pool of a process; where, Pulse's settings say."""
 
     def __init__(self, postgres_url: str, inst_data: ConfigurableClassData | None = None) -> None:
         super().__init__(postgres_url, inst_data=inst_data)
@@ -37,5 +38,9 @@ class PooledStorage(DagsterPostgresStorage):
             storage._engine = _engine(postgres_url)
 
     @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        return {}
+
+    @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Any) -> "PooledStorage":
-        return cls(pg_url_from_config(config_value), inst_data)
+        return cls(load_settings().postgres.dagster_url(), inst_data)

@@ -21,11 +21,10 @@ SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What `dagster_home/dagster.yaml` and `workspace.yaml` read; holds a secret."""
+    """What `dagster_home/dagster.yaml` and `workspace.yaml` read."""
     data = str(settings.home / "dagster")
     return {
         "DAGSTER_HOME": data,
-        "DAGSTER_POSTGRES_URL": settings.postgres.dagster_url(),
         "DAGSTER_DATA_DIR": data,
         "DAGSTER_EVENT_BATCH_SIZE": "500",
         "DAGSTER_CODE_SERVER_SOCKET": str(settings.code_server_socket),

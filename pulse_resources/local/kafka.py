@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 from pulse_resources.errors import Terminal
-from pulse_resources.local import accounts
+from pulse_resources.local import accounts, tls
 from pulse_resources.local.accounts import Account
 from pulse_resources.local.downloads import Jar, jars
 from pulse_resources.local.layout import Layout, write_atomically
@@ -46,7 +46,7 @@ listeners=INSIDE://{address},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=INSIDE://{address}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=INSIDE
-listener.security.protocol.map=INSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT
+listener.security.protocol.map=INSIDE:{protocol},CONTROLLER:SASL_PLAINTEXT
 sasl.mechanism.inter.broker.protocol={mechanism}
 sasl.mechanism.controller.protocol=PLAIN
 listener.name.inside.sasl.enabled.mechanisms={mechanism}
@@ -73,6 +73,13 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+"""
+_TLS = """\
+listener.name.inside.ssl.keystore.type=PEM
+listener.name.inside.ssl.keystore.location={identity}
+listener.name.inside.ssl.truststore.type=PEM
+listener.name.inside.ssl.truststore.location={authority}
+listener.name.inside.ssl.client.auth=required
 """
 
 _LOGGING = """\
@@ -126,6 +133,7 @@ def _setup(
     data, properties = folder / "data", folder / "server.properties"
     logging, credentials = folder / "log4j2.properties", folder / "credentials"
     about = {"user": kafka.username, "password": kafka.password.get_secret_value()}
+    certificates = tls.certificates(layout)
     plain, scram = _PLAIN_LOGIN.format(**about), _SCRAM_LOGIN.format(**about)
     configuration = _PROPERTIES.format(
         address=kafka.bootstrap_servers,
@@ -136,7 +144,12 @@ def _setup(
         prefix=kafka.sasl_mechanism.lower(),
         login=plain if kafka.sasl_mechanism == "PLAIN" else scram,
         controller_login=plain,
+        protocol="SASL_SSL" if certificates else "SASL_PLAINTEXT",
     )
+    if certificates:
+        identity, authority = folder / "tls.pem", folder / "ca.pem"
+        certificates.copy(owner, both=identity, authority=authority)
+        configuration += _TLS.format(identity=identity, authority=authority)
     for path, text in ((logging, _LOGGING), (properties, configuration)):
         write_atomically(path, text)
         accounts.give(owner, path)

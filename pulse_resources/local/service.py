@@ -2,6 +2,7 @@
 
 import os
 import signal
+import ssl
 import sys
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -58,12 +59,13 @@ def listens(address: str) -> Callable[[], bool]:
     return lambda: ports.answers_at(Path(port)) if host == "unix" else ports.answers(host, int(port))
 
 
-def responds(url: str) -> Callable[[], bool]:
-    """Ready when `url` is answered with 200."""
+def responds(url: str, ca_file: Path | None = None) -> Callable[[], bool]:
+    """Ready when `url` is answered with 200, by a server that one of these authorities vouches for."""
 
     def ready() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - our own URL
+            trusted = ssl.create_default_context(cafile=ca_file) if ca_file else None
+            with urllib.request.urlopen(url, timeout=2, context=trusted) as answer:  # noqa: S310 - our own URL
                 return bool(answer.status == 200)
         except OSError:
             return False

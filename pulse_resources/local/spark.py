@@ -7,8 +7,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from pulse_resources.errors import UserError
+from pulse_resources.local import java_tls
 from pulse_resources.local.downloads import Jar, jars, spark_home
 from pulse_resources.local.layout import PRIVATE, Layout, write_atomically
 from pulse_resources.local.prerequisites import java
@@ -102,10 +104,16 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
         (folder / name).mkdir(mode=PRIVATE, exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOGGING)
     (folder / "scheduling.xml").write_text(_SCHEDULING)
+    java_tls.prepare(folder, settings)
     configuration = _engine(folder, settings, host) | catalog(settings)
     # A file only its owner can read: a command line shows its secrets to every user.
-    lines = (f"{key} {value}\n" for key, value in configuration.items())
+    lines = (f"{key} {_escaped(value)}\n" for key, value in configuration.items())
     write_atomically(properties, "".join(lines))
+
+
+def _escaped(value: str) -> str:
+    """A value of a Java properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
@@ -118,7 +126,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
         f"-Djava.io.tmpdir={folder / 'tmp'} -Duser.timezone=UTC "
-        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
+        f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}{java_tls.options(folder, settings)}"
     )
     return {
         "spark.app.name": "pulse",
@@ -156,7 +164,9 @@ def catalog(settings: Settings) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{CATALOG}"
     # Iceberg never closes a connection of a session that has ended: Postgres does.
     options = f"currentSchema=iceberg_catalog&options=-c%20idle_session_timeout={_IDLE_S}s"
-    uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}?{options}"
+    options += java_tls.jdbc(settings.home / "spark", postgres)
+    uri = f"jdbc:postgresql://{postgres.place}/{quote(postgres.database)}?{options}"
+    token = store.session_token
     return {
         "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -178,6 +188,7 @@ def catalog(settings: Settings) -> dict[str, str]:
         f"{prefix}.s3.access-key-id": store.access_key,
         f"{prefix}.s3.secret-access-key": store.secret_key.get_secret_value(),
         f"{prefix}.client.region": store.region,
+        **({f"{prefix}.s3.session-token": token.get_secret_value()} if token else {}),
     }
 
 

@@ -38,10 +38,15 @@ def start(
     wanted: tuple[str, ...],
     progress: Progress,
     definitions: str = dagster.MODULE,
+    *,
+    with_tls: bool = False,
 ) -> bool:
     """Have a supervisor that runs `wanted`; False if one runs them already.
 
     Returns as soon as the supervisor works; `watch` tells when the services are up.
+
+    Args:
+        with_tls: a stack that is made now has Postgres, Kafka and MinIO speak TLS, from then on.
 
     Raises:
         UserError: something that the person must install or change.
@@ -63,7 +68,7 @@ def start(
     try:
         _fetch(wanted, progress)
         _clear_leftovers(layout, progress)
-        provision.provision(layout)
+        provision.provision(layout, with_tls=with_tls)
         layout.stack_file.unlink(missing_ok=True)
         layout.wanted_file.unlink(missing_ok=True)
         _launch(layout, wanted, definitions, lock)

@@ -158,6 +158,24 @@ def test_a_bucket_that_is_not_there_is_found(stack: None) -> None:
     assert "cannot write in nowhere" in found["rights"].found
 
 
+PLAIN = {
+    "postgres": ("POSTGRES__SSLMODE", "require", "speaks plain text", "PULSE_POSTGRES__SSLMODE=disable"),
+    "kafka": ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "not answer in TLS", "to SASL_PLAINTEXT"),
+    "object store": ("OBJECT_STORE__ENDPOINT", "https://{store}", "not answer in TLS", "Write http://"),
+}
+
+
+@pytest.mark.parametrize("service", PLAIN)
+def test_tls_spoken_to_a_service_without_it_is_found(stack: Settings, service: str) -> None:
+    setting, value, said, fix = PLAIN[service]
+    store = stack.object_store.endpoint.removeprefix("http://")
+    with with_settings(**{setting: value.format(store=store)}):
+        found = wrong(service)
+    assert list(found) == ["tls"]
+    assert said in found["tls"].found
+    assert fix in str(found["tls"].fix)
+
+
 @pytest.mark.parametrize(("seconds", "ok"), [(0, True), (3600, False), (-3600, False)])
 def test_a_clock_that_is_wrong_is_found(seconds: int, ok: bool) -> None:
     found = finding.clock("postgres", datetime.now(UTC) + timedelta(seconds=seconds))

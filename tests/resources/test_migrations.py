@@ -68,7 +68,7 @@ def superuser(settings: Settings) -> psycopg.Connection:
 
 
 def apply(settings: Settings, wanted: Callable[[Any], bool]) -> None:
-    url = settings.postgres.url("pulse_owner").replace("postgresql://", "postgresql+psycopg://", 1)
+    url = settings.postgres.url("pulse_owner", "psycopg")
     backend = get_backend(url)
     try:
         backend.apply_migrations(backend.to_apply(read_migrations(str(postgres.MIGRATIONS)).filter(wanted)))

@@ -1,10 +1,28 @@
 """Dagster's storage keeps its connections, and gets over those that were lost."""
 
-from dagster import DagsterRunStatus, RunsFilter
+from pathlib import Path
+
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from chaos.surroundings import superuser
 from pulse_pipelines.runtime.storage import PooledStorage
+from pulse_resources.local import dagster as local_dagster
 from pulse_resources.settings import Settings
+
+CONFIGURATION = Path(__file__).parents[2] / "dagster_home"
+
+
+def test_an_instance_keeps_it_where_pulse_s_settings_say(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in local_dagster.environment(stack).items():
+        monkeypatch.setenv(name, value)
+    with DagsterInstance.from_config(str(CONFIGURATION)) as instance:
+        query = "SELECT current_database(), current_user"
+        with instance.run_storage.connect() as connection:
+            found = connection.exec_driver_sql(query).one()
+    assert tuple(found) == (stack.postgres.dagster_database, "pulse_owner")
 
 
 def test_connections_are_kept_and_replaced(stack: Settings) -> None:

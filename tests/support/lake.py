@@ -160,7 +160,7 @@ def damaged_schema(owner: Owner) -> Iterator[None]:
 
 def outside_catalog(settings: Settings) -> SqlCatalog:
     """The catalog as any PyIceberg program opens it, with the operators' role and nothing of Pulse."""
-    url = settings.postgres.url("pulse_catalog").replace("postgresql:", "postgresql+psycopg:")
+    url = settings.postgres.url("pulse_catalog", "psycopg")
     return SqlCatalog(
         iceberg.CATALOG,
         **{

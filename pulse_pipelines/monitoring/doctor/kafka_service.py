@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ClusterMetadata, NewTopic
 
 from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, first_line, reached
+from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import kafka
+from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 
 KAFKA = "kafka"
@@ -15,26 +17,40 @@ SHOWN = 3
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_KAFKA__BOOTSTRAP_SERVERS"
 _LOGIN = (
     "Compare PULSE_KAFKA__SECURITY_PROTOCOL, PULSE_KAFKA__SASL_MECHANISM, PULSE_KAFKA__USERNAME and "
-    "PULSE_KAFKA__PASSWORD with the broker's listener"
+    "PULSE_KAFKA__PASSWORD with the broker's listener; one that asks for a certificate is shown that of "
+    "PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE"
+)
+_ENCRYPT = (
+    "Set PULSE_KAFKA__SECURITY_PROTOCOL to SASL_SSL (SSL where brokers ask for no password), and "
+    "PULSE_KAFKA__CA_FILE to the authority of their certificates"
 )
 
 
 def look(settings: Settings) -> Iterator[Finding]:
     """Stops where the broker does not answer, or not to this user."""
-    found = [_bootstrap(each) for each in settings.kafka.bootstrap_servers.split(",")]
-    yield next((each for each in found if each.ok), found[0])
-    if not any(each.ok for each in found):
+    asked = [(each, _bootstrap(each)) for each in settings.kafka.bootstrap_servers.split(",")]
+    address, at = next((pair for pair in asked if pair[1].ok), asked[0])
+    yield at
+    if not at.ok:
         return
+    host, port = _parts(address)
+    tls = _tls(settings.kafka) if settings.kafka.encrypted else None
+    if tls:
+        seen = tls.look(host, port)
+        yield from seen
+        if not seen[0].ok:
+            return
     try:
-        cluster = kafka.admin().list_topics(timeout=PATIENCE_S)
+        cluster = kafka.cluster(PATIENCE_S)
     except KafkaException as error:
-        yield Finding(KAFKA, "login", False, first_line(error), _LOGIN)
+        spoken = None if tls else offered(KAFKA, host, port, _ENCRYPT)
+        yield spoken or Finding(KAFKA, "login", False, first_line(error), _login_fix(error))
         return
     protocol = settings.kafka.security_protocol
     yield Finding(
         KAFKA, "login", True, f"{protocol} as {settings.kafka.username}" if "SASL" in protocol else protocol
     )
-    yield from _brokers(cluster, settings.kafka.replication_factor)
+    yield from _brokers(cluster, settings.kafka.replication_factor, tls)
     yield _may_create(settings.kafka.replication_factor)
     topics = [name for name in cluster.topics if name.startswith("pulse.")]
     wrong = list(_wrong(kafka.topic_settings(topics))) if topics else []
@@ -44,17 +60,52 @@ def look(settings: Settings) -> Iterator[Finding]:
     yield Finding(KAFKA, "topics", not wrong, said + more or f"the settings of all {len(topics)} fit", fix)
 
 
+def _tls(kafka: KafkaSettings) -> Tls:
+    return Tls(
+        KAFKA,
+        "name",
+        kafka.ca_file,
+        "PULSE_KAFKA__CA_FILE",
+        "PULSE_KAFKA__BOOTSTRAP_SERVERS",
+        f"Set PULSE_KAFKA__SECURITY_PROTOCOL to {'SASL_PLAINTEXT' if kafka.sasl else 'PLAINTEXT'}, or name "
+        "the broker's listener that speaks TLS",
+        kafka.certificate_file,
+        kafka.key_file,
+        kafka.key_password.get_secret_value() if kafka.key_password else None,
+        "PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE",
+    )
+
+
+def _login_fix(error: KafkaException) -> str:
+    if error.args[0].code() != KafkaError._AUTHENTICATION:
+        return _LOGIN
+    said = first_line(error)
+    if "mechanism" in said and "supported" in said.lower():  # librdkafka quotes what the broker has
+        return "Set PULSE_KAFKA__SASL_MECHANISM to one that the broker supports"
+    return "Correct PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD: the broker does not know them"
+
+
+def _parts(address: str) -> tuple[str, int]:
+    host, _, port = address.strip().rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _bootstrap(address: str) -> Finding:
     host, _, port = address.strip().rpartition(":")
     if not host or not port.isdigit():
         return Finding(KAFKA, "address", False, f"{address!r} is not host:port", _UP)
-    return reached(KAFKA, host.strip("[]"), int(port), _UP)
+    return reached(KAFKA, *_parts(address), _UP)
 
 
-def _brokers(cluster: ClusterMetadata, factor: int) -> Iterator[Finding]:
+def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator[Finding]:
     brokers = list(cluster.brokers.values())
     fix = "Correct advertised.listeners of that broker: clients go to the address that it advertises"
-    asked = [reached(KAFKA, str(broker.host), broker.port, fix) for broker in brokers]
+    asked = [
+        tls.look(str(broker.host), broker.port)[0]
+        if tls
+        else reached(KAFKA, str(broker.host), broker.port, fix)
+        for broker in brokers
+    ]
     away = [each for each in asked if not each.ok]
     names = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers)
     found = away[0].found if away else f"{names} can be reached"

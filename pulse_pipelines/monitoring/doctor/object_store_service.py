@@ -5,11 +5,17 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import object_store
 from pulse_resources.settings import Settings
 
 STORE = "object store"
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_OBJECT_STORE__ENDPOINT"
+
+_ENCRYPT = (
+    "Write https:// in PULSE_OBJECT_STORE__ENDPOINT, and set PULSE_OBJECT_STORE__CA_FILE to the authority of "
+    "its certificate"
+)
 
 
 def look(settings: Settings) -> Iterator[Finding]:
@@ -21,10 +27,19 @@ def look(settings: Settings) -> Iterator[Finding]:
             STORE, "address", False, f"{store.endpoint} is not an address", "Write it as https://host:port"
         )
         return
-    at = reached(STORE, endpoint.hostname, endpoint.port or (443 if endpoint.scheme == "https" else 80), _UP)
+    host, secured = endpoint.hostname, endpoint.scheme == "https"
+    port = endpoint.port or (443 if secured else 80)
+    at = reached(STORE, host, port, _UP)
     yield at
     if not at.ok:
         return
+    if secured:
+        fix = "Write http:// in PULSE_OBJECT_STORE__ENDPOINT, or have the store speak TLS"
+        settings_of = ("PULSE_OBJECT_STORE__CA_FILE", "PULSE_OBJECT_STORE__ENDPOINT")
+        seen = Tls(STORE, "name", store.ca_file, *settings_of, fix).look(host, port)
+        yield from seen
+        if not seen[0].ok:
+            return
     folder = f"s3://{store.bucket}/doctor/{uuid4().hex}"
     step = "write"
     try:
@@ -39,9 +54,13 @@ def look(settings: Settings) -> Iterator[Finding]:
     except OSError as error:
         fix = (
             f"Create the bucket {store.bucket}, let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in it, and "
-            "compare PULSE_OBJECT_STORE__SECRET_KEY and PULSE_OBJECT_STORE__REGION"
+            "compare PULSE_OBJECT_STORE__SECRET_KEY, PULSE_OBJECT_STORE__REGION and, of temporary "
+            "credentials, PULSE_OBJECT_STORE__SESSION_TOKEN"
         )
-        yield Finding(STORE, "rights", False, f"cannot {step} in {store.bucket}: {first_line(error)}", fix)
+        spoken = None if secured else offered(STORE, host, port, _ENCRYPT)
+        yield spoken or Finding(
+            STORE, "rights", False, f"cannot {step} in {store.bucket}: {first_line(error)}", fix
+        )
         return
     yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
     yield clock(STORE, probe.modified)

@@ -1,13 +1,16 @@
 """Postgres: its address, version and clock, the roles with their rights, the migrations, its connections."""
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import psycopg
 
 from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.transport import Proof, Tls, offered
 from pulse_resources.postgres import missing_migrations
-from pulse_resources.service_settings import Role
+from pulse_resources.service_settings import PostgresSettings, Role
 from pulse_resources.settings import Settings
 
 POSTGRES = "postgres"
@@ -25,14 +28,27 @@ SELECT current_setting('max_connections')::int, (SELECT count(*) FROM pg_stat_ac
 _UP = (
     "Start it (`pulse up` starts the embedded one), or correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT"
 )
+_ENCRYPT = (
+    "Set PULSE_POSTGRES__SSLROOTCERT to the authority of the server's certificate, and leave SSLMODE unset"
+)
+_SSL_REQUEST = (8).to_bytes(4) + (80_877_103).to_bytes(4)
+"""With which a client of Postgres asks for TLS; the answer is one letter."""
+_PROOFS: dict[str, Proof] = {"verify-full": "name", "verify-ca": "authority", "require": "none"}
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Everything but the address is seen through connections of the roles themselves."""
-    at = reached(POSTGRES, settings.postgres.host, settings.postgres.port, _UP)
+    """Everything but the address and TLS is seen through connections of the roles themselves."""
+    host, port = settings.postgres.host, settings.postgres.port
+    at = reached(POSTGRES, host, port, _UP)
     yield at
     if not at.ok:
         return
+    tls = _tls(settings.postgres)
+    if tls:
+        seen = tls.look(host, port)
+        yield from seen
+        if not seen[0].ok:
+            return
     refused: dict[str, str] = {}
     for role in get_args(Role):
         try:
@@ -42,13 +58,44 @@ def look(settings: Settings) -> Iterator[Finding]:
     said = "; ".join(f"{role}: {why}" for role, why in refused.items())
     fix = (
         "Let `pulse up` create roles and database with PULSE_POSTGRES__SUPERUSER and its password, or set "
-        "PULSE_POSTGRES__ROLE_PASSWORDS to what they are"
+        "PULSE_POSTGRES__ROLE_PASSWORDS to what they are; a server that asks for a certificate is shown "
+        "that of PULSE_POSTGRES__SSLCERT and PULSE_POSTGRES__SSLKEY"
     )
     yield Finding(POSTGRES, "roles", not refused, said or "all four sign in", fix)
+    if refused and settings.postgres.sslmode == "disable":
+        found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
+        yield from [found] if found else []
     if "pulse_owner" in refused:
         return
     with psycopg.connect(settings.postgres.url("pulse_owner"), connect_timeout=int(PATIENCE_S)) as connection:
         yield from _inside(connection)
+
+
+def _tls(postgres: PostgresSettings) -> Tls | None:
+    """None where the settings do not ask for it."""
+    mode, authorities = postgres.tls.get("sslmode", "prefer"), postgres.sslrootcert
+    proof = _PROOFS.get(mode)
+    if proof is None:
+        return None
+    if proof == "none" and authorities:
+        proof = "authority"  # as libpq does
+    return Tls(
+        POSTGRES,
+        proof,
+        authorities if isinstance(authorities, Path) else None,
+        "PULSE_POSTGRES__SSLROOTCERT",
+        "PULSE_POSTGRES__HOST",
+        "Let the server speak TLS (ssl = on), or clients speak plain text: PULSE_POSTGRES__SSLMODE=disable",
+        postgres.sslcert,
+        postgres.sslkey,
+        certificate_settings="PULSE_POSTGRES__SSLCERT and PULSE_POSTGRES__SSLKEY",
+        starts=_asks_for_tls,
+    )
+
+
+def _asks_for_tls(plain: socket.socket) -> bool:
+    plain.sendall(_SSL_REQUEST)
+    return plain.recv(1) == b"S"
 
 
 def _inside(connection: psycopg.Connection) -> Iterator[Finding]:

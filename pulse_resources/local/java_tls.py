@@ -1,0 +1,93 @@
+"""TLS of the embedded Spark server: files of the settings in the forms that Java takes.
+
+Postgres' driver wants a client's key in DER, and the S3 client trusts whom the JVM's trust store names.
+"""
+
+import base64
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import quote
+
+from pulse_resources.errors import Terminal, UserError
+from pulse_resources.local.layout import write_atomically
+from pulse_resources.local.prerequisites import java
+from pulse_resources.service_settings import PostgresSettings
+from pulse_resources.settings import Settings
+
+_KEY, _TRUSTED = "postgres.pk8", "trusted.p12"
+_PASSWORD = "changeit"  # noqa: S105 - Java asks for one; the store holds certificates, which are public
+_PEM = r"-----BEGIN {0}-----\n.*?-----END {0}-----"
+
+
+def prepare(folder: Path, settings: Settings) -> None:
+    """Write the files into Spark's folder, as far as the settings call for any.
+
+    Raises:
+        UserError: one that the settings name cannot be used.
+    """
+    if key := settings.postgres.sslkey:
+        found = re.search(_PEM.format("PRIVATE KEY"), _read(key, "PULSE_POSTGRES__SSLKEY"), re.DOTALL)
+        if found is None:
+            raise UserError(
+                f"{key} is no key that Spark's driver of Postgres can use: PEM, PKCS #8, without a password",
+                fix="Convert it (openssl pkcs8 -topk8 -nocrypt), and name that in PULSE_POSTGRES__SSLKEY",
+            )
+        content = base64.b64decode("".join(found[0].splitlines()[1:-1]))
+        (folder / _KEY).unlink(missing_ok=True)
+        (folder / _KEY).touch(mode=0o600)
+        (folder / _KEY).write_bytes(content)
+    if authorities := settings.object_store.ca_file:
+        _trust(folder / _TRUSTED, authorities)
+
+
+def options(folder: Path, settings: Settings) -> str:
+    """Options of the JVM, each after a space."""
+    if settings.object_store.ca_file is None:
+        return ""
+    store = "-Djavax.net.ssl.trustStore"
+    return f" {store}={folder / _TRUSTED} {store}Type=PKCS12 {store}Password={_PASSWORD}"
+
+
+def jdbc(folder: Path, postgres: PostgresSettings) -> str:
+    """Parameters of a JDBC URL, each after `&`."""
+    given = dict(postgres.tls)
+    if given.get("sslrootcert") == "system":
+        given["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
+        del given["sslrootcert"]
+    if "sslkey" in given:
+        given["sslkey"] = str(folder / _KEY)
+    return "".join(f"&{name}={quote(value, safe='')}" for name, value in given.items())
+
+
+def _trust(store: Path, authorities: Path) -> None:
+    """A trust store of a file's certificates; keytool takes one at a time."""
+    content = _read(authorities, "PULSE_OBJECT_STORE__CA_FILE")
+    found = re.findall(_PEM.format("CERTIFICATE"), content, re.DOTALL)
+    if not found:
+        raise UserError(
+            f"{authorities} has no certificate in it", fix="PULSE_OBJECT_STORE__CA_FILE takes PEM"
+        )
+    fresh, single = store.with_suffix(".new"), store.with_suffix(".pem")
+    fresh.unlink(missing_ok=True)
+    for number, each in enumerate(found):
+        write_atomically(single, each + "\n")
+        command = [str(Path(java()).resolve().parent / "keytool"), "-importcert", "-noprompt"]
+        command += ["-alias", str(number), "-file", str(single), "-keystore", str(fresh)]
+        done = subprocess.run(
+            [*command, "-storetype", "PKCS12", "-storepass", _PASSWORD],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Terminal(f"keytool took no certificate of {authorities}: {done.stdout.strip()}")
+    single.unlink()
+    fresh.replace(store)
+
+
+def _read(path: Path, setting: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise UserError(f"{setting} cannot be read: {error}", fix="Name a file that is there") from error

@@ -1,0 +1,351 @@
+"""Services over TLS, which ask for certificates, with passwords of any characters: events go all the way.
+
+And whatever is wrong with such a connection, the doctor names it, and the setting that mends it.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import psycopg
+import psycopg2
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from dagster import RunsFilter
+from support.http import sample
+from support.ingest import Owner, event, ingest, make_owner
+from support.stack import stop
+
+from chaos.clock import Clock
+from chaos.surroundings import forget_connections, pulse, superuser, with_settings
+from pulse_pipelines import dead_letters, registry
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.monitoring import doctor
+from pulse_pipelines.monitoring.doctor import Finding
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.query.preview import preview
+from pulse_pipelines.registry import keys
+from pulse_pipelines.runtime.storage import PooledStorage
+from pulse_resources import kafka, object_store, postgres, spark
+from pulse_resources.local import api as local_api
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.services import INFRASTRUCTURE
+from pulse_resources.local.spark import CATALOG
+from pulse_resources.local.tls import Certificates, make
+from pulse_resources.settings import Settings, load_settings
+
+HOSTILE = "p@:/%41#?'\" $\\+&=;,{}[]ü"
+SECRETS = {
+    "POSTGRES__SUPERUSER_PASSWORD",
+    *(f"POSTGRES__ROLE_PASSWORDS__PULSE_{role}" for role in ("OWNER", "API", "PIPELINE", "CATALOG")),
+    "OBJECT_STORE__SECRET_KEY",
+}
+YEARS = 11
+"""After which the services' certificates have expired, and that of their authority has not."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A stack of its own, whose services speak TLS and nothing else."""
+    before = os.environ.get("PULSE_HOME")
+    folder = tmp_path_factory.mktemp("tls")
+    os.environ["PULSE_HOME"] = str(folder)
+    try:
+        with with_settings(**dict.fromkeys(SECRETS, HOSTILE)):
+            pulse("up", "--tls", "--only", ",".join((*INFRASTRUCTURE, "api")))
+            forget_connections()
+            try:
+                yield folder
+            finally:
+                stop()
+    finally:
+        os.environ.pop("PULSE_HOME")
+        if before is not None:
+            os.environ["PULSE_HOME"] = before
+        forget_connections()
+
+
+@pytest.fixture(scope="module")
+def settings(home: Path) -> Settings:
+    return load_settings()
+
+
+@pytest.fixture(scope="module")
+def tenant(home: Path) -> Owner:
+    return make_owner()
+
+
+def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
+    key = keys.issue_key(tenant.tenant, "test", tuple(KeyScope))
+    with httpx.Client(
+        base_url=local_api.url(settings), headers={"Authorization": f"Bearer {key.text}"}
+    ) as http:
+        assert http.post("/v1/collect", json=sample("a")).status_code == 202
+        tenant.send(event("b"), b"not json", event("late", dataset="late"))
+        ingest(tenant)
+        assert {row["event_id"] for row in tenant.rows()} == {"a", "b"}
+        answer = http.get("/v1/datasets/orders/preview")
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["rows"]) == 2
+    assert preview(tenant.tenant, "orders", 5).num_rows == 2
+    registry.create_dataset(tenant.tenant, "late", registry.find_dataset(tenant.tenant, "orders").schema_uri)
+    (letter,) = dead_letters.list_dead_letters(tenant.tenant, dead_letters.Filter(dataset="late")).letters
+    dead_letters.replay(tenant.tenant, [letter.letter_id])
+    ingest(tenant)
+    assert [row["event_id"] for row in tenant.rows("late")] == ["late"]
+    assert reconcile_tenant(tenant.tenant).balanced
+    with spark.session() as session:  # its own clients: JDBC to the catalog, S3 of Java
+        table = f"{CATALOG}.{tenant.tenant.namespace}.orders"
+        assert session.sql(f"SELECT count(*) AS n FROM {table}").toArrow().to_pylist() == [{"n": 2}]
+
+
+def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> None:
+    with superuser() as connection:
+        query = "SELECT DISTINCT usename, ssl, client_dn FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
+        seen = {
+            (encrypted, name)
+            for user, encrypted, name in connection.execute(f"{query} WHERE client_addr IS NOT NULL")
+            if user
+        }
+    assert seen == {(True, "/CN=Pulse service of this machine")}
+    plain = settings.postgres.url("pulse_api") + "&sslmode=disable"
+    with pytest.raises(psycopg.OperationalError, match="no encryption"):
+        psycopg.connect(plain)
+    with pytest.raises(psycopg.OperationalError, match="certificate"):
+        psycopg.connect(
+            settings.postgres.model_copy(update={"sslcert": None, "sslkey": None}).url("pulse_api")
+        )
+    with with_settings(KAFKA__SECURITY_PROTOCOL="SASL_PLAINTEXT"), pytest.raises(KafkaException):
+        kafka.cluster(1)
+    answer = httpx.get(settings.object_store.endpoint.replace("https", "http") + "/minio/health/live")
+    assert answer.status_code == 400
+
+
+def test_a_password_of_any_characters_reaches_postgres_by_every_client(settings: Settings) -> None:
+    url = settings.postgres.url("pulse_pipeline")
+    with psycopg.connect(url) as connection:
+        assert connection.info.password == HOSTILE
+    psycopg2.connect(url).close()
+    storage = PooledStorage.from_config_value(None, {})  # SQLAlchemy
+    assert storage.run_storage.get_runs(RunsFilter()) == []
+    postgres.migrate(settings)  # yoyo
+
+
+def test_a_password_of_any_characters_reaches_kafka(tenant: Owner) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    user = UserScramCredentialUpsertion("a,b=c", info, HOSTILE.encode())
+    for done in kafka.admin().alter_user_scram_credentials([user]).values():
+        done.result()
+    with with_settings(KAFKA__USERNAME="a,b=c", KAFKA__PASSWORD=HOSTILE):
+        assert kafka.cluster(10).brokers
+    with with_settings(KAFKA__USERNAME="a,b=c", KAFKA__PASSWORD=HOSTILE + "?"), pytest.raises(KafkaException):
+        kafka.cluster(10)
+
+
+def test_temporary_credentials_open_the_object_store_to_every_client(
+    tenant: Owner, settings: Settings
+) -> None:
+    """Of MinIO's security token service; without the token, the same key opens nothing."""
+    if not tenant.rows():
+        pytest.fail("nothing has landed")
+    given = temporary_credentials(settings)
+    with with_settings(**given):
+        object_store.file_system.cache_clear()
+        assert [each.check for each in doctor.examine("object store") if not each.ok] == []
+        assert len(tenant.rows()) == 2  # DuckDB
+    del given["OBJECT_STORE__SESSION_TOKEN"]
+    with with_settings(**given):
+        object_store.file_system.cache_clear()
+        assert [each.check for each in doctor.examine("object store") if not each.ok] == ["rights"]
+    object_store.file_system.cache_clear()
+
+
+# what the doctor says --------------------------------------------------------------------------
+
+
+def wrong(service: str) -> dict[str, Finding]:
+    object_store.file_system.cache_clear()
+    found = {each.check: each for each in doctor.examine(service) if not each.ok}
+    object_store.file_system.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize("service", ["postgres", "kafka", "object store"])
+def test_the_doctor_finds_nothing_wrong(tenant: Owner, service: str) -> None:
+    assert wrong(service) == {}
+    assert {"tls", "certificate"} <= {each.check for each in doctor.examine(service)}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A setting that is wrong, and what the doctor says of it."""
+
+    service: str
+    given: dict[str, str]
+    check: str
+    found: str
+    fix: str
+
+
+STRANGER, NOWHERE = "{stranger}", "/nowhere/ca.pem"
+SERVICES = {
+    "postgres": ("POSTGRES__SSLROOTCERT", "POSTGRES__HOST", "localhost"),
+    "kafka": ("KAFKA__CA_FILE", "KAFKA__BOOTSTRAP_SERVERS", "localhost:{kafka}"),
+    "object store": ("OBJECT_STORE__CA_FILE", "OBJECT_STORE__ENDPOINT", "https://localhost:{minio}"),
+}
+FAULTS = {
+    **{
+        f"{service}, unknown authority": Fault(
+            service, {ca: STRANGER}, "tls", "an authority that is unknown", f"PULSE_{ca}"
+        )
+        for service, (ca, _, _) in SERVICES.items()
+    },
+    **{
+        f"{service}, no such file": Fault(service, {ca: NOWHERE}, "tls", f"PULSE_{ca}={NOWHERE}", "PEM files")
+        for service, (ca, _, _) in SERVICES.items()
+    },
+    **{
+        f"{service}, other name": Fault(
+            service, {setting: address}, "tls", "not for the host name localhost", f"PULSE_{setting}"
+        )
+        for service, (_, setting, address) in SERVICES.items()
+    },
+    "postgres, plain text": Fault(
+        "postgres", {"POSTGRES__SSLMODE": "disable"}, "tls", "speaks TLS", "PULSE_POSTGRES__SSLROOTCERT"
+    ),
+    "kafka, plain text": Fault(
+        "kafka",
+        {"KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT"},
+        "tls",
+        "speaks TLS",
+        "PULSE_KAFKA__SECURITY_PROTOCOL to SASL_SSL",
+    ),
+    "object store, plain text": Fault(
+        "object store",
+        {"OBJECT_STORE__ENDPOINT": "http://127.0.0.1:{minio}"},
+        "tls",
+        "speaks TLS",
+        "https:// in PULSE_OBJECT_STORE__ENDPOINT",
+    ),
+    "postgres, password": Fault(
+        "postgres",
+        {"POSTGRES__ROLE_PASSWORDS__PULSE_API": "wrong"},
+        "roles",
+        "password authentication failed",
+        "PULSE_POSTGRES__ROLE_PASSWORDS",
+    ),
+    "kafka, password": Fault(
+        "kafka", {"KAFKA__PASSWORD": "wrong"}, "login", "invalid credentials", "PULSE_KAFKA__PASSWORD"
+    ),
+    "kafka, mechanism": Fault(
+        "kafka",
+        {"KAFKA__SASL_MECHANISM": "PLAIN"},
+        "login",
+        "SCRAM-SHA-512",
+        "PULSE_KAFKA__SASL_MECHANISM",
+    ),
+    "object store, password": Fault(
+        "object store",
+        {"OBJECT_STORE__SECRET_KEY": "wrong"},
+        "rights",
+        "cannot write",
+        "PULSE_OBJECT_STORE__SECRET_KEY",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_wrong_is_named_with_its_setting(
+    name: str, home: Path, settings: Settings, stranger: Certificates
+) -> None:
+    fault = FAULTS[name]
+    values = {
+        "stranger": stranger.authority,
+        "kafka": settings.kafka.bootstrap_servers.rpartition(":")[2],
+        "minio": settings.object_store.endpoint.rpartition(":")[2],
+    }
+    with with_settings(**{name: value.format(**values) for name, value in fault.given.items()}):
+        found = wrong(fault.service)
+    assert fault.check in found
+    assert fault.found in found[fault.check].found
+    assert fault.fix in (found[fault.check].fix or "")
+    assert HOSTILE not in str(found)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of an authority that signs for nobody here."""
+    return make(Layout(tmp_path_factory.mktemp("stranger")))
+
+
+def test_a_client_without_a_certificate_is_told_so(settings: Settings, stranger: Certificates) -> None:
+    theirs = {
+        "KAFKA__CERTIFICATE_FILE": stranger.certificate,
+        "KAFKA__KEY_FILE": stranger.key,
+        "POSTGRES__SSLCERT": stranger.certificate,
+        "POSTGRES__SSLKEY": stranger.key,
+    }
+    with with_settings(**theirs):
+        for service, setting in (
+            ("kafka", "PULSE_KAFKA__CERTIFICATE_FILE"),
+            ("postgres", "PULSE_POSTGRES__SSLCERT"),
+        ):
+            (found,) = wrong(service).values()
+            assert setting in (found.fix or ""), found
+            assert re.search("certificate|unknown ca", found.found), found
+
+
+def test_certificates_that_have_expired_are_named(home: Path) -> None:
+    clock = Clock.made()
+    try:
+        with clock.wrong_by(YEARS * 365.25 * 24):
+            done = pulse("doctor", "--json", environment=clock.environment, check=False)
+    finally:
+        clock.remove()
+    found = {each["service"]: each for each in json.loads(done.stdout)["findings"] if each["check"] == "tls"}
+    assert set(found) == set(SERVICES)
+    for each in found.values():
+        assert not each["ok"]
+        assert "has expired" in each["found"]
+        assert "Renew" in each["fix"]
+
+
+def temporary_credentials(settings: Settings) -> dict[str, str]:
+    """Credentials of MinIO's security token service, asked as AWS's is, as settings."""
+    store = settings.object_store
+    secret, at = store.secret_key.get_secret_value(), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    body = b"Action=AssumeRole&Version=2011-06-15&DurationSeconds=3600"
+    headers = {
+        "content-type": "application/x-www-form-urlencoded",
+        "host": store.endpoint.removeprefix("https://"),
+        "x-amz-date": at,
+    }
+    signed, scope = ";".join(headers), f"{at[:8]}/{store.region}/sts/aws4_request"
+    named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    request = "\n".join(["POST", "/", "", named, signed, hashlib.sha256(body).hexdigest()])
+    text = "\n".join(["AWS4-HMAC-SHA256", at, scope, hashlib.sha256(request.encode()).hexdigest()])
+    key = f"AWS4{secret}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    how = f"Credential={store.access_key}/{scope}, SignedHeaders={signed}, Signature={key.hex()}"
+    headers["authorization"] = f"AWS4-HMAC-SHA256 {how}"
+    with httpx.Client(verify=ssl.create_default_context(cafile=store.ca_file)) as http:
+        answer = http.post(f"{store.endpoint}/", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return {
+        f"OBJECT_STORE__{name}": re.findall(f"<{tag}>(.*?)</{tag}>", answer.text)[0]
+        for name, tag in (
+            ("ACCESS_KEY", "AccessKeyId"),
+            ("SECRET_KEY", "SecretAccessKey"),
+            ("SESSION_TOKEN", "SessionToken"),
+        )
+    }
