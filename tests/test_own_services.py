@@ -66,6 +66,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             try:
                 yield folder
             finally:
+                forget_connections()
                 stop()
     finally:
         os.environ.pop("PULSE_HOME")
@@ -92,7 +93,7 @@ def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
         assert http.post("/v1/collect", json=sample("a")).status_code == 202
         tenant.send(event("b"), b"not json", event("late", dataset="late"))
         ingest(tenant)
-        assert {row["event_id"] for row in tenant.rows()} == {"a", "b"}
+        assert {row["id"] for row in tenant.rows()} == {"a", "b"}
         answer = http.get("/v1/datasets/orders/preview")
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["rows"]) == 2
@@ -101,7 +102,7 @@ def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
     (letter,) = dead_letters.list_dead_letters(tenant.tenant, dead_letters.Filter(dataset="late")).letters
     dead_letters.replay(tenant.tenant, [letter.letter_id])
     ingest(tenant)
-    assert [row["event_id"] for row in tenant.rows("late")] == ["late"]
+    assert [row["id"] for row in tenant.rows("late")] == ["late"]
     assert reconcile_tenant(tenant.tenant).balanced
     with spark.session() as session:  # its own clients: JDBC to the catalog, S3 of Java
         table = f"{CATALOG}.{tenant.tenant.namespace}.orders"

@@ -45,7 +45,7 @@ ssl = on
 ssl_cert_file = 'certificate.pem'
 ssl_key_file = 'key.pem'
 ssl_ca_file = 'ca.pem'
-hba_file = 'hba.tls.conf'
+hba_file = '{data}/hba.tls.conf'
 """
 _HBA = "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
 
@@ -121,7 +121,7 @@ def _setup(place: Placement, settings: Settings) -> None:
     configuration = place.data / "pulse.conf"
     text = _CONFIGURATION.format(port=settings.postgres.port)
     if place.certificates:
-        text += _TLS
+        text += _TLS.format(data=place.data)
         _encrypt(place, place.certificates)
     configuration.write_text(text)
     main = place.data / "postgresql.conf"
