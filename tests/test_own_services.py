@@ -32,10 +32,12 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import keys
 from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_resources import kafka, object_store, postgres, spark
+from pulse_resources.errors import Transient
 from pulse_resources.local import api as local_api
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
@@ -129,6 +131,24 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
         kafka.cluster(1)
     answer = httpx.get(settings.object_store.endpoint.replace("https", "http") + "/minio/health/live")
     assert answer.status_code == 400
+
+
+def test_no_client_trusts_a_server_that_a_stranger_vouches_for(tenant: Owner, stranger: Certificates) -> None:
+    location = registry.current_table(tenant.tenant, "orders").metadata_location
+    names = ("POSTGRES__SSLROOTCERT", "KAFKA__CA_FILE", "OBJECT_STORE__CA_FILE")
+    with with_settings(**dict.fromkeys(names, stranger.authority)):
+        object_store.file_system.cache_clear()
+        try:
+            with pytest.raises(OSError, match="SSL"):
+                object_store.store_time()
+        finally:
+            object_store.file_system.cache_clear()
+        with pytest.raises(Transient, match="SSL"), duckdb_pool.connect() as connection:
+            connection.execute(f"SELECT count(*) FROM {duckdb_pool.SCAN}", [location])
+        with pytest.raises(KafkaException, match="certificate"):
+            kafka.cluster(10)
+        with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
+            psycopg.connect(load_settings().postgres.url("pulse_api"))
 
 
 def test_a_password_of_any_characters_reaches_postgres_by_every_client(settings: Settings) -> None:

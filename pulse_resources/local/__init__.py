@@ -3,6 +3,7 @@
     layout         where everything lives under $PULSE_HOME
     provision      free ports and generated passwords -> settings.json
     prerequisites  Java, Go: named when missing
+    tls, java_tls  certificates of `pulse up --tls`; files of the settings in Java's forms
     downloads      jars and binaries, fetched once per user
     minio_program  the one download that is built, also before anything is installed
     postgres, kafka, minio, spark, api, dagster   how each service is started

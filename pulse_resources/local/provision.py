@@ -54,19 +54,11 @@ def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
     Nothing of this stack may be running: a port in use counts as somebody else's.
 
     Args:
-        with_tls: they speak TLS, from the first time on.
-
-    Raises:
-        UserError: they have spoken plain text.
+        with_tls: where they are new, they speak TLS, now and later.
     """
     remembered = _remembered(layout)
-    if with_tls and not remembered.get("tls", not remembered):
-        raise UserError(
-            f"the services in {layout.home} were made to speak plain text",
-            fix="Start others in a folder of their own: PULSE_HOME=/path pulse up --tls",
-        )
     local = {
-        "tls": remembered.get("tls", with_tls),
+        "tls": remembered.get("tls", with_tls and not remembered),
         "ports": _ports(remembered.get("ports", {})),
         "secrets": remembered.get("secrets", {}),
         "spark_session": remembered.get("spark_session", str(uuid.uuid4())),
@@ -78,6 +70,16 @@ def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
     write_atomically(layout.settings_file, json.dumps(written, indent=2) + "\n")
     load_settings.cache_clear()
     return load_settings()
+
+
+def check_tls(layout: Layout) -> None:
+    """Raise UserError where there are services that were made to speak plain text."""
+    remembered = _remembered(layout)
+    if remembered and not remembered.get("tls"):
+        raise UserError(
+            f"the services in {layout.home} speak plain text, and go on as they were made",
+            fix="Start others in a folder of their own: PULSE_HOME=/path pulse up --tls",
+        )
 
 
 def _kafka_mechanism(layout: Layout) -> str:

@@ -46,12 +46,14 @@ def start(
     Returns as soon as the supervisor works; `watch` tells when the services are up.
 
     Args:
-        with_tls: a stack that is made now has Postgres, Kafka and MinIO speak TLS, from then on.
+        with_tls: Postgres, Kafka and MinIO, which are new, speak TLS, now and later.
 
     Raises:
         UserError: something that the person must install or change.
         Transient: a download failed.
     """
+    if with_tls:
+        provision.check_tls(layout)
     layout.make()
     while (lock := _lock(layout)) is None:
         found = state.read(layout)

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import SparkConnectClient
 from support.faults import AtPoint
 
+from chaos.surroundings import pulse
 from pulse_resources import kafka, spark
 from pulse_resources.local import accounts, minio, provision, state
 from pulse_resources.local.layout import Layout
@@ -219,6 +220,12 @@ def test_a_home_of_an_earlier_version_gets_what_it_has_not(
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
+
+
+def test_services_that_speak_plain_text_are_not_taken_for_others(stack: Settings) -> None:
+    done = pulse("up", "--tls", check=False)
+    assert done.returncode == 2
+    assert "PULSE_HOME=/path pulse up --tls" in done.stdout + done.stderr
 
 
 def test_addresses_are_told_without_their_secrets() -> None:
