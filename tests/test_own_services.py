@@ -38,6 +38,7 @@ from pulse_pipelines.registry import keys
 from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_resources import kafka, object_store, postgres, spark
 from pulse_resources.errors import Transient
+from pulse_resources.local import accounts
 from pulse_resources.local import api as local_api
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
@@ -119,7 +120,7 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
             for user, encrypted, name in connection.execute(f"{query} WHERE client_addr IS NOT NULL")
             if user
         }
-    assert seen == {(True, "/CN=Pulse service of this machine")}
+    assert seen == {(True, "/CN=Pulse client of this machine")}
     plain = settings.postgres.url("pulse_api") + "&sslmode=disable"
     with pytest.raises(psycopg.OperationalError, match="no encryption"):
         psycopg.connect(plain)
@@ -131,6 +132,22 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
         kafka.cluster(1)
     answer = httpx.get(settings.object_store.endpoint.replace("https", "http") + "/minio/health/live")
     assert answer.status_code == 400
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run services under other users")
+def test_no_service_s_account_reads_another_s_key(home: Path, settings: Settings) -> None:
+    layout, postgres_account = Layout(home), accounts.known_account(("postgres", "nobody"))
+    keys_of = {
+        "postgres": (postgres_account, "data/key.pem"),
+        "kafka": (accounts.account(layout, "kafka"), "tls.pem"),
+        "minio": (accounts.account(layout, "minio"), "certificates/private.key"),
+    }
+    for name, (account, own) in keys_of.items():
+        others = [(home / other).resolve() / path for other, (_, path) in keys_of.items() if other != name]
+        assert accounts.run(account, "test", "-r", str((home / name).resolve() / own)).returncode == 0
+        for path in (*others, settings.postgres.sslkey):
+            assert Path(str(path)).exists()
+            assert accounts.run(account, "test", "-r", str(path)).returncode == 1, f"{name} reads {path}"
 
 
 def test_no_client_trusts_a_server_that_a_stranger_vouches_for(tenant: Owner, stranger: Certificates) -> None:
@@ -265,14 +282,14 @@ FAULTS = {
         "PULSE_POSTGRES__ROLE_PASSWORDS",
     ),
     "kafka, password": Fault(
-        "kafka", {"KAFKA__PASSWORD": "wrong"}, "login", "invalid credentials", "PULSE_KAFKA__PASSWORD"
+        "kafka", {"KAFKA__PASSWORD": "wrong"}, "login", "invalid credentials", "Correct PULSE_KAFKA__USERNAME"
     ),
     "kafka, mechanism": Fault(
         "kafka",
         {"KAFKA__SASL_MECHANISM": "PLAIN"},
         "login",
         "SCRAM-SHA-512",
-        "PULSE_KAFKA__SASL_MECHANISM",
+        "PULSE_KAFKA__SASL_MECHANISM to one that the broker supports",
     ),
     "object store, password": Fault(
         "object store",

@@ -133,7 +133,7 @@ def _setup(
     data, properties = folder / "data", folder / "server.properties"
     logging, credentials = folder / "log4j2.properties", folder / "credentials"
     about = {"user": kafka.username, "password": kafka.password.get_secret_value()}
-    certificates = tls.certificates(layout)
+    certificates = tls.certificates(layout, "kafka")
     plain, scram = _PLAIN_LOGIN.format(**about), _SCRAM_LOGIN.format(**about)
     configuration = _PROPERTIES.format(
         address=kafka.bootstrap_servers,

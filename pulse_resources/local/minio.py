@@ -16,7 +16,7 @@ _OWN = ".minio.sys"
 
 def service(layout: Layout, settings: Settings) -> Service:
     store = settings.object_store
-    certificates = tls.certificates(layout)
+    certificates = tls.certificates(layout, "minio")
     owner = accounts.account(layout, "minio")
     base = accounts.folder(layout, "minio", owner)
     program = accounts.reachable(owner, Path(on_path() or DOWNLOAD.path / "minio"), base)

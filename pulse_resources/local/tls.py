@@ -1,7 +1,7 @@
 """Certificates of a stack whose services speak TLS: `pulse up --tls`.
 
-An authority of the stack's own signs one certificate, which servers and clients present alike; it is for
-127.0.0.1 and for no name. Kafka and Postgres let nobody in without it.
+An authority of the stack's own signs one for each service and one for clients, all for 127.0.0.1 and for no
+name. Kafka and Postgres let nobody in without one. No service's account can read another's key.
 """
 
 import shutil
@@ -13,6 +13,9 @@ from pulse_resources.errors import Terminal, UserError
 from pulse_resources.local.accounts import Account, give
 from pulse_resources.local.layout import Layout, write_atomically
 
+CLIENT = "client"
+_NAMES = ("postgres", "kafka", "minio", CLIENT)
+_AUTHORITY = "ca"
 _DAYS = 3_650
 _CONFIGURATION = """\
 [req]
@@ -35,21 +38,22 @@ authorityKeyIdentifier = keyid
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files in a folder that only the stack's owner may enter."""
+    """PEM files of one that has a certificate, in a folder that only the stack's owner may enter."""
 
     folder: Path
+    name: str
 
     @property
     def authority(self) -> Path:
-        return self.folder / "ca.pem"
+        return self.folder / f"{_AUTHORITY}.pem"
 
     @property
     def certificate(self) -> Path:
-        return self.folder / "certificate.pem"
+        return self.folder / f"{self.name}.pem"
 
     @property
     def key(self) -> Path:
-        return self.folder / "key.pem"
+        return self.folder / f"{self.name}.key"
 
     def copy(self, owner: Account | None, **targets: Path) -> None:
         """Copies for a service, which its account alone may read.
@@ -63,41 +67,41 @@ class Certificates:
             give(owner, target)
 
 
-def certificates(layout: Layout) -> Certificates | None:
-    """Those of the stack; None: its services speak plain text."""
-    found = Certificates(layout.home / "tls")
+def certificates(layout: Layout, name: str) -> Certificates | None:
+    """Those of a service; None: the stack's services speak plain text."""
+    found = Certificates(layout.home / "tls", name)
     return found if found.certificate.exists() else None
 
 
 def make(layout: Layout) -> Certificates:
-    """Those of the stack, made where there are none yet.
+    """Make those that are missing, of all; returns the clients'.
 
     Raises:
         UserError: openssl is missing.
         Terminal: it failed.
     """
-    found = Certificates(layout.folder("tls"))
-    configuration, signing = found.folder / "openssl.cnf", found.folder / "ca.key"
-    if not found.certificate.exists():
-        write_atomically(configuration, _CONFIGURATION)
-        _request(configuration, "authority", found.authority, signing)
-        fresh = found.folder / "certificate.new"  # the certificate comes last, and says that all is there
-        signed = ("-CA", str(found.authority), "-CAkey", str(signing))
-        _request(configuration, "service", fresh, found.key, *signed)
-        fresh.rename(found.certificate)
-    return found
+    folder = layout.folder("tls")
+    write_atomically(folder / "openssl.cnf", _CONFIGURATION)
+    authority = Certificates(folder, _AUTHORITY)
+    _make(authority, "authority", 2 * _DAYS)
+    signed = ("-CA", str(authority.certificate), "-CAkey", str(authority.key))
+    for name in _NAMES:
+        _make(Certificates(folder, name), "service", _DAYS, *signed)
+    return Certificates(folder, CLIENT)
 
 
-def _request(configuration: Path, section: str, certificate: Path, key: Path, *signed: str) -> None:
+def _make(wanted: Certificates, section: str, days: int, *signed: str) -> None:
+    if wanted.certificate.exists():
+        return
     if (program := shutil.which("openssl")) is None:
         raise UserError("openssl was not found", fix="Install it, or start the stack without --tls")
-    days = _DAYS if signed else 2 * _DAYS
+    fresh = wanted.certificate.with_suffix(".new")  # renamed when complete, and its key is there
     done = subprocess.run(
         [
-            *(program, "req", "-x509", "-config", str(configuration), "-extensions", section),
+            *(program, "req", "-x509", "-config", str(wanted.folder / "openssl.cnf"), "-extensions", section),
             *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(days)),
-            *("-subj", f"/CN=Pulse {section} of this machine"),
-            *("-keyout", str(key), "-out", str(certificate), *signed),
+            *("-subj", f"/CN=Pulse {wanted.name} of this machine"),
+            *("-keyout", str(wanted.key), "-out", str(fresh), *signed),
         ],
         capture_output=True,
         text=True,
@@ -105,3 +109,4 @@ def _request(configuration: Path, section: str, certificate: Path, key: Path, *s
     )
     if done.returncode:
         raise Terminal(f"openssl made no certificate: {done.stderr.strip()}", fix="It has to be version 3")
+    fresh.rename(wanted.certificate)
