@@ -10,10 +10,10 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast test-slow lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test chromium test-fast test-slow conformance promtool lint format lock chaos harm bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Options for the program behind a target: make demo ARGS=--all"
 
@@ -46,6 +46,12 @@ test-fast: setup ## Only the tests that start no services
 
 test-slow: setup ## The tests that `make test` leaves out for their time: more kills of the same kind
 	$(BIN)/pytest -m slow $(ARGS)
+
+conformance: setup ## Random schemas and events, judged by another validator than Pulse's (CONFORMANCE_ROUNDS=20)
+	CONFORMANCE_ROUNDS=$(or $(CONFORMANCE_ROUNDS),20) $(BIN)/pytest -m slow tests/validation/test_conformance.py $(ARGS)
+
+promtool: setup ## Build what tests the alerts of docker/observability: promtool, with Go, some minutes, once
+	@PYTHONPATH=tests $(BIN)/python -m support.promtool
 
 lint: setup ## Check style (ruff) and types (mypy --strict)
 	$(BIN)/ruff check

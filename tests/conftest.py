@@ -14,6 +14,7 @@ pytest_plugins = [
     "support.ingest",
     "support.http",
     "support.curated",
+    "support.traces",
     "support.browser",
 ]
 

@@ -79,6 +79,7 @@ def _fields(fate: "trace.Fate") -> list[tuple[str, Any]]:
     if (row := fate.row) is not None:
         fields += [
             ("timestamp", row.timestamp),
+            ("trace id", row.trace_id),
             ("schema version", row.schema_version),
             ("file", row.file),
             ("snapshot", None if row.snapshot_id is None else str(row.snapshot_id)),

@@ -1,5 +1,6 @@
 """The HTTP app: its routes, what wraps them, and what lives as long as it does."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pulse_api.http import problems
+from pulse_api.http import problems, telemetry
 from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
 from pulse_api.http.middleware import Envelope
@@ -69,6 +70,7 @@ def create_app() -> FastAPI:
         lifespan=_lifespan,
         openapi_url="/openapi.json",
         redirect_slashes=False,
+        telemetry=telemetry.config(collect.PATH),
     )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
@@ -94,6 +96,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.openapi()  # to make it takes a second, in which nobody would be answered
     async with app.state.pulse.open():
         yield
+    await asyncio.to_thread(telemetry.flush)
 
 
 async def _document(request: Request) -> Response:

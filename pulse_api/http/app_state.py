@@ -13,6 +13,7 @@ from uuid import UUID
 import psycopg
 from starlette.requests import Request
 
+from pulse_api.http import telemetry
 from pulse_api.http.collect.held import Held
 from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
@@ -51,6 +52,7 @@ class AppState:
         self.reservations = Reservations()
         self.publisher = Publisher()
         self.readiness = Readiness(look)
+        self.traced = telemetry.on()
         api = load_settings().api
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.running = Running()

@@ -23,6 +23,7 @@ from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest import isolate, priority
 from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.ingest.messages import read
+from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
@@ -89,9 +90,10 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
             if plan.isolates and isolate.needed(drained):
                 drained = isolate.isolate(ranges, of_one, sound, isolate.patience() / len(tenants))
             outcomes.extend(drained)
+    topics = tuple(outcome for outcome in outcomes if isinstance(outcome, TopicDrained))
     return Drained(
-        plan,
-        tuple(outcome for outcome in outcomes if isinstance(outcome, TopicDrained)),
+        replace(plan, origins=chosen(topics)),
+        topics,
         tuple(outcome for outcome in outcomes if isinstance(outcome, Failure)),
     )
 
@@ -144,13 +146,14 @@ def _drain_topic(
         conform = TopicConformer(scope, plan.batch_id, task.limits).chunk
     else:
         conform = partial(isolate.set_aside, task.aside)
+    origins = None if plan.traceparent is None else Origins(scope.tenant.tenant_id)
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
         StagingWriter(plan, scope.tenant, part) as staging,
         BatchFiles(scope.tenant, settings.object_store.bucket, stem, drop_copies=True, pause=pause) as lake,
     ):
         fail_point("drain.before_fetch")
-        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows):
+        for messages in read(scope, ranges, counts, settings.ingest.chunk_rows, origins):
             fail_point("drain.before_conform")
             pause()
             conformed = conform(messages)
@@ -177,6 +180,7 @@ def _drain_topic(
         *(scope.tenant.tenant_id, part, counts, tuple(lake.candidates), tuple(lake.raw)),
         ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
         copies=lake.copies,
+        origins=() if origins is None else origins.found(),
     )
 
 

@@ -1,13 +1,15 @@
 """Messages: exact offset ranges of a tenant's topic, read chunk by chunk, with what lies between them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import Message as Received
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.origins import Origins
 from pulse_pipelines.ingest.results import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_resources import kafka
@@ -26,10 +28,14 @@ def read(
     ranges: Sequence[OffsetRange],
     counts: dict[int, PartitionCount],
     chunk_rows: int,
+    origins: Origins | None = None,
 ) -> Iterator[list[Message]]:
     """The messages of ranges, at most one of each partition, in chunks.
 
     Fills `drained`, `oldest_ms`, `counted` and `absent` of `counts`.
+
+    Args:
+        origins: notes where they came from; None where traces are off.
 
     Raises:
         Transient: the broker fell silent.
@@ -53,6 +59,8 @@ def read(
                 raise Transient("the broker sent nothing", topic=topic, partitions=sorted(wanted))
             else:
                 time.sleep(kafka.NAP_S)
+            if origins is not None:
+                origins.look(message for message in received if _due(message, wanted, bases))
             for message in received:
                 partition: int = message.partition()  # type: ignore[assignment]
                 if (span := wanted.get(partition)) is None:
@@ -84,6 +92,14 @@ def read(
                 messages, size = [], 0
     finally:
         consumer.close()
+
+
+def _due(message: Received, wanted: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
+    """Whether a message is of the ranges."""
+    partition, offset = message.partition(), message.offset()
+    if message.error() is not None or partition is None or offset is None or partition not in wanted:
+        return False
+    return offset + bases.get(partition, 0) < wanted[partition][1]
 
 
 def _at_end(

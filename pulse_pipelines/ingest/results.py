@@ -18,6 +18,17 @@ SHARED_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A request that events of a batch came with, in its own trace."""
+
+    tenant_id: UUID
+    traceparent: str
+    """Its span, as W3C Trace Context has it."""
+    received_ms: int
+    """Append time of the first of these events that was read."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """One attempt at a batch: the ranges that are not settled yet."""
 
@@ -27,6 +38,10 @@ class Plan:
     scopes: Mapping[UUID, Scope]
     bulk: bool
     """Whether batches that are not go before it (see `ingest.priority`)."""
+    traceparent: str | None = None
+    """The attempt's span; None: traces are off."""
+    origins: tuple[Origin, ...] = ()
+    """Where its events came from, some of them, once they are drained."""
 
     @property
     def together(self) -> bool:
@@ -78,6 +93,7 @@ class TopicDrained:
     """By dataset: the packed ids (see `digests.ArrivedIds`) of its accepted events, in received order."""
     copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
     """By dataset: positions (see `parquet_files.position`) of copies that the task left out of its files."""
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -183,12 +183,15 @@ def run(*arguments: str, code: int = 0) -> str:
 
 def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> None:
     owner, other = new_owner(), new_owner()
-    owner.send(event("urn:a:1"), event("bad", count="many"))
+    traced = json.loads(event("urn:a:1")) | {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}
+    owner.send(json.dumps(traced).encode(), event("bad", count="many"))
     batch = ingest(owner)
     slug, topic_name = owner.tenant.slug, owner.tenant.topic
     by_id = json.loads(run(slug, "urn:a:1", "--json"))
     assert (by_id["state"], by_id["fates"][0]["batch_id"]) == ("landed", batch)
     assert json.loads(run(slug, f"{topic_name}:0:0", "--json")) == by_id
+    assert by_id["fates"][0]["row"]["trace_id"] == traced["trace_id"]
+    assert traced["trace_id"] in run(slug, "urn:a:1")
     said = run(slug, "bad")
     assert "dead lettered" in said
     assert "schema_violation at /data/count" in said

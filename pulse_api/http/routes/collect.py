@@ -8,7 +8,7 @@ from fastapi import Request, Response, Security
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 
-from pulse_api.http import measures
+from pulse_api.http import measures, telemetry
 from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.auth import KEY, Principal, authenticate, take
 from pulse_api.http.collect import body as bodies
@@ -20,7 +20,9 @@ from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, describi
 from pulse_api.http.collect.verdicts import Judging, Verdicts
 from pulse_api.http.problems import ProblemError, documented
 from pulse_api.http.routing import refuse_unknown_parameters, resource
+from pulse_api.http.telemetry import Carried
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_resources.settings import load_settings
 
@@ -126,11 +128,12 @@ async def collect(request: Request) -> Response:
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
     here = app_state(request)
+    carried = telemetry.carried(request, PATH) if here.traced else None
     tenant_id = principal.tenant.tenant_id
     with here.held.of(tenant_id) as holding:
         verdicts = await _judged(request, here, principal, holding)
         if verdicts.outgoing:
-            await _publish(here, principal, verdicts)
+            await _publish(here, principal, verdicts, carried)
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
     if verdicts.refused and not verdicts.outgoing:
@@ -201,7 +204,7 @@ def _count(here: AppState, principal: Principal, events: int) -> None:
     take(here, principal.tenant, "events", events, principal.cached.view.limits.events_per_second)
 
 
-async def _publish(here: AppState, principal: Principal, verdicts: Verdicts) -> None:
+async def _publish(here: AppState, principal: Principal, verdicts: Verdicts, carried: Carried | None) -> None:
     tenant, limits, count = principal.tenant, principal.cached.view.limits, len(verdicts.outgoing)
     maximum = limits.max_records_per_month
     reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)
@@ -212,8 +215,9 @@ async def _publish(here: AppState, principal: Principal, verdicts: Verdicts) -> 
             f"the month has no room for {count} more records of {maximum:,}",
             fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
         )
+    headers: Carried | None = {**(carried or {}), COUNTED: b""} if reserved else carried
     try:
-        await here.publisher.publish(tenant.topic, verdicts.outgoing, counted=bool(reserved))
+        await here.publisher.publish(tenant.topic, verdicts.outgoing, headers)
     except Unacknowledged as error:
         await here.reservations.release(tenant, reserved, error.sent)
         raise

@@ -43,6 +43,7 @@ class RowInfo(BaseModel):
     file: str = Field(description="The data file that has it by now.")
     snapshot_id: int | None = Field(description="That it landed with.")
     landed_at: datetime | None
+    trace_id: str | None = Field(description="What its sender said that it belongs to.")
     rebuilds: list[RebuildInfo] = Field(description="Backfills that have replaced its day since.")
 
 

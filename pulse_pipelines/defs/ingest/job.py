@@ -8,7 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
-from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle, unlanded
+from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle, spans, unlanded
 from pulse_pipelines.ingest import land as landing
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Terminal, Transient
@@ -29,7 +29,9 @@ def drain_and_conform(
     kafka: Kafka,
     object_store: ObjectStore,
 ) -> Drained:
-    drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
+    with spans.stage("drain_and_conform", attempt.plan) as tell:
+        drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
+        tell(drained.plan, drained.failures)
     counts = [count for topic in drained.topics for count in topic.partitions.values()]
     context.add_output_metadata(
         {
@@ -54,7 +56,9 @@ def drain_and_conform(
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
-    gated = dedup.gate(drained)
+    with spans.stage("dedup_gate", drained.plan) as tell:
+        gated = dedup.gate(drained)
+        tell(gated.plan, gated.failures)
     copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
     over = sum(len(offsets) for found in gated.over_quota.values() for offsets in found.values())
     context.add_output_metadata(
@@ -72,7 +76,9 @@ def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postg
 def land(
     context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource, object_store: ObjectStore
 ) -> Landed:
-    landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
+    with spans.stage("land", gated.plan) as tell:
+        landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
+        tell(landed.plan, landed.failures)
     context.add_output_metadata(
         {"tables": len(landed.tables), "refused_datasets": len(landed.refused)}
         | _failed(landed.plan, landed.failures)
@@ -90,7 +96,10 @@ def land(
 def settle_batch(
     context: dg.OpExecutionContext, landed: Landed, postgres: Postgres, catalog: Catalog
 ) -> Settled:
-    settled = settle.settle(*unlanded.stage(landed))
+    with spans.stage("settle", landed.plan) as tell:
+        settled = settle.settle(*unlanded.stage(landed))
+        tell(settled.plan, settled.failures)
+    spans.settled(settled)
     context.add_output_metadata(
         {
             "landed": sum(tenant.landed for tenant in settled.tenants),
@@ -111,7 +120,9 @@ def settle_batch(
 def route_dead_letters(
     context: dg.OpExecutionContext, settled: Settled, kafka: Kafka, postgres: Postgres
 ) -> Settled:
-    published, failures = dead_letter.publish(settled)
+    with spans.stage("route_dead_letters", settled.plan) as tell:
+        published, failures = dead_letter.publish(settled)
+        tell(settled.plan, failures)
     context.add_output_metadata({"published": published} | _failed(settled.plan, failures))
     fail_point("after.route_dead_letters")
     if failures:  # they stay unpublished in Postgres: the sensor's sweep tries again

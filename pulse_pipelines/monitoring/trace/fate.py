@@ -54,6 +54,8 @@ class Row:
     """That it landed with; None: of that commit nothing is known any more."""
     landed_at: datetime | None
     rebuilds: tuple[Rebuild, ...]
+    trace_id: str | None
+    """What its sender said that it belongs to."""
 
 
 @dataclass(frozen=True)

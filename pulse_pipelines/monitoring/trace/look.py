@@ -213,6 +213,7 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
     found = Row(
         *(row.day, row.timestamp, row.schema_version, row.file, snapshot_id, landed_at),
         rebuilds=rebuilds,
+        trace_id=row.trace_id,
     )
     detail = f"it landed: a row of {dataset.slug}, day {row.day}"
     return Fate(

@@ -19,7 +19,7 @@ from pulse_pipelines.tables import live_table
 from pulse_resources import object_store
 
 COLUMNS = (
-    *("id", "timestamp", "ingested_at", "schema_version"),
+    *("id", "timestamp", "ingested_at", "schema_version", "trace_id"),
     *("_batch", "_kafka_partition", "_offset"),
 )
 MAX_FILES = 200
@@ -36,6 +36,7 @@ class FoundRow:
     timestamp: datetime
     received_at: datetime
     schema_version: int
+    trace_id: str | None
     batch_id: str
     partition: int
     offset: int

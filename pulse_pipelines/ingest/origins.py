@@ -1,0 +1,57 @@
+"""Origins: the traces that messages came with (W3C Trace Context, in their headers), so many at most."""
+
+import contextlib
+import re
+from collections.abc import Iterable
+from itertools import chain, islice, zip_longest
+from uuid import UUID
+
+from confluent_kafka import Message
+
+from pulse_pipelines.ingest.results import Origin, TopicDrained
+from pulse_resources.tracing import HEADER
+
+MOST = 128
+"""Of a topic in one task, and of a batch: as many as a span has links."""
+_SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][13579bdf]")
+
+
+class Origins:
+    """Those of a tenant's messages, as they are read."""
+
+    def __init__(self, tenant_id: UUID) -> None:
+        self._tenant_id = tenant_id
+        self._received_ms: dict[bytes, int] = {}
+
+    def look(self, messages: Iterable[Message]) -> None:
+        """Note where messages came from, until there are enough."""
+        if len(self._received_ms) >= MOST:
+            return
+        for message in messages:
+            if (said := _said(message)) is not None and said not in self._received_ms:
+                self._received_ms[said] = message.timestamp()[1]
+                if len(self._received_ms) == MOST:
+                    return
+
+    def found(self) -> tuple[Origin, ...]:
+        """In the order in which they were read."""
+        return tuple(Origin(self._tenant_id, said.decode(), ms) for said, ms in self._received_ms.items())
+
+
+def _said(message: Message) -> bytes | None:
+    """What a message says of its trace; anybody may write headers, so nothing but that form counts."""
+    with contextlib.suppress(ValueError, SystemError):  # names that are no text
+        headers = message.headers()
+        for name, value in headers if isinstance(headers, list) else ():
+            if name == HEADER and isinstance(value, bytes) and _SAMPLED.fullmatch(value):
+                return value
+    return None
+
+
+def chosen(topics: Iterable[TopicDrained]) -> tuple[Origin, ...]:
+    """Those of a batch: in turn of each topic and task, each trace once."""
+    in_turn = chain.from_iterable(zip_longest(*(topic.origins for topic in topics)))
+    first: dict[tuple[UUID, str], Origin] = {}
+    for origin in filter(None, in_turn):
+        first.setdefault((origin.tenant_id, origin.traceparent), origin)
+    return tuple(islice(first.values(), MOST))

@@ -1,0 +1,114 @@
+"""Traces: OpenTelemetry's spans, exported over OTLP/HTTP where the standard variables name an endpoint.
+
+Off, nothing of the SDK is imported. On, spans wait in a bounded queue for a thread that exports them: a
+collector that is away costs spans and nothing else, and is said once a minute in one line.
+"""
+
+import logging
+import os
+import re
+import threading
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+if TYPE_CHECKING:  # imported when traces are on, and only then
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span, Tracer
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+HEADER = "traceparent"
+"""W3C Trace Context, over HTTP and in a message's headers."""
+FLUSH_S = 1.0
+"""How long the end of a run, or of the API, may wait for its last spans to be exported."""
+SAID_EVERY_S = 60.0
+_QUERY = re.compile(r"\?\S*")
+_log = logging.getLogger("pulse.tracing")
+
+
+def on() -> bool:
+    """Whether traces are exported, by the standard variables of OpenTelemetry."""
+    named = any(os.environ.get(name, "").strip() for name in ENDPOINTS)
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return named and not disabled and os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip() != "none"
+
+
+@cache
+def provider(service: str, *, always: bool = False) -> "TracerProvider | None":
+    """The provider of a service's spans in this process; None where traces are off, or set up wrongly.
+
+    Args:
+        service: what spans call it, unless OTEL_SERVICE_NAME does.
+        always: sample everything; else what OTEL_TRACES_SAMPLER says.
+    """
+    if not on():
+        return None
+    try:
+        return _provider(service, always)
+    except Exception as error:  # whatever it is, it must not become an event's failure
+        _log.warning("traces are off, they cannot be set up: %s: %s", type(error).__name__, _told(str(error)))
+        return None
+
+
+def tracer(service: str) -> "Tracer | None":
+    """What makes a service's spans, all of which are sampled; None where traces are off."""
+    found = provider(service, always=True)
+    return None if found is None else found.get_tracer("pulse")
+
+
+def traceparent(span: "Span") -> str:
+    """A span as others name it."""
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def flush(of: "TracerProvider | None", seconds: float = FLUSH_S) -> None:
+    """Export what is left of a provider's spans, for so long at most: what is not exported then is lost."""
+    if of is not None:
+        exporting = threading.Thread(target=of.force_flush, name="traces", daemon=True)
+        exporting.start()  # its own time-out counts for nothing: it waits for the exporter
+        exporting.join(seconds)
+
+
+def _provider(service: str, always: bool) -> "TracerProvider":
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+    sdk = logging.getLogger("opentelemetry")
+    sdk.handlers, sdk.propagate = [_Rarely()], False
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
+    made = TracerProvider(
+        sampler=ALWAYS_ON if always else None,
+        resource=Resource.create(named),
+        shutdown_on_exit=False,  # it would wait for an exporter that waits for its collector
+    )
+    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return made
+
+
+class _Rarely(logging.Handler):
+    """Says what the SDK complains of in one line a minute, without stack traces."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._next = 0.0
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + SAID_EVERY_S
+            _log.warning(
+                "traces are lost: is there a collector at %s? %s",
+                " or ".join(name for name in ENDPOINTS if os.environ.get(name)),
+                _told(record.getMessage()),
+            )
+
+
+def _told(text: str) -> str:
+    """What a library says, without a URL's query, which may hold a token."""
+    return _QUERY.sub("", text)[:300]
