@@ -15,7 +15,7 @@ def local_url(host: str, port: int) -> str:
 
 class ApiSettings(BaseModel):
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = Field(default=8000, ge=1, le=65_535)
     public_url: str = _PUBLIC_URL
     """Where people reach the API, for links; empty: where this machine does."""
     health_port: int = Field(default=0, ge=0, le=65_535)
@@ -103,7 +103,7 @@ class DagsterSettings(BaseModel):
     log_days: float = Field(default=30.0, gt=0)
     """What runs and ticks write (standard output and error) is kept this long after the last line."""
     host: str = "127.0.0.1"
-    webserver_port: int = 3000
+    webserver_port: int = Field(default=3000, ge=1, le=65_535)
     public_url: str = _PUBLIC_URL
     """Where people reach the UI, for the links in alerts; empty: where this machine does."""
     allowed_hosts: list[str] = Field(default_factory=list)

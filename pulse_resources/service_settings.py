@@ -26,7 +26,7 @@ _quoted = partial(quote, safe="")
 
 class PostgresSettings(BaseModel):
     host: str = "127.0.0.1"
-    port: int = 5432
+    port: int = Field(default=5432, ge=1, le=65_535)
     database: str = "pulse"
     dagster_database: str = "dagster"
     superuser: str = "postgres"

@@ -78,12 +78,21 @@ def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
             "A look-ahead may begin a pattern, as in ^(?!tmp)[a-z]+$; write others as patterns in allOf, "
             'or as {"not": {"pattern": ...}}',
         )
-    if compiles(pattern, 1 << 26):
+    if compiles(pattern, 1 << 26) or _is_one(pattern):
         return (
             f"takes more than {MAX_COMPILED:,} bytes when it is compiled",
             "Use smaller counts in {}, [0-9A-Za-z_] for \\w, [0-9] for \\d; give lengths by maxLength",
         )
     return "is no regular expression of ECMA-262", "Try it in a browser's console: new RegExp(...)"
+
+
+def _is_one(pattern: str) -> bool:
+    """Whether another engine, without bounds of memory, makes a regular expression of it."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def _outside(pattern: str) -> str:

@@ -48,5 +48,8 @@ class Reason(StrEnum):
         False,
     )
     UNREPRESENTABLE = "unrepresentable", "Fix the sender"
-    LANDING_FAILED = "landing_failed", "Repair the table, then replay"
+    LANDING_FAILED = (
+        "landing_failed",
+        "See the detail: repair the table, or create the dataset again where it was deleted, then replay",
+    )
     OVER_QUOTA = "over_quota", "Ask the operator for more, or wait for the next month, then replay"

@@ -93,7 +93,7 @@ def refuse_misfits(
     """
     for index in chosen:
         if not holds(kind, values[index]):
-            detail = f"the column is {kind.kind}, which what the event follows in its schema does not ask for"
+            detail = f"the column holds {kind.kind} values, and what the event follows allows another one"
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
             values[index] = None
 

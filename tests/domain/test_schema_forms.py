@@ -294,6 +294,7 @@ def test_a_bundle_has_what_can_be_reached_and_pointers_to_it() -> None:
         (schema(properties={"a": {"pattern": "a(?!b)"}}), "looks around or refers back"),
         (schema(patternProperties={"^(?!b)": {}}), "looks around or refers back"),
         (schema(properties={"a": {"pattern": "(a{1000}){1000}"}}), "bytes when it is compiled"),
+        (schema(properties={"a": {"pattern": "^(a{1,1000}){1,1000}$"}}), "bytes when it is compiled"),
     ],
 )
 def test_what_is_refused_says_what_to_write(document: Schema, says: str) -> None:
