@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from pyspark.sql.connect.session import SparkSession
 
 from pulse_resources import kafka, object_store, postgres
 from pulse_resources.settings import load_settings
@@ -35,6 +36,9 @@ def forget_connections() -> None:
     postgres.close_pools()
     for cached in (load_settings, kafka.admin, object_store.file_system):
         cached.cache_clear()
+    # The session is not closed, only forgotten: others of its stack share it.
+    SparkSession._default_session = None
+    SparkSession._active_session.session = None
 
 
 @contextmanager

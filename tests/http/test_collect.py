@@ -581,7 +581,7 @@ def test_others_have_the_event_loop_while_many_events_are_handed_over(caller: Ca
         here, passes = publisher.Publisher(), 0
         here.start()
         topic = caller.owner.tenant.topic
-        publishing = asyncio.create_task(here._produce(topic, events, [], lambda *_: None))
+        publishing = asyncio.create_task(here._produce(topic, events, lambda *_: None, None))
         while not publishing.done():
             await asyncio.sleep(0)
             passes += 1

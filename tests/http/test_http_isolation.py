@@ -18,11 +18,14 @@ import pytest
 from support.http import Api, Caller, sample
 from support.ingest import Owner, event, ingest, make_owner
 
+from chaos.surroundings import superuser
 from chaos.waiting import wait
 from pulse_api.http import views
 from pulse_api.http.app import create_app
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.moves import record
 from pulse_pipelines.registry import keys
 from pulse_resources import postgres
 from pulse_resources.errors import Forbidden, UserError
@@ -40,6 +43,8 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/datasets/{slug}"): R,
     ("DELETE", "/v1/datasets/{slug}"): M,
     ("POST", "/v1/datasets/{slug}/schema"): M,
+    ("GET", "/v1/datasets/{slug}/moves"): R,
+    ("GET", "/v1/datasets/{slug}/moves/{move_id}"): R,
     ("GET", "/v1/datasets/{slug}/preview"): R,
     ("GET", "/v1/datasets/{slug}/snapshots"): R,
     ("GET", "/v1/datasets/{slug}/summary"): R,
@@ -75,6 +80,7 @@ class World:
     b: Owner
     keys_a: dict[str, str]
     key_ids: dict[str, str]
+    moves: dict[str, str]
 
     def path(self, template: str, whose: Owner) -> str:
         """The path of a thing of this tenant."""
@@ -85,6 +91,7 @@ class World:
             letter_id="0-1",
             event_id="a" if whose is self.a else "b",
             key_id=self.key_ids[whose.tenant.slug],
+            move_id=self.moves[whose.tenant.slug],
             tenant=whose.tenant.slug,
         )
 
@@ -116,7 +123,17 @@ def world(stack: Settings) -> World:
     ingest(a, b)
     issued = {scope.value: keys.issue_key(a.tenant, scope.value, [scope]).text for scope in KeyScope}
     spare = {owner.tenant.slug: keys.issue_key(owner.tenant, "spare", [M]).stored.key_id for owner in (a, b)}
-    return World(a, b, issued, spare)
+    ended = {a.tenant.slug: ended_move(a.tenant, "orders"), b.tenant.slug: ended_move(b.tenant, "secrets")}
+    return World(a, b, issued, spare, ended)
+
+
+def ended_move(tenant: Tenant, slug: str) -> str:
+    """The id of a move of this dataset that has failed."""
+    dataset = registry.find_dataset(tenant, slug)
+    move = record.plan(tenant, dataset, dataset.schema_uri)
+    with superuser() as connection:
+        connection.execute("UPDATE dataset_moves SET state = 'failed' WHERE move_id = %s", [move.move_id])
+    return move.move_id
 
 
 def send(api: Api, world: World, endpoint: tuple[str, str], key: str | None, whose: Owner) -> httpx.Response:
@@ -192,7 +209,13 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
     foreign = send(api, world, endpoint, key, world.b)
     method, template = endpoint
     absent_path = template.format(
-        slug="absent", name="absent", version=1, event_id="absent", key_id="0" * 12, tenant="absent"
+        slug="absent",
+        name="absent",
+        version=1,
+        event_id="absent",
+        key_id="0" * 12,
+        tenant="absent",
+        move_id="absent",
     )
     with api.client(key) as client:
         absent = client.request(method, absent_path, json=world.body(method, template))
@@ -205,7 +228,8 @@ def _shape(answer: httpx.Response) -> dict[str, str]:
     document = {k: v for k, v in answer.json().items() if k != "request_id"}
     said = ("absent", "secrets", "000000000000")
     return {
-        k: "..." if any(word in str(v) for word in said) or k == "key" else v for k, v in document.items()
+        k: "..." if any(word in str(v) for word in said) or k in ("key", "move") else v
+        for k, v in document.items()
     }
 
 

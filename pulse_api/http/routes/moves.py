@@ -10,6 +10,7 @@ from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import moves
 from pulse_pipelines.moves import Move, State
+from pulse_pipelines.registry import find_dataset
 from pulse_resources.errors import NotFound
 
 router = resource("datasets", "/v1/datasets")
@@ -59,9 +60,10 @@ def location(move: Move) -> str:
     return f"/v1/datasets/{move.slug}/moves/{move.move_id}"
 
 
-@router.get("/{slug}/moves", summary="List moves", responses=documented(401, 403, 422, 429, 503))
+@router.get("/{slug}/moves", summary="List moves", responses=documented(401, 403, 404, 422, 429, 503))
 def list_all(principal: Reader, slug: DatasetSlug) -> MoveList:
     """Moves of the dataset that a run carried out, or is to: the latest first, at most 100."""
+    find_dataset(principal.tenant, slug)
     return MoveList(moves=[described(move) for move in moves.of_dataset(principal.tenant, slug)])
 
 
