@@ -13,6 +13,7 @@ from uuid import UUID
 import dagster as dg
 
 from pulse_pipelines.defs.ingest.job import LANE, ingest
+from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
 from pulse_pipelines.ingest import attempts
@@ -22,15 +23,10 @@ from pulse_pipelines.ingest.plan import Survey
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
-LAUNCH_TIMEOUT_S = 120.0
-"""A run that has not begun its batch this long after it was launched counts as vanished."""
-
 OVERLAP = 2
 """Batches of a lane that run at a time; dagster.yaml limits the runs to as many."""
 WORTH_A_RUN = 100_000
 """Events for which a run of their own pays."""
-
-_ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS}
 
 
 @dg.sensor(
@@ -126,13 +122,7 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
         if not attempts.lease_held(batch.batch_id):
             _give_up(context, batch, "the run died: its lease on the batch is gone")
     elif batch.state == "planned" and batch.ready:
-        tags = {"dagster/run_key": run_key(batch)}
-        records = context.instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
-        if not records:
-            return
-        status, launched = records[0].dagster_run.status, records[0].start_time
-        late = launched is not None and time.time() - launched > LAUNCH_TIMEOUT_S
-        if status in _ENDED or late:
+        if (status := vanished(context.instance, run_key(batch))) is not None:
             _give_up(context, batch, f"the run ended before it began the batch: {status.value}")
     elif batch.state == "stuck" and batch.ready:
         attempts.unstick(batch.batch_id)

@@ -3,20 +3,16 @@
 As with batches: every attempt has a run key of its own, and it is asked for until it has begun.
 """
 
-import time
 from collections.abc import Iterator
 
 import dagster as dg
 
+from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.moves import State, record
 from pulse_pipelines.moves.record import Attempt, Open
 from pulse_resources.errors import Fenced
-
-LAUNCH_TIMEOUT_S = 120.0
-"""A run that has not begun its attempt this long after it was launched counts as vanished."""
-_ENDED = {dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS}
 
 
 @dg.sensor(
@@ -72,16 +68,8 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, each: Open) -> No
     if each.move.state == State.RUNNING:
         if not record.lease_held(each.move.move_id):
             why = "the run died"
-    elif each.ready:
-        records = context.instance.get_run_records(
-            dg.RunsFilter(tags={"dagster/run_key": run_key(each)}), limit=1
-        )
-        if not records:
-            return
-        status, launched = records[0].dagster_run.status, records[0].start_time
-        late = launched is not None and time.time() - launched > LAUNCH_TIMEOUT_S
-        if status in _ENDED or late:
-            why = f"the run ended before it began the move: {status.value}"
+    elif each.ready and (status := vanished(context.instance, run_key(each))) is not None:
+        why = f"the run ended before it began the move: {status.value}"
     if why is not None:
         context.log.warning("move %s, attempt %s: %s", each.move.move_id, each.move.attempt, why)
         Attempt(each.tenant, each.move.move_id, each.move.attempt).give_up(why)
