@@ -13,6 +13,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicCollection,
     TopicPartition,
@@ -118,6 +119,15 @@ def consumer() -> Consumer:
             "queued.max.messages.kbytes": 65_536,
         }
     )
+
+
+def headers(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
+    """Those of a message; none of them where one has a name that is no text, which anybody may send."""
+    try:
+        found = message.headers()
+    except (ValueError, SystemError):
+        return ()
+    return found if isinstance(found, list) else ()
 
 
 def _client() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Origins: the traces that messages came with (W3C Trace Context, in their headers), so many at most."""
 
-import contextlib
 import re
 from collections.abc import Iterable
 from itertools import chain, islice, zip_longest
@@ -9,6 +8,7 @@ from uuid import UUID
 from confluent_kafka import Message
 
 from pulse_pipelines.ingest.results import Origin, TopicDrained
+from pulse_resources import kafka
 from pulse_resources.tracing import HEADER
 
 MOST = 128
@@ -40,11 +40,9 @@ class Origins:
 
 def _said(message: Message) -> bytes | None:
     """What a message says of its trace; anybody may write headers, so nothing but that form counts."""
-    with contextlib.suppress(ValueError, SystemError):  # names that are no text
-        headers = message.headers()
-        for name, value in headers if isinstance(headers, list) else ():
-            if name == HEADER and isinstance(value, bytes) and _SAMPLED.fullmatch(value):
-                return value
+    for name, value in kafka.headers(message):
+        if name == HEADER and isinstance(value, bytes) and _SAMPLED.fullmatch(value):
+            return value
     return None
 
 

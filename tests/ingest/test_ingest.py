@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from support.faults import AtPoint
+from support.headers import send_named
 from support.ingest import Owner, event, ingest, plan_batch, run_batch
 from support.lake import location, row, table, with_file
 
@@ -31,6 +32,14 @@ def test_a_valid_event_becomes_one_typed_row(owner: Owner) -> None:
     assert row["signup_at"].isoformat() == "2026-10-31T22:00:00+00:00"
     assert row["_extra"] == '{"other":1}'
     assert (row["_batch"], row["_kafka_partition"], row["_offset"]) == (batch, 0, 0)
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf0\x9f"])
+def test_a_header_whose_name_is_no_text_stops_nobody(owner: Owner, name: bytes) -> None:
+    send_named(owner, event("a"), name)
+    owner.send(event("b"))
+    ingest(owner)
+    assert {row["id"] for row in owner.rows(columns="id")} == {"a", "b"}
 
 
 def test_the_same_event_in_two_batches_lands_once(owner: Owner) -> None:

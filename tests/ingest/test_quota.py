@@ -4,6 +4,7 @@ Direct producers write to the topic by themselves (`Owner.send`); the front door
 """
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -374,16 +375,23 @@ def send_at(owner: Owner, moment: datetime, ids: str) -> None:
     assert producer.flush(30) == 0
 
 
-def by_their_clock(owner: Owner) -> None:
-    """Let the topic have the times of its producers."""
-    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+@pytest.fixture
+def clocks(owner: Owner) -> Iterator[None]:
+    """The topic has the times of its producers, as long as the test lasts."""
+    _timestamps(owner, "CreateTime")
+    yield
+    _timestamps(owner, "LogAppendTime")
+
+
+def _timestamps(owner: Owner, kind: str) -> None:
+    entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, owner.tenant.topic, incremental_configs=[entry])
     for future in kafka.admin().incremental_alter_configs([resource]).values():
         future.result(30)
 
 
+@pytest.mark.usefixtures("clocks")
 def test_an_event_counts_in_the_month_in_which_the_broker_got_it(owner: Owner) -> None:
-    by_their_clock(owner)
     now = datetime.now(UTC)
     begins = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     limit(owner, 2)
