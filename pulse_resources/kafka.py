@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import operator
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -121,11 +122,20 @@ def consumer() -> Consumer:
     )
 
 
+_ask_headers = operator.methodcaller("headers")
+
+
 def headers(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
-    """Those of a message; none of them where one has a name that is no text, which anybody may send."""
+    """Those of a message; none of them where one has a name that is no text, which anybody may send.
+
+    confluent-kafka sets an error then, but returns a list with holes, keeps it, and returns it without an
+    error when asked again: who looks into it dies of a segmentation fault. Python notices the error in calls
+    from C only: hot code calls methods without that check.
+    """
     try:
-        found = message.headers()
+        found = _ask_headers(message)
     except (ValueError, SystemError):
+        message.set_headers([])
         return ()
     return found if isinstance(found, list) else ()
 

@@ -34,12 +34,13 @@ def test_a_valid_event_becomes_one_typed_row(owner: Owner) -> None:
     assert (row["_batch"], row["_kafka_partition"], row["_offset"]) == (batch, 0, 0)
 
 
-@pytest.mark.parametrize("name", [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf0\x9f"])
-def test_a_header_whose_name_is_no_text_stops_nobody(owner: Owner, name: bytes) -> None:
-    send_named(owner, event("a"), name)
+def test_headers_whose_names_are_no_text_stop_nobody(owner: Owner) -> None:
+    """So many that the code which reads them is hot: there Python does not check what its calls return."""
+    names = [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf0\x9f"] * 50
+    send_named(owner, *((event(f"a-{n}"), name) for n, name in enumerate(names)))
     owner.send(event("b"))
     ingest(owner)
-    assert {row["id"] for row in owner.rows(columns="id")} == {"a", "b"}
+    assert len(owner.rows()) == len(names) + 1
 
 
 def test_the_same_event_in_two_batches_lands_once(owner: Owner) -> None:

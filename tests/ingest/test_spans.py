@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import AtPoint
+from support.headers import send_named
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
 from support.traces import Collector
@@ -122,9 +123,10 @@ def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
         headers = [("traceparent", value), ("other", b"\xff")]
         producer.produce(owner.tenant.topic, event(f"j{number}"), partition=0, headers=headers)
     assert producer.flush(30) == 0
+    send_named(owner, (event("named"), b"\xff"))
     send_traced(owner, *(f"e{number}" for number in range(origins.MOST + 10)))
     batch = ingest(owner)
-    assert len(owner.rows()) == len(JUNK) + origins.MOST + 10
+    assert len(owner.rows()) == len(JUNK) + 1 + origins.MOST + 10
     (stage,) = collector.named("settle", pulse_batch_id=batch)
     sent = {(f"{number:032x}", SENDER) for number in range(1, origins.MOST + 11)}
     assert len(set(stage.links)) == len(stage.links) == origins.MOST

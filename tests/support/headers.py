@@ -12,8 +12,8 @@ _PRODUCER, _TIMEOUT_MS = 0, 30_000
 _END, _TOPIC, _PARTITION, _VALUE, _HEADER = 0, 1, 3, 4, 9  # rd_kafka_vtype_t
 
 
-def send_named(owner: Owner, payload: bytes, name: bytes) -> None:
-    """Send one event to partition 0 and wait for the broker."""
+def send_named(owner: Owner, *named: tuple[bytes, bytes]) -> None:
+    """Send events, each with the name of its header, to partition 0, and wait for the broker."""
     (path,) = Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka*")
     library = ctypes.CDLL(str(path))
     library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
@@ -25,14 +25,15 @@ def send_named(owner: Owner, payload: bytes, name: bytes) -> None:
     client = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, said, 512))
     assert client, said.value
     size = ctypes.c_size_t
-    failed = library.rd_kafka_producev(
-        client,
-        *(_TOPIC, owner.tenant.topic.encode()),
-        *(_PARTITION, ctypes.c_int32(0)),
-        *(_VALUE, payload, size(len(payload))),
-        *(_HEADER, name, b"1", ctypes.c_ssize_t(1)),
-        _END,
-    )
-    assert failed == 0
+    for payload, name in named:
+        failed = library.rd_kafka_producev(
+            client,
+            *(_TOPIC, owner.tenant.topic.encode()),
+            *(_PARTITION, ctypes.c_int32(0)),
+            *(_VALUE, payload, size(len(payload))),
+            *(_HEADER, name, b"1", ctypes.c_ssize_t(1)),
+            _END,
+        )
+        assert failed == 0
     assert library.rd_kafka_flush(client, _TIMEOUT_MS) == 0
     library.rd_kafka_destroy(client)
