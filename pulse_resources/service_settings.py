@@ -148,6 +148,16 @@ class ObjectStoreSettings(BaseModel):
     """Of temporary credentials; an installation that gets new ones is started anew with them."""
     ca_file: File | None = None
     """Authorities (PEM) that sign its certificate; by default those that the machine trusts."""
+    vending_access_key: str = "pulse-vending"
+    """The account that asks for short-lived credentials which open one table, say ..."""
+    vending_secret_key: SecretStr | None = None
+    """... and its secret; without it there are no such credentials."""
+    vending_role: str = "arn:aws:iam::000000000000:role/pulse"
+    """The role that it assumes; MinIO takes any."""
+    vended_seconds: int = Field(default=900, ge=900, le=43_200)
+    """How long such credentials are valid; a reader gets one with a third of that left, or more."""
+    sts_endpoint: str | None = None
+    """Where they are asked for; by default at `endpoint`, as MinIO has it."""
 
 
 class SparkSettings(BaseModel):

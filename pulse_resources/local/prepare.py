@@ -21,8 +21,11 @@ def _postgres(settings: Settings) -> None:
 
 def _minio(settings: Settings) -> None:
     from pulse_resources import object_store
+    from pulse_resources.local import minio_account
 
     object_store.ensure_bucket(settings)
+    if settings.object_store.vending_secret_key and not minio_account.ensure_vending(settings):
+        print("this object store's accounts are made by its operator")
 
 
 def _kafka(settings: Settings) -> None:

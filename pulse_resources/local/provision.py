@@ -24,7 +24,10 @@ GIVEN_BY = {
 }
 """The variable that hands a service to Pulse by address; set means: use it, start nothing."""
 
-_SECRETS = ("superuser", "kafka", "object_store", "spark", "control_room", "control_room_read_only")
+_SECRETS = (
+    *("superuser", "kafka", "object_store", "vending", "spark"),
+    *("control_room", "control_room_read_only"),
+)
 _DEFAULT_PORTS = {
     "postgres": 5432,
     "kafka": 9092,
@@ -159,6 +162,7 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
             "endpoint": f"http://127.0.0.1:{port['minio']}",
             "access_key": "pulse",
             "secret_key": secret["object_store"],
+            "vending_secret_key": secret["vending"],
         }
     if "spark" not in given:
         # One session for all clients: Spark starts Python workers anew for each session (1.5 s, and

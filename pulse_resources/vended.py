@@ -1,0 +1,230 @@
+"""Vended credentials: short-lived keys of the object store that open some prefixes of Pulse's bucket alone.
+
+The store's STS makes them (AssumeRole with an inline policy), asked by an account that can do no more than
+what is vended: reach tables. Whoever holds such a key reaches the prefixes that it names until it expires,
+and nothing else. Keys are kept per process, and handed out again while two thirds of their time are left.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import orjson
+
+from pulse_resources.errors import PulseError, Terminal, Transient, UserError
+from pulse_resources.settings import Settings, load_settings
+
+LONGEST_POLICY = 2_048
+"""Characters that STS takes."""
+KEPT = 10_000
+"""Keys of which one process knows; the oldest goes first."""
+_PART = re.compile(r"(?!\.+\Z)[A-Za-z0-9_=.-]+")
+"""Of a path: nothing that a policy, a URL or a file system reads as anything but a name (`..`, `*`, `%`)."""
+_READING = ("s3:GetObject",)
+_WRITING = (
+    *_READING,
+    "s3:PutObject",
+    "s3:DeleteObject",
+    "s3:AbortMultipartUpload",
+    "s3:ListMultipartUploadParts",
+)
+_WRONG_ACCOUNT = frozenset(
+    {"AccessDenied", "InvalidAccessKeyId", "InvalidClientTokenId", "SignatureDoesNotMatch"}
+)
+
+
+class Mode(StrEnum):
+    """What a key may do below its prefixes."""
+
+    READ = "read"
+    """Read and list."""
+    WRITE = "write"
+    """Read, list, write and delete."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A short-lived key; only its public part is ever shown."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    expires_at: datetime
+    """By the object store's clock, with a time zone."""
+
+
+def prefix_of(location: str) -> str:
+    """The prefix of Pulse's bucket that is everything below a location, `s3://bucket/a/b` or `s3://bucket/a/b/`.
+
+    Raises:
+        UserError: it is in another bucket, it is all of the bucket, or its text is not plain: what a policy
+            compares has to be what the object store opens.
+    """
+    bucket, _, path = location.removeprefix("s3://").partition("/")
+    parts = path.removesuffix("/").split("/")
+    plain = location.startswith("s3://") and all(_PART.fullmatch(part) for part in parts)
+    if bucket != load_settings().object_store.bucket or not plain:
+        raise UserError(
+            "no credentials can be made for this location",
+            fix="Name a folder of Pulse's bucket in letters, digits, _, =, - and single dots",
+            location=location[:200],
+        )
+    return "/".join(parts) + "/"
+
+
+def credentials(locations: Iterable[str], mode: Mode) -> Credentials:
+    """A key for all below some locations (`s3://bucket/folder`), with a third of its time left or more.
+
+    Raises:
+        UserError: a location is none of Pulse's bucket, or there are more than fit into one policy.
+        Transient: the object store does not answer.
+        Terminal: it refuses the account that asks, or there is none.
+    """
+    wanted = _wanted(locations, mode)
+    with _lock(wanted):
+        found = _fresh(wanted)
+        if found is None:
+            found = _kept[wanted] = _assume(wanted)
+            while len(_kept) > KEPT:
+                _kept.pop(next(iter(_kept)), None)
+    return found
+
+
+def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
+    """Like `credentials`, but only one that is there already: nobody is asked."""
+    return _fresh(_wanted(locations, mode))
+
+
+def forget() -> None:
+    """Hand out none of those that were made before (between tests, and for other settings)."""
+    _kept.clear()
+    _client.cache_clear()
+
+
+_Wanted = tuple[Mode, tuple[str, ...]]
+"""What may be done, and below which prefixes of the bucket."""
+_kept: dict[_Wanted, Credentials] = {}
+_locks = [threading.Lock() for _ in range(64)]
+"""So that who asks for the same at a time asks once."""
+
+
+def _wanted(locations: Iterable[str], mode: Mode) -> _Wanted:
+    prefixes = tuple(sorted({prefix_of(location) for location in locations}))
+    if not prefixes:
+        raise UserError("credentials are for one location or more")
+    return mode, prefixes
+
+
+def _lock(wanted: _Wanted) -> threading.Lock:
+    return _locks[hash(wanted) % len(_locks)]
+
+
+def _fresh(wanted: _Wanted) -> Credentials | None:
+    found = _kept.get(wanted)
+    left = timedelta(seconds=load_settings().object_store.vended_seconds / 3)
+    return found if found and found.expires_at - datetime.now(UTC) > left else None
+
+
+def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict[str, Any]:
+    """An S3 policy that allows actions on objects below prefixes (`a/b/`), and to list just these."""
+    below, place = list(prefixes), f"arn:aws:s3:::{bucket}"
+    objects = {
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": [f"{place}/{prefix}*" for prefix in below],
+    }
+    listing = {
+        "Effect": "Allow",
+        "Action": ["s3:ListBucket"],
+        "Resource": [place],
+        "Condition": {"StringLike": {"s3:prefix": [f"{prefix}*" for prefix in below]}},
+    }
+    return {"Version": "2012-10-17", "Statement": [objects, listing]}
+
+
+def account_policy(bucket: str) -> dict[str, Any]:
+    """What the account may do that asks for credentials: the most that it can vend.
+
+    Accounts of MinIO may give themselves further keys; this one, and what it vends, may not.
+    """
+    own = policy(bucket, ["iceberg/"], _WRITING)
+    own["Statement"].append({"Effect": "Deny", "Action": ["admin:*"], "Resource": ["arn:aws:s3:::*"]})
+    return own
+
+
+def _assume(wanted: _Wanted) -> Credentials:
+    from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second, for those who vend
+
+    mode, prefixes = wanted
+    store = load_settings().object_store
+    text = orjson.dumps(policy(store.bucket, prefixes, _READING if mode is Mode.READ else _WRITING)).decode()
+    if len(text) > LONGEST_POLICY:
+        raise UserError(
+            f"{len(prefixes)} locations are too many for one key",
+            fix="Ask for a folder that holds them, or for fewer at a time",
+        )
+    try:
+        answer = _client()(
+            RoleArn=store.vending_role,
+            RoleSessionName="pulse",
+            Policy=text,
+            DurationSeconds=store.vended_seconds,
+        )["Credentials"]
+    except ClientError as error:
+        raise _refused(error.response.get("Error", {}).get("Code", ""), store.endpoint) from None
+    except BotoCoreError as error:
+        raise Transient("the object store vends no credentials", store=store.endpoint, error=error) from None
+    return Credentials(
+        answer["AccessKeyId"], answer["SecretAccessKey"], answer["SessionToken"], answer["Expiration"]
+    )
+
+
+def _refused(code: str, store: str) -> PulseError:
+    if code in _WRONG_ACCOUNT:
+        return Terminal(
+            f"the object store refuses the account that vends credentials ({code})",
+            fix="Run `python -m pulse_resources.local.prepare minio` with the settings of MinIO's root, or make"
+            " the account that PULSE_OBJECT_STORE__VENDING_ACCESS_KEY and …_SECRET_KEY name",
+            store=store,
+        )
+    return Transient(f"the object store vends no credentials ({code or 'no reason given'})", store=store)
+
+
+@cache
+def _client() -> Callable[..., Any]:
+    """AssumeRole of this process's one client of STS."""
+    return assume_role(load_settings())
+
+
+def assume_role(settings: Settings) -> Callable[..., Any]:
+    """AssumeRole as the account that vends; raises botocore's errors.
+
+    Raises:
+        Terminal: there is no such account.
+    """
+    from botocore.config import Config
+    from botocore.session import Session
+
+    store = settings.object_store
+    if store.vending_secret_key is None:
+        raise Terminal(
+            "no account of the object store vends credentials",
+            fix="Name one: PULSE_OBJECT_STORE__VENDING_ACCESS_KEY and PULSE_OBJECT_STORE__VENDING_SECRET_KEY",
+            store=store.endpoint,
+        )
+    client = Session().create_client(
+        "sts",
+        region_name=store.region,
+        endpoint_url=store.sts_endpoint or store.endpoint,
+        verify=str(store.ca_file) if store.ca_file else True,
+        aws_access_key_id=store.vending_access_key,
+        aws_secret_access_key=store.vending_secret_key.get_secret_value(),
+        config=Config(connect_timeout=3, read_timeout=10, retries={"total_max_attempts": 3}, proxies={}),
+    )
+    found: Callable[..., Any] = client.assume_role
+    return found

@@ -1,0 +1,268 @@
+"""Vended credentials open their prefixes and nothing else, however one asks."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as Signing
+from botocore.exceptions import ClientError
+from botocore.httpsession import URLLib3Session
+from botocore.session import Session
+
+from pulse_resources import object_store, vended
+from pulse_resources.errors import Terminal, UserError
+from pulse_resources.local import minio_account
+from pulse_resources.settings import Settings, load_settings
+from pulse_resources.vended import Credentials, Mode
+
+BODY = b"of a tenant"
+
+
+@pytest.fixture
+def mine(stack: Settings) -> Iterator[str]:
+    """The location of a table that has a file, beside one of somebody else's."""
+    root = f"s3://{stack.object_store.bucket}/iceberg/vended-{uuid.uuid4().hex[:8]}"
+    for owner in ("mine", "mine2", "theirs"):
+        object_store.put(f"{root}/{owner}/data/a.parquet", BODY)
+    yield f"{root}/mine"
+    object_store.delete(each.path for each in object_store.listed(root))
+
+
+def client(found: Credentials, service: str = "s3") -> Any:
+    store = load_settings().object_store
+    return Session().create_client(
+        service,
+        region_name=store.region,
+        endpoint_url=store.endpoint,
+        aws_access_key_id=found.access_key,
+        aws_secret_access_key=found.secret_key,
+        aws_session_token=found.session_token,
+    )
+
+
+def raw(found: Credentials, method: str, path: str, body: bytes = b"") -> int:
+    """The status of a signed request whose path is sent as it is written."""
+    store = load_settings().object_store
+    request = AWSRequest(method, f"{store.endpoint}{path}", {"Host": urlsplit(store.endpoint).netloc}, body)
+    S3SigV4Auth(
+        Signing(found.access_key, found.secret_key, found.session_token), "s3", store.region
+    ).add_auth(request)
+    return int(URLLib3Session(timeout=10).send(request.prepare()).status_code)
+
+
+def split(location: str) -> dict[str, str]:
+    bucket, _, key = location.removeprefix("s3://").partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+def refused(ask: Callable[..., object], **arguments: object) -> bool:
+    try:
+        ask(**arguments)
+    except ClientError as error:
+        return error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
+    return False
+
+
+def test_a_reader_reads_below_its_prefix(mine: str) -> None:
+    found = vended.credentials([mine], Mode.READ)
+    s3, place = client(found), split(mine)
+    assert s3.get_object(**split(f"{mine}/data/a.parquet"))["Body"].read() == BODY
+    listed = s3.list_objects_v2(Bucket=place["Bucket"], Prefix=f"{place['Key']}/")["Contents"]
+    assert [each["Key"] for each in listed] == [f"{place['Key']}/data/a.parquet"]
+    assert timedelta(minutes=14) < found.expires_at - datetime.now(UTC) <= timedelta(minutes=15, seconds=5)
+
+
+def test_a_writer_writes_and_deletes_below_its_prefix(mine: str) -> None:
+    s3, place = client(vended.credentials([mine], Mode.WRITE)), split(f"{mine}/data/b.parquet")
+    s3.put_object(**place, Body=b"b")
+    assert s3.get_object(**place)["Body"].read() == b"b"
+    s3.delete_object(**place)
+    upload = s3.create_multipart_upload(**place)["UploadId"]
+    s3.upload_part(**place, UploadId=upload, PartNumber=1, Body=b"c")
+    s3.abort_multipart_upload(**place, UploadId=upload)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_nobody_crosses_to_another_prefix(mine: str, mode: Mode) -> None:
+    s3 = client(vended.credentials([mine], mode))
+    bucket, own = split(mine).values()
+    for other in ("theirs", "mine2", "mine/../theirs", "mine/./../theirs", "mine%2f..%2ftheirs"):
+        place = split(f"{mine.rpartition('/')[0]}/{other}/data/a.parquet")
+        assert refused(s3.get_object, **place)
+        assert refused(s3.head_object, **place)
+        assert refused(s3.put_object, **place, Body=b"x")
+        assert refused(s3.delete_object, **place)
+        assert refused(s3.create_multipart_upload, **place)
+        assert refused(s3.copy_object, Bucket=bucket, Key=f"{own}/copy", CopySource=place)
+    for prefix in ("", "iceberg/", own, own[:-1], f"{own}/../", f"{own}/../theirs/", "raw/", f"{own}2/"):
+        assert refused(s3.list_objects_v2, Bucket=bucket, Prefix=prefix), prefix
+        assert refused(s3.list_object_versions, Bucket=bucket, Prefix=prefix), prefix
+    for ask in (s3.list_objects_v2, s3.list_multipart_uploads, s3.get_bucket_policy, s3.delete_bucket):
+        assert refused(ask, Bucket=bucket)
+    assert not s3.list_buckets()["Buckets"] or refused(s3.list_objects_v2, Bucket=bucket)
+    assert refused(s3.create_bucket, Bucket=f"pulse-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.mark.parametrize(
+    "trick", ["{own}/../theirs", "{own}/%2e%2e/theirs", "{own}/%2E%2E%2Ftheirs", "{own}//../theirs"]
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_no_path_leads_out_whatever_it_is_written_like(mine: str, trick: str, method: str) -> None:
+    bucket, own = split(mine).values()
+    found = vended.credentials([mine], Mode.WRITE)
+    assert raw(found, "GET", f"/{bucket}/{own}/data/a.parquet") == 200
+    status = raw(
+        found, method, f"/{bucket}/{trick.format(own=own)}/data/a.parquet", b"x" if method == "PUT" else b""
+    )
+    assert status in (400, 403, 404), "neither read, nor written"
+    theirs = f"{mine.rpartition('/')[0]}/theirs"
+    assert [each.bytes for each in object_store.listed(theirs)] == [len(BODY)]
+
+
+def test_a_reader_writes_nothing(mine: str) -> None:
+    s3, place = client(vended.credentials([mine], Mode.READ)), split(f"{mine}/data/a.parquet")
+    assert refused(s3.put_object, **place, Body=b"x")
+    assert refused(s3.delete_object, **place)
+    assert refused(s3.create_multipart_upload, **place)
+    assert refused(s3.put_object_tagging, **place, Tagging={"TagSet": []})
+    assert refused(s3.copy_object, **place, CopySource=place, MetadataDirective="REPLACE")
+    assert s3.get_object(**place)["Body"].read() == BODY
+
+
+@pytest.mark.parametrize(
+    "request_", ["add-service-account", "add-user?accessKey=me", "list-users", "export-iam", "info"]
+)
+def test_credentials_make_no_others(mine: str, request_: str) -> None:
+    found = vended.credentials([mine], Mode.WRITE)
+    method = "PUT" if request_.startswith("add") else "GET"
+    assert raw(found, method, f"/minio/admin/v3/{request_}", b"{}") == 403
+    assert refused(
+        client(found, "sts").assume_role, RoleArn="arn:aws:iam::000000000000:role/x", RoleSessionName="again"
+    )
+
+
+def test_the_account_that_vends_reaches_tables_alone(mine: str, stack: Settings) -> None:
+    store = stack.object_store
+    assert store.vending_secret_key
+    account = Credentials(
+        store.vending_access_key, store.vending_secret_key.get_secret_value(), "", datetime.max
+    )
+    s3 = Session().create_client(
+        "s3",
+        region_name=store.region,
+        endpoint_url=store.endpoint,
+        aws_access_key_id=account.access_key,
+        aws_secret_access_key=account.secret_key,
+    )
+    assert s3.get_object(**split(f"{mine}/data/a.parquet"))["Body"].read() == BODY
+    assert refused(s3.put_object, Bucket=store.bucket, Key="raw/x", Body=b"x")
+    assert refused(s3.list_objects_v2, Bucket=store.bucket)
+    for method, path in (("PUT", "add-service-account"), ("PUT", "import-iam-v2"), ("GET", "list-users")):
+        request = AWSRequest(method, f"{store.endpoint}/minio/admin/v3/{path}", data=b"{}")
+        S3SigV4Auth(Signing(account.access_key, account.secret_key), "s3", store.region).add_auth(request)
+        assert URLLib3Session(timeout=10).send(request.prepare()).status_code == 403
+
+
+def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(
+    mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{mine.rpartition('/')[0]}/mine2"
+    assert vended.kept([mine], Mode.READ) is None
+    first = vended.credentials([mine], Mode.READ)
+    assert vended.credentials([f"{mine}/"], Mode.READ) is first
+    assert vended.kept([mine], Mode.READ) is first
+    assert vended.credentials([mine], Mode.WRITE) != first
+    both = vended.credentials([mine, other], Mode.READ)
+    assert both == vended.credentials([other, mine], Mode.READ) != first
+    old = Credentials(
+        first.access_key, first.secret_key, first.session_token, datetime.now(UTC) + timedelta(minutes=4)
+    )
+    (known,) = [key for key, value in vended._kept.items() if value is first]
+    monkeypatch.setitem(vended._kept, known, old)
+    assert vended.kept([mine], Mode.READ) is None
+    assert vended.credentials([mine], Mode.READ) not in (old, first)
+
+
+def test_secrets_are_not_shown(mine: str) -> None:
+    found = vended.credentials([mine], Mode.READ)
+    assert found.access_key in repr(found)
+    assert found.secret_key not in f"{found}{found!r}"
+    assert found.session_token not in f"{found}{found!r}"
+
+
+def test_an_account_that_is_refused_is_named_with_what_to_do(
+    stack: Settings, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_OBJECT_STORE__VENDING_SECRET_KEY", "another-secret")
+    load_settings.cache_clear()
+    vended.forget()
+    try:
+        with pytest.raises(Terminal, match="refuses the account that vends") as refusal:
+            vended.credentials([mine], Mode.READ)
+        assert "another-secret" not in str(refusal.value)
+        minio_account.ensure_vending(load_settings())  # it has this one from now on
+        assert vended.credentials([mine], Mode.READ)
+    finally:
+        monkeypatch.undo()
+        load_settings.cache_clear()
+        vended.forget()
+        minio_account.ensure_vending(load_settings())
+    assert vended.credentials([mine], Mode.READ)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/..",
+        "/a/../b",
+        "/a/*",
+        "/a?",
+        "/a/${aws:username}",
+        "/a//b",
+        "/a/%2e%2e/b",
+        "/a b",
+        "/.",
+        "/a/é",
+    ],
+)
+def test_a_location_that_is_no_plain_folder_gets_none(path: str) -> None:
+    with pytest.raises(UserError, match="no credentials"):
+        vended.prefix_of(f"s3://{load_settings().object_store.bucket}{path}")
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://other/iceberg/a", "s3a://pulse/a", "/iceberg/a", "file:///pulse/a", ""]
+)
+def test_a_location_of_another_store_gets_none(location: str) -> None:
+    with pytest.raises(UserError, match="no credentials"):
+        vended.prefix_of(location)
+
+
+def test_more_locations_than_a_policy_holds_are_refused(stack: Settings) -> None:
+    many = [f"s3://{stack.object_store.bucket}/iceberg/t/{number:040}" for number in range(40)]
+    with pytest.raises(UserError, match="too many"):
+        vended.credentials(many, Mode.READ)
+
+
+def test_arrow_reads_with_them(mine: str, stack: Settings) -> None:
+    found = vended.credentials([mine], Mode.READ)
+    address = urlsplit(stack.object_store.endpoint)
+    files = pafs.S3FileSystem(
+        access_key=found.access_key,
+        secret_key=found.secret_key,
+        session_token=found.session_token,
+        endpoint_override=address.netloc,
+        scheme=address.scheme,
+    )
+    with files.open_input_file(object_store.key(f"{mine}/data/a.parquet")) as file:
+        assert file.read() == BODY
+    with pytest.raises(OSError, match=r"(?i)access.?denied"):
+        files.open_input_file(object_store.key(f"{mine.rpartition('/')[0]}/theirs/data/a.parquet"))
