@@ -188,7 +188,7 @@ def _refused(code: str, store: str) -> PulseError:
     if code in _WRONG_ACCOUNT:
         return Terminal(
             f"the object store refuses the account that vends credentials ({code})",
-            fix="Run `python -m pulse_resources.local.prepare minio` with the settings of MinIO's root, or make"
+            fix="Run `python -m pulse_resources.local.prepare minio` as MinIO's root, or make"
             " the account that PULSE_OBJECT_STORE__VENDING_ACCESS_KEY and …_SECRET_KEY name",
             store=store,
         )
