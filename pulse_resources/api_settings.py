@@ -92,6 +92,26 @@ class ApiSettings(BaseModel):
         return self.public_url or local_url(self.host, self.port)
 
 
+class LakeSettings(BaseModel):
+    """The REST catalog; limits of connections and requests are those of the API, for each of the two."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8181, ge=1, le=65_535)
+    public_url: str = _PUBLIC_URL
+    """Where engines reach the catalog; empty: where this machine does."""
+    health_port: int = Field(default=0, ge=0, le=65_535)
+    """As the API's."""
+    token_secret: SecretStr | None = Field(default=None, min_length=16)
+    """Signs the tokens that clients get for a key; the same for all processes of the service."""
+    token_seconds: int = Field(default=3_600, ge=60)
+    """How long such a token lasts, if the key does; revoking the key ends it at once."""
+
+    @property
+    def linked_url(self) -> str:
+        """The address that engines are told."""
+        return self.public_url or local_url(self.host, self.port)
+
+
 class DagsterSettings(BaseModel):
     partition_days: int = Field(default=400, ge=1)
     """Days back that the grid of the dataset assets has at least; it begins with a month, so that it moves

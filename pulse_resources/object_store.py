@@ -18,11 +18,20 @@ DELETES = 8
 
 def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
     store = settings.object_store
+    token = store.session_token.get_secret_value() if store.session_token else None
+    return file_system_of(store.access_key, store.secret_key.get_secret_value(), token, settings, **options)
+
+
+def file_system_of(
+    access_key: str, secret_key: str, token: str | None, settings: Settings | None = None, **options: bool
+) -> pafs.S3FileSystem:
+    """An S3 client of the store that signs with this key."""
+    store = (settings or load_settings()).object_store
     scheme, _, address = store.endpoint.partition("://")
     return pafs.S3FileSystem(
-        access_key=store.access_key,
-        secret_key=store.secret_key.get_secret_value(),
-        session_token=store.session_token.get_secret_value() if store.session_token else None,
+        access_key=access_key,
+        secret_key=secret_key,
+        session_token=token,
         endpoint_override=address,
         scheme=scheme,
         tls_ca_file_path=str(store.ca_file) if store.ca_file else None,

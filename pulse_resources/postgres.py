@@ -108,8 +108,9 @@ def bootstrap(settings: Settings) -> None:
                 sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
             )
         connection.execute(
-            sql.SQL("GRANT CONNECT ON DATABASE {} TO pulse_api, pulse_pipeline, pulse_catalog").format(
-                sql.Identifier(settings.postgres.database)
+            sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(
+                sql.Identifier(settings.postgres.database),
+                sql.SQL(", ").join(sql.Identifier(role) for role in get_args(Role) if role != "pulse_owner"),
             )
         )
         connection.execute("ALTER ROLE pulse_catalog SET search_path = iceberg_catalog")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-Role = Literal["pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog"]
+Role = Literal["pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog", "pulse_lake"]
 
 
 def _absolute(path: Path) -> Path:
@@ -158,6 +158,13 @@ class ObjectStoreSettings(BaseModel):
     """How long such credentials are valid; a reader gets one with a third of that left, or more."""
     sts_endpoint: str | None = None
     """Where they are asked for; by default at `endpoint`, as MinIO has it."""
+    public_endpoint: str | None = None
+    """Where tenants' engines reach the store, where that is not `endpoint`."""
+
+    @property
+    def linked_endpoint(self) -> str:
+        """The address that tenants' engines are told."""
+        return self.public_endpoint or self.endpoint
 
 
 class SparkSettings(BaseModel):

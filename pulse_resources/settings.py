@@ -20,7 +20,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pulse_resources.api_settings import ApiSettings, DagsterSettings
+from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings
 from pulse_resources.errors import UserError
 from pulse_resources.service_settings import (
     KafkaSettings,
@@ -217,6 +217,7 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     ingest: IngestSettings = IngestSettings()
     api: ApiSettings = ApiSettings()
+    lake: LakeSettings = LakeSettings()
     checks: CheckSettings = CheckSettings()
     limits: LimitSettings = LimitSettings()
     upkeep: UpkeepSettings = UpkeepSettings()

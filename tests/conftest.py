@@ -16,6 +16,7 @@ pytest_plugins = [
     "support.curated",
     "support.traces",
     "support.browser",
+    "support.catalog",
 ]
 
 STARTING = frozenset({"stack", "home", "layout", "room"})

@@ -32,6 +32,7 @@ ROOMS = (
     "backfill",
     "curated",
     "query",
+    "lake",
     "maintenance",
     "moves",
     "erasure",

@@ -13,7 +13,8 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from typing_extensions import override
 
-from pulse_api.http.app_state import AppState, app_state
+from pulse_api.http.app_state import app_state
+from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
 from pulse_pipelines.domain.key import ApiKey, KeyScope, Presented
@@ -24,7 +25,8 @@ KEY = HTTPBearer(
     scheme_name="key",
     bearerFormat="pulse_<tenant>_<id>_<secret>",
     description="A tenant's API key. Its scopes: `collect` to send events, `read` to see schemas, "
-    "datasets, rows, usage and dead letters, `manage` to change them.",
+    "datasets, rows, usage and dead letters, `manage` to change them; `lake:read` and `lake:write` are for "
+    "the REST catalog.",
 )
 OPERATOR_KEY = HTTPBearer(
     auto_error=False,
@@ -73,7 +75,7 @@ async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant
     here = app_state(request)
     found = here.views.kept(presented) or await here.views.coming(presented)
     if found is None:
-        async with here.lookups.take(here.asking(request, presented.key_id)):
+        async with here.lookups.take(here.asking(request, presented)):
             found = await here.views.tenant(presented)
     return found
 
@@ -81,7 +83,7 @@ async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant
 async def _operators(request: Request, presented: Presented) -> ApiKey | None:
     """The operator's key, if it is in force."""
     here = app_state(request)
-    async with here.lookups.take(here.asking(request, presented.key_id)):
+    async with here.lookups.take(here.asking(request, presented)):
         return await here.views.operator_key(presented)
 
 
@@ -119,7 +121,7 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
 
 
 def take(
-    here: AppState, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
+    here: Keyring, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
 ) -> None:
     """Count against a rate of the tenant. Raises ProblemError (429) beyond it."""
     wait = here.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)

@@ -8,6 +8,7 @@ import gc
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import uvicorn
@@ -81,9 +82,13 @@ async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> 
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT; requests under way are finished first."""
+    serve(create_app, load_settings().api)
+
+
+def serve(make: Callable[[], ASGIApp], settings: ApiSettings) -> None:
+    """Serve an app in this process, which does nothing else, until SIGTERM or SIGINT."""
     logs.configure()
-    settings = load_settings().api
-    app = create_app()
+    app = make()
     _allow_files(settings.max_connections + OTHER_FILES)
     # What is there now stays: a collector that visits it again and again doubles the cost of a request.
     gc.collect()

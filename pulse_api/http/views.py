@@ -8,7 +8,7 @@ the cache.
 import logging
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -18,13 +18,14 @@ import psycopg
 
 from pulse_api.http.ttl_cache import TtlCache
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.key import ApiKey, Presented, opens
+from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import CHANGES, OPERATOR, TenantView, load_view
 from pulse_pipelines.validation.limits import event_limits
 from pulse_pipelines.validation.validator import Validator
+from pulse_resources.service_settings import Role
 from pulse_resources.settings import load_settings
 
 MAX_TENANTS = 10_000
@@ -58,21 +59,25 @@ def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Validator:
     return Validator(Scope(tenant, datasets), event_limits())
 
 
-def _tenant(tenant_id: UUID) -> CachedTenant | None:
-    view = load_view(tenant_id)
-    return None if view is None else CachedTenant(view)
-
-
 def _operators(_: str) -> Mapping[str, ApiKey]:
     return {key.key_id: key for key in keys.list_operator_keys()}
 
 
 class Views:
-    """Use from the event loop; `start` and `stop` the thread that listens to Postgres."""
+    """Use from the event loop; `start` and `stop` the thread that listens to Postgres.
 
-    def __init__(self) -> None:
+    Args:
+        role: as whom it listens.
+        load: reads what is known of a tenant; by default all that the HTTP API needs.
+    """
+
+    def __init__(
+        self, role: Role = "pulse_api", load: Callable[[UUID], TenantView | None] | None = None
+    ) -> None:
+        self._role: Role = role
+        self._load = load
         seconds = load_settings().api.cache_seconds
-        self._tenants = TtlCache(_tenant, seconds, MAX_TENANTS)
+        self._tenants = TtlCache(self._tenant, seconds, MAX_TENANTS)
         self._operators = TtlCache(_operators, seconds)
         self._listening = False
         self._stopping = threading.Event()
@@ -85,15 +90,19 @@ class Views:
         self._stopping.set()
         self._thread.join(timeout=5)
 
-    def kept(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+    def _tenant(self, tenant_id: UUID) -> CachedTenant | None:
+        view = (self._load or load_view)(tenant_id)
+        return None if view is None else CachedTenant(view)
+
+    def kept(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """The tenant that this key opens, and the key, if that is known without a look."""
         if presented.tenant_id is None or not self._listening:
             return None
         found = self._tenants.kept(presented.tenant_id)
         key = found.view.keys.get(presented.key_id) if found else None
-        return (found, key) if opens(key, presented.secret, datetime.now(UTC)) and found and key else None
+        return (found, key) if presented.opens(key, datetime.now(UTC)) and found and key else None
 
-    async def coming(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+    async def coming(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """As `kept`, after the looks at the tenant that are under way: who waits for one costs nothing."""
         for _ in range(MAX_SHARED_LOOKS):
             if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
@@ -102,7 +111,7 @@ class Views:
                 return found
         return None
 
-    async def tenant(self, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
+    async def tenant(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """The tenant that this key opens, and the key; None when it opens none.
 
         A key that is not kept may have been issued just now, its announcement still on the way. For one that
@@ -115,18 +124,18 @@ class Views:
             if found is None:
                 return None
             key = found.view.keys.get(presented.key_id)
-            if opens(key, presented.secret, datetime.now(UTC)) and key:
+            if presented.opens(key, datetime.now(UTC)) and key:
                 return found, key
         return None
 
-    async def operator_key(self, presented: Presented) -> ApiKey | None:
+    async def operator_key(self, presented: Credential) -> ApiKey | None:
         """The operator's key that this is; None when it is none in force."""
         if presented.tenant_id is not None:
             return None
         for afresh in (not self._listening, True):
             known = await self._operators.get(OPERATOR, afresh=afresh) or {}
             key = known.get(presented.key_id)
-            if opens(key, presented.secret, datetime.now(UTC)):
+            if presented.opens(key, datetime.now(UTC)):
                 return key
         return None
 
@@ -141,7 +150,7 @@ class Views:
         while not self._stopping.is_set():
             try:
                 with psycopg.connect(
-                    load_settings().postgres.url("pulse_api"),
+                    load_settings().postgres.url(self._role),
                     autocommit=True,
                     application_name="pulse-changes",
                 ) as connection:

@@ -15,6 +15,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 from uuid import UUID
 
 PATTERN = re.compile(r"pulse_([0-9a-f]{32}|operator)_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
@@ -31,6 +32,10 @@ class KeyScope(StrEnum):
     """See schemas, datasets, rows, usage and dead letters."""
     MANAGE = "manage"
     """Publish schemas, create, change and delete datasets, replay dead letters, manage keys."""
+    LAKE_READ = "lake:read"
+    """Read tables, with an engine of one's own: through the REST catalog, and by SQL."""
+    LAKE_WRITE = "lake:write"
+    """Make and change tables in namespaces of the tenant's own, through the REST catalog."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,24 @@ class IssuedKey:
     stored: ApiKey
 
 
+class Credential(Protocol):
+    """What a caller presents: a key, or a token that was made of one."""
+
+    @property
+    def tenant_id(self) -> UUID | None:
+        """None for an operator's."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    def opens(self, key: ApiKey | None, now: datetime) -> bool:
+        """Whether it is of this key, and the key in force.
+
+        It takes as long for a key that there is as for one that there is not.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Presented:
     """A key as a caller presents it."""
@@ -78,14 +101,10 @@ class Presented:
             return None
         return cls(None if match[1] == "operator" else UUID(match[1]), match[2], match[3])
 
-
-def opens(key: ApiKey | None, secret: str, now: datetime) -> bool:
-    """Whether the secret is this key's and the key is in force.
-
-    It takes as long for a key that there is as for one that there is not.
-    """
-    same = hmac.compare_digest(hash_of(secret), key.key_hash if key else NO_HASH)
-    return same and key is not None and key.in_force(now)
+    def opens(self, key: ApiKey | None, now: datetime) -> bool:
+        """Whether the secret is this key's and the key is in force."""
+        same = hmac.compare_digest(hash_of(self.secret), key.key_hash if key else NO_HASH)
+        return same and key is not None and key.in_force(now)
 
 
 def new_secret() -> tuple[str, str]:

@@ -18,6 +18,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import locks, postgres
 from pulse_resources.errors import Conflict, Forbidden, NotFound, UserError
 from pulse_resources.locks import Lock
+from pulse_resources.service_settings import Role
 
 FIELDS = "key_id, name, scopes, key_hash, created_at, expires_at, revoked_at, last_used_at, issued_by"
 INSERT = f"""
@@ -194,15 +195,15 @@ def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoke
     return Revoked(found, tuple(sorted(ended - {key_id})))
 
 
-def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]]) -> None:
+def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]], role: Role = "pulse_api") -> None:
     """Note when keys were last used, by tenant (None: operators) and key id; safe to repeat, also late."""
     for tenant_id, times in used.items():
         rows = [(at, key_id) for key_id, at in times.items()]
         if tenant_id is None:
-            with postgres.transaction("pulse_api") as connection:
+            with postgres.transaction(role) as connection:
                 connection.cursor().executemany(TOUCH_OPERATOR, rows)
         else:
-            with postgres.tenant_transaction("pulse_api", tenant_id) as connection:
+            with postgres.tenant_transaction(role, tenant_id) as connection:
                 connection.cursor().executemany(TOUCH, rows)
 
 

@@ -40,3 +40,13 @@ def load_view(tenant_id: UUID) -> TenantView | None:
             tuple(dataset_rows.read(connection)),
             quotas.load_limits(connection),
         )
+
+
+def load_lake_view(tenant_id: UUID) -> TenantView | None:
+    """What the REST catalog knows of a tenant: no datasets, only who may ask for how much."""
+    with postgres.tenant_transaction("pulse_lake", tenant_id, one_snapshot=True) as connection:
+        row = connection.execute(SELF).fetchone()
+        if row is None:
+            return None
+        known = {key.key_id: key for key in keys.load_keys(connection)}
+        return TenantView(Tenant(*row), known, (), quotas.load_limits(connection))

@@ -26,7 +26,7 @@ GIVEN_BY = {
 
 _SECRETS = (
     *("superuser", "kafka", "object_store", "vending", "spark"),
-    *("control_room", "control_room_read_only"),
+    *("control_room", "control_room_read_only", "lake"),
 )
 _DEFAULT_PORTS = {
     "postgres": 5432,
@@ -36,12 +36,16 @@ _DEFAULT_PORTS = {
     "spark": 15002,
     "api": 8000,
     "api_health": 8001,
+    "lake": 8181,
+    "lake_health": 8182,
     "webserver": 3000,
 }
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
     "api": "PULSE_API__PORT",
     "api_health": "PULSE_API__HEALTH_PORT",
+    "lake": "PULSE_LAKE__PORT",
+    "lake_health": "PULSE_LAKE__HEALTH_PORT",
     "webserver": "PULSE_DAGSTER__WEBSERVER_PORT",
 }
 
@@ -137,6 +141,11 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
         # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
         "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
         "api": {"port": port["api"], "health_port": port["api_health"]},
+        "lake": {
+            "port": port["lake"],
+            "health_port": port["lake_health"],
+            "token_secret": secret["lake"],
+        },
         "dagster": {
             "webserver_port": port["webserver"],
             "token": secret["control_room"],

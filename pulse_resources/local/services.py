@@ -4,6 +4,7 @@ from pulse_resources.local import (
     api,
     dagster,
     kafka,
+    lake,
     minio,
     minio_program,
     postgres,
@@ -17,7 +18,7 @@ from pulse_resources.local.service import Service
 from pulse_resources.settings import Settings
 
 INFRASTRUCTURE = ("postgres", "kafka", "minio", "spark")
-EVERYTHING = (*INFRASTRUCTURE, "api", *dagster.SERVICES)
+EVERYTHING = (*INFRASTRUCTURE, "api", "lake", *dagster.SERVICES)
 
 _LOCAL = {
     "postgres": postgres.service,
@@ -45,6 +46,8 @@ def build(
     ]
     if "api" in wanted:
         found.append(api.service(layout, settings))
+    if "lake" in wanted:
+        found.append(lake.service(layout, settings))
     if set(dagster.SERVICES) & set(wanted):
         found += dagster.services(layout, settings, definitions)
     return found

@@ -14,7 +14,7 @@ import pytest
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 
-from pulse_api.http import app_state, logs, problems
+from pulse_api.http import keyring, logs, problems
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
@@ -237,7 +237,7 @@ def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
                 raise psycopg.OperationalError("the connection is lost")
         touch(used)
 
-    monkeypatch.setattr(app_state, "TOUCH_EVERY_S", 0.05)
+    monkeypatch.setattr(keyring, "TOUCH_EVERY_S", 0.05)
     monkeypatch.setattr(keys, "touch_keys", unsteady)
     with served() as unlucky, unlucky.client(caller.key.text) as client:
         assert client.get("/v1/usage").status_code == 200

@@ -31,7 +31,7 @@ from pulse_resources import postgres
 from pulse_resources.errors import Forbidden, UserError
 from pulse_resources.settings import Settings
 
-C, R, M = KeyScope
+C, R, M, *_ = KeyScope
 OPERATOR, ANYONE = "operator", "anyone"
 NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("POST", "/v1/collect"): C,

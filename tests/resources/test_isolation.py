@@ -29,7 +29,7 @@ from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings
 
 ROLES: tuple[Role, ...] = get_args(Role)
-assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog")
+assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog", "pulse_lake")
 
 # What each role may do. The first word says which rows it sees: those of its session's tenant ("own",
 # none without one), those of every tenant whatever its session ("all"), or none ("none"). The letters are
@@ -37,55 +37,55 @@ assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog")
 # but for those marked "!".
 OWN_FOR_OWNER = "own SIUD"  # it made the tables; row-level security is forced on it, too
 NOTHING = "none -"
-EXPECTED: dict[str, tuple[str, str, str, str]] = {
-    # table                          pulse_owner    pulse_api    pulse_pipeline  pulse_catalog
-    "public.pdm_tenants":          (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
-    "public.pdm_schemas":          ("own SI",      "own SI",    "all S",        NOTHING),
-    "public.pdm_datasets":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING),
-    "public.processed_event_ids":  (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING),
-    "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
-    "public.ingest_positions":     (OWN_FOR_OWNER, "own SI",    "all SIU",      NOTHING),
-    "public.landings":             (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING),
-    "public.raw_objects":          (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
-    "public.dead_letters":         (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
-    "public.dead_letter_outbox":   (OWN_FOR_OWNER, NOTHING,     "all SID",      NOTHING),
-    "public.usage":                (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
-    "public.api_keys":             (OWN_FOR_OWNER, "own SI",    NOTHING,        NOTHING),
-    "public.quotas":               (OWN_FOR_OWNER, "own S",     "own S",        NOTHING),
-    "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING),
-    "public.intake":               (OWN_FOR_OWNER, "own SIU",   "own SIU",      NOTHING),
-    "public.intake_holds":         (OWN_FOR_OWNER, "own S",     "own SIUD",     NOTHING),
-    "public.rate_shares":          (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING),
-    "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING),
-    "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING),
-    "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING),
-    "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING),
-    "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING),
-    "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING),
-    "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING),
-    "public.accepted_losses":      (OWN_FOR_OWNER, NOTHING,     "own SI",       NOTHING),
-    "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING),
-    "public.failures":             (OWN_FOR_OWNER, NOTHING,     "all SIUD",     NOTHING),
-    "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
-    "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
-    "public.upkeep_days":          (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
-    "public.upkeep_tenants":       (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING),
+EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
+    # table                          pulse_owner    pulse_api    pulse_pipeline  pulse_catalog  pulse_lake
+    "public.pdm_tenants":          (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING, "own S"),
+    "public.pdm_schemas":          ("own SI",      "own SI",    "all S",        NOTHING, NOTHING),
+    "public.pdm_datasets":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING, NOTHING),
+    "public.processed_event_ids":  (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
+    "public.ingest_ranges":        (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING, NOTHING),
+    "public.ingest_positions":     (OWN_FOR_OWNER, "own SI",    "all SIU",      NOTHING, NOTHING),
+    "public.landings":             (OWN_FOR_OWNER, "own S",     "all SIU",      NOTHING, NOTHING),
+    "public.raw_objects":          (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
+    "public.dead_letters":         (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
+    "public.dead_letter_outbox":   (OWN_FOR_OWNER, NOTHING,     "all SID",      NOTHING, NOTHING),
+    "public.usage":                (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
+    "public.api_keys":             (OWN_FOR_OWNER, "own SI",    NOTHING,        NOTHING, "own S"),
+    "public.quotas":               (OWN_FOR_OWNER, "own S",     "own S",        NOTHING, "own S"),
+    "public.rates":                (OWN_FOR_OWNER, "own S",     NOTHING,        NOTHING, "own S"),
+    "public.intake":               (OWN_FOR_OWNER, "own SIU",   "own SIU",      NOTHING, NOTHING),
+    "public.intake_holds":         (OWN_FOR_OWNER, "own S",     "own SIUD",     NOTHING, NOTHING),
+    "public.rate_shares":          (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING, NOTHING),
+    "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
+    "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING, NOTHING),
+    "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
+    "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
+    "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
+    "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING, NOTHING),
+    "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
+    "public.accepted_losses":      (OWN_FOR_OWNER, NOTHING,     "own SI",       NOTHING, NOTHING),
+    "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING, NOTHING),
+    "public.failures":             (OWN_FOR_OWNER, NOTHING,     "all SIUD",     NOTHING, NOTHING),
+    "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
+    "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
+    "public.upkeep_days":          (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
+    "public.upkeep_tenants":       (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
     "iceberg_catalog.iceberg_tables":
-                                   ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD"),
+                                   ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD", "own S"),
     "iceberg_catalog.iceberg_namespace_properties":
-                                   ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD"),
+                                   ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD", NOTHING),
 }  # fmt: skip
 # These name no tenant: row-level security has nothing to say about them, privileges have.
-WITHOUT_TENANT: dict[str, tuple[str, str, str, str]] = {
-    "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-"),
-    "public.alerts":               ("SIUD",        "-",         "SIUD",         "-"),
-    "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-"),
-    "public.api_processes":        ("SIUD",        "SIUD",      "-",            "-"),
-    "public.operator_keys":        ("SIUD",        "S",         "-",            "-"),
-    "public._yoyo_log":            ("SIUD",        "-",         "-",            "-"),
-    "public._yoyo_migration":      ("SIUD",        "-",         "-",            "-"),
-    "public._yoyo_version":        ("SIUD",        "-",         "-",            "-"),
-    "public.yoyo_lock":            ("SIUD",        "-",         "-",            "-"),
+WITHOUT_TENANT: dict[str, tuple[str, str, str, str, str]] = {
+    "public.ingest_batches":       ("SIUD",        "-",         "SIU",          "-", "-"),
+    "public.alerts":               ("SIUD",        "-",         "SIUD",         "-", "-"),
+    "public.alert_deliveries":     ("SIUD",        "-",         "SIUD",         "-", "-"),
+    "public.api_processes":        ("SIUD",        "SIUD",      "-",            "-", "-"),
+    "public.operator_keys":        ("SIUD",        "S",         "-",            "-", "-"),
+    "public._yoyo_log":            ("SIUD",        "-",         "-",            "-", "-"),
+    "public._yoyo_migration":      ("SIUD",        "-",         "-",            "-", "-"),
+    "public._yoyo_version":        ("SIUD",        "-",         "-",            "-", "-"),
+    "public.yoyo_lock":            ("SIUD",        "-",         "-",            "-", "-"),
 }  # fmt: skip
 PRIVILEGES = {"S": "SELECT", "I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 BEYOND = ("TRUNCATE", "REFERENCES", "TRIGGER")
@@ -253,10 +253,10 @@ def test_no_role_is_above_the_law(pair: Pair) -> None:
 
 
 SCHEMAS = {
-    # schema              pulse_owner        pulse_api  pulse_pipeline     pulse_catalog
-    "public":          ({"USAGE", "CREATE"}, {"USAGE"}, {"USAGE"},           set()),
-    "iceberg_catalog": ({"USAGE", "CREATE"}, {"USAGE"}, {"USAGE"},           {"USAGE"}),
-    "staging":         ({"USAGE", "CREATE"}, set(),     {"USAGE", "CREATE"}, set()),
+    # schema              pulse_owner        pulse_api  pulse_pipeline     pulse_catalog  pulse_lake
+    "public":          ({"USAGE", "CREATE"}, {"USAGE"}, {"USAGE"},           set(),     {"USAGE"}),
+    "iceberg_catalog": ({"USAGE", "CREATE"}, {"USAGE"}, {"USAGE"},           {"USAGE"}, {"USAGE"}),
+    "staging":         ({"USAGE", "CREATE"}, set(),     {"USAGE", "CREATE"}, set(),     set()),
 }  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_nobody_crosses_to_another_prefix(mine: str, mode: Mode) -> None:
         assert refused(s3.list_object_versions, Bucket=bucket, Prefix=prefix), prefix
     for ask in (s3.list_objects_v2, s3.list_multipart_uploads, s3.get_bucket_policy, s3.delete_bucket):
         assert refused(ask, Bucket=bucket)
-    assert not s3.list_buckets()["Buckets"] or refused(s3.list_objects_v2, Bucket=bucket)
+    assert refused(s3.list_buckets)
     assert refused(s3.create_bucket, Bucket=f"pulse-{uuid.uuid4().hex[:8]}")
 
 
@@ -135,9 +135,7 @@ def test_a_reader_writes_nothing(mine: str) -> None:
     assert s3.get_object(**place)["Body"].read() == BODY
 
 
-@pytest.mark.parametrize(
-    "request_", ["add-service-account", "add-user?accessKey=me", "list-users", "export-iam", "info"]
-)
+@pytest.mark.parametrize("request_", ["add-user?accessKey=me", "list-users", "export-iam", "info"])
 def test_credentials_make_no_others(mine: str, request_: str) -> None:
     found = vended.credentials([mine], Mode.WRITE)
     method = "PUT" if request_.startswith("add") else "GET"
@@ -163,7 +161,7 @@ def test_the_account_that_vends_reaches_tables_alone(mine: str, stack: Settings)
     assert s3.get_object(**split(f"{mine}/data/a.parquet"))["Body"].read() == BODY
     assert refused(s3.put_object, Bucket=store.bucket, Key="raw/x", Body=b"x")
     assert refused(s3.list_objects_v2, Bucket=store.bucket)
-    for method, path in (("PUT", "add-service-account"), ("PUT", "import-iam-v2"), ("GET", "list-users")):
+    for method, path in (("PUT", "add-user?accessKey=x"), ("PUT", "import-iam-v2"), ("GET", "list-users")):
         request = AWSRequest(method, f"{store.endpoint}/minio/admin/v3/{path}", data=b"{}")
         S3SigV4Auth(Signing(account.access_key, account.secret_key), "s3", store.region).add_auth(request)
         assert URLLib3Session(timeout=10).send(request.prepare()).status_code == 403

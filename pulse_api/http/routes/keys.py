@@ -15,12 +15,15 @@ from pulse_pipelines.registry import keys
 
 router = resource("keys", "/v1/keys")
 DAY_S = 86_400
+MOST = len(KeyScope)
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 
 
 class NewKey(Body):
     name: Name = Field(description="What the key is for.", examples=["checkout service"])
-    scopes: Annotated[list[Annotated[KeyScope, Field(strict=False)]], Field(min_length=1, max_length=3)]
+    scopes: Annotated[
+        list[Annotated[KeyScope, Field(strict=False)]], Field(min_length=1, max_length=len(KeyScope))
+    ]
     expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = Field(
         default=None, description="Never if not given."
     )

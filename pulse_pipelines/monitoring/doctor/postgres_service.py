@@ -61,7 +61,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         "PULSE_POSTGRES__ROLE_PASSWORDS to what they are; a server that asks for a certificate is shown "
         "that of PULSE_POSTGRES__SSLCERT and PULSE_POSTGRES__SSLKEY"
     )
-    yield Finding(POSTGRES, "roles", not refused, said or "all four sign in", fix)
+    yield Finding(POSTGRES, "roles", not refused, said or "all of them sign in", fix)
     if refused and settings.postgres.sslmode == "disable":
         found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
         yield from [found] if found else []

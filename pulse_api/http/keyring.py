@@ -1,0 +1,87 @@
+"""What a service knows of keys: whose they are, in whose line a look-up waits, when each was last used."""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+import psycopg
+from starlette.requests import Request
+
+from pulse_api.http.rates import Rates
+from pulse_api.http.turns import turns
+from pulse_api.http.views import Views
+from pulse_pipelines.domain.key import Credential
+from pulse_pipelines.registry import keys
+from pulse_pipelines.registry.view import TenantView
+from pulse_resources.service_settings import Role
+
+TOUCH_EVERY_S = 5.0
+MAX_KEYS = 20_000
+_log = logging.getLogger("pulse.api")
+
+
+class Keyring:
+    """One per process.
+
+    Args:
+        role: as whom it asks Postgres.
+        load: reads what the service needs to know of a tenant.
+    """
+
+    def __init__(
+        self, role: Role = "pulse_api", load: Callable[[UUID], TenantView | None] | None = None
+    ) -> None:
+        self._role: Role = role
+        self.views = Views(role, load)
+        self.rates = Rates()
+        self.lookups = turns("requests with a key that is not known", running=4, running_of_one=2)
+        """By key or, where that is new, by address: whoever tries keys waits for himself."""
+        self._opened: dict[str, None] = {}
+        """Keys that were in force, in the order of their first use."""
+        self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
+
+    def used(self, tenant_id: UUID | None, key_id: str) -> None:
+        """Note that a key was used; written down every few seconds."""
+        self._used[tenant_id][key_id] = datetime.now(UTC)
+        self._opened[key_id] = None
+        if len(self._opened) > MAX_KEYS:
+            self._opened.pop(next(iter(self._opened)))
+
+    def asking(self, request: Request, presented: Credential) -> str:
+        """In whose line a look-up waits: of a key that was in force before, else of an address."""
+        if presented.key_id in self._opened or request.client is None:
+            return presented.key_id
+        return request.client.host
+
+    @asynccontextmanager
+    async def keys_open(self) -> AsyncIterator[None]:
+        """Changes are heard, and uses written down, while the block runs."""
+        self.views.start()
+        touching = asyncio.create_task(self._touch_keys())
+        try:
+            yield
+        finally:
+            touching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await touching
+            await self._write_used()
+            await asyncio.to_thread(self.views.stop)
+
+    async def _touch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(TOUCH_EVERY_S)
+            await self._write_used()
+
+    async def _write_used(self) -> None:
+        used, self._used = self._used, defaultdict(dict)
+        try:
+            await asyncio.to_thread(keys.touch_keys, used, self._role)
+        except psycopg.Error as error:
+            _log.warning("the last use of keys is noted later: %s", error)
+            for tenant_id, times in used.items():
+                self._used[tenant_id] = times | self._used[tenant_id]

@@ -1,0 +1,36 @@
+"""The REST catalog's app: its paths and documents are those that Iceberg's specification describes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from pulse_api.http.middleware import Envelope
+from pulse_api.lake import errors
+from pulse_api.lake.routes import config, namespaces, oauth, tables
+from pulse_api.lake.routing import MAX_BYTES, RawPaths
+from pulse_api.lake.state import LakeState
+from pulse_resources.settings import load_settings
+
+
+def create_app() -> Starlette:
+    """The app, ready to be served; it connects to nothing before its lifespan begins."""
+    app = Starlette(
+        routes=[*config.routes, *oauth.routes, *namespaces.routes, *tables.routes],
+        lifespan=_lifespan,
+        middleware=[
+            Middleware(Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log),
+            Middleware(RawPaths),
+        ],
+    )
+    app.router.redirect_slashes = False
+    errors.install(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    app.state.lake = LakeState()
+    async with app.state.lake.open():
+        yield

@@ -1,0 +1,107 @@
+"""Who asks: a tenant's key as bearer token or password (Basic), or a token that was made of one.
+
+Which of them a client sends is its own choice; the tenant is always that of the key.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from pulse_api.http.auth import take
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.views import CachedTenant
+from pulse_api.lake.state import LakeState, lake_state
+from pulse_pipelines.domain import token
+from pulse_pipelines.domain.key import ApiKey, Credential, KeyScope, Presented
+from pulse_pipelines.domain.tenant import Tenant
+
+LONGEST = 4_096
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The tenant that asks, and by which key."""
+
+    tenant: Tenant
+    key: ApiKey
+
+
+def unauthorized() -> ProblemError:
+    """One answer for all that is not in force: nothing tells a caller how wrong it is."""
+    return ProblemError(
+        401,
+        "unauthorized",
+        "Not authorized: no key, or one that is not in force",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def passwords(header: str) -> list[str]:
+    """What an Authorization header presents: with Basic the password, or the user where that is empty."""
+    scheme, _, text = header[:LONGEST].partition(" ")
+    text = text.strip()
+    if scheme.lower() == "bearer":
+        return [text]
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(text, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return []
+        return [password or user]
+    return []
+
+
+def credential(here: LakeState, text: str) -> Credential | None:
+    """A tenant's key, or a token of this service; None when the text is neither."""
+    presented = Presented.parse(text)
+    if presented is not None:
+        return presented if presented.tenant_id is not None else None  # an operator has no lake
+    return token.parse(here.token_secret, text)
+
+
+async def known(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
+    """The tenant and its key, if it is in force."""
+    here = lake_state(request)
+    found = here.views.kept(presented) or await here.views.coming(presented)
+    if found is None:
+        async with here.lookups.take(here.asking(request, presented)):
+            found = await here.views.tenant(presented)
+    return found
+
+
+async def identify(request: Request, text: str) -> Caller:
+    """The caller that presents this key or token.
+
+    Raises:
+        ProblemError: 401 where it is not in force, 429 beyond the tenant's rate, or when too many requests of
+            this address present a key that has to be looked up; then 503, too.
+    """
+    here = lake_state(request)
+    presented = credential(here, text)
+    if presented is None or (found := await known(request, presented)) is None:
+        raise unauthorized()
+    cached, key = found
+    tenant = cached.view.tenant
+    request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
+    request.state.key_id = key.key_id
+    here.used(tenant.tenant_id, key.key_id)
+    take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
+    return Caller(tenant, key)
+
+
+async def authenticate(request: Request, scope: KeyScope) -> Caller:
+    """The caller of a request, if its key has the scope.
+
+    Raises:
+        ProblemError: as `identify`, and 403 without the scope.
+    """
+    given = passwords(request.headers.get("authorization", ""))
+    if not given:
+        raise unauthorized()
+    caller = await identify(request, given[0])
+    if scope not in caller.key.scopes:
+        detail = f"the key {caller.key.key_id} lacks the scope {scope.value}"
+        raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
+    return caller

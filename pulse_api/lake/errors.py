@@ -1,0 +1,81 @@
+"""Errors as Iceberg's specification has them: a status, a message, a type that clients know."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import orjson
+import psycopg
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pulse_api.http import problems
+from pulse_api.http.problems import ProblemError
+from pulse_pipelines.lake.errors import NoSuchNamespace, NoSuchTable
+from pulse_resources.errors import PulseError
+
+_log = logging.getLogger("pulse.lake")
+_OF_CLASS: Mapping[type[Exception], str] = {
+    NoSuchNamespace: "NoSuchNamespaceException",
+    NoSuchTable: "NoSuchTableException",
+}
+_OF_STATUS: Mapping[int, str] = {
+    400: "BadRequestException",
+    401: "NotAuthorizedException",
+    403: "ForbiddenException",
+    404: "NotFoundException",
+    405: "UnsupportedOperationException",
+    406: "UnsupportedOperationException",
+    409: "AlreadyExistsException",
+    413: "BadRequestException",
+    422: "UnprocessableEntityException",
+    429: "TooManyRequestsException",
+    503: "ServiceUnavailableException",
+}
+_SERVER = "InternalServerError"
+
+
+def body(problem: ProblemError, kind: str | None = None) -> bytes:
+    """The document of an error."""
+    said = f"{problem.detail}. {problem.fix}" if problem.fix else problem.detail
+    error = {"message": said, "type": kind or _OF_STATUS.get(problem.status, _SERVER), "code": problem.status}
+    return orjson.dumps({"error": error})
+
+
+def answer(request: Request, error: Exception) -> Response:
+    """What is answered to a request that ends with an error."""
+    problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
+    kind = _OF_CLASS.get(type(error))
+    if kind is not None:  # clients look for these words in messages: nothing is added
+        problem.fix = None
+    response = Response(body(problem, kind), problem.status, problem.headers, media_type="application/json")
+    if problem.status == 500 and "x-request-id" not in response.headers:
+        response.headers["X-Request-Id"] = getattr(request.state, "request_id", "")
+    return response
+
+
+def _no_store(error: OSError) -> ProblemError:
+    """Its message may hold parts of a request: it goes to the log, not to the caller."""
+    _log.warning("the object store failed: %s", error)
+    headers = {"Retry-After": str(problems.RETRY_S)}
+    return ProblemError(503, "unavailable", "The object store does not answer", headers=headers)
+
+
+def refused(status: int, detail: str, fix: str | None = None) -> ProblemError:
+    """A request that is wrong in itself."""
+    return ProblemError(status, "invalid-request", detail, fix=fix)
+
+
+HANDLED: tuple[type[Exception], ...] = (ProblemError, PulseError, psycopg.OperationalError, HTTPException)
+
+
+def install(app: Starlette) -> None:
+    """Answer every error of this app as the specification says."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    handler: Callable[..., object] = handle
+    for kind in (*HANDLED, OSError, Exception):
+        app.add_exception_handler(kind, handler)  # type: ignore[arg-type]

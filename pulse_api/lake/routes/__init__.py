@@ -1,0 +1,1 @@
+"""Endpoints of the REST catalog, a module for each kind of thing."""

@@ -1,0 +1,49 @@
+"""GET /v1/config: what a client has to know before anything else, and whether the catalog is well."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pulse_api.http.problems import ProblemError
+from pulse_api.lake.errors import body
+from pulse_api.lake.routing import Asked, endpoint, json_response, open_endpoint
+from pulse_api.lake.state import lake_state
+from pulse_pipelines.domain.key import KeyScope
+
+OFFERED = (
+    "GET /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+)
+"""In the words of the specification: clients ask for nothing else."""
+
+
+def _config(asked: Asked) -> Response:
+    """A warehouse is a tenant; the key says which one, so naming it is for clients that must name one."""
+    warehouse = asked.query.get("warehouse", "")
+    if warehouse not in ("", asked.caller.tenant.slug):
+        missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
+        return Response(body(missing, "NoSuchWarehouseException"), 404, media_type="application/json")
+    return json_response({"defaults": {}, "overrides": {}, "endpoints": OFFERED})
+
+
+async def _healthz(_: Request) -> Response:
+    return json_response({"status": "ok"})
+
+
+async def _readyz(request: Request) -> Response:
+    """Postgres answers; it is asked once a second, however often this is."""
+    if (missing := await lake_state(request).readiness.missing()) is not None:
+        raise ProblemError(503, "unavailable", f"{missing} does not answer", headers={"Retry-After": "1"})
+    return json_response({"status": "ready"})
+
+
+routes = [
+    endpoint("GET", "/v1/config", KeyScope.LAKE_READ, _config),
+    open_endpoint("GET", "/healthz", _healthz),
+    open_endpoint("GET", "/readyz", _readyz),
+]

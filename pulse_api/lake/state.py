@@ -1,0 +1,67 @@
+"""What the REST catalog keeps between requests: who may come in, whose turn it is, how it is."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+from starlette.requests import Request
+
+from pulse_api.http.collect.held import Held
+from pulse_api.http.keyring import Keyring
+from pulse_api.http.readiness import PATIENCE_S, Readiness, Seen
+from pulse_api.http.turns import turns
+from pulse_pipelines.lake.catalog import ROLE
+from pulse_pipelines.registry.view import load_lake_view
+from pulse_resources.errors import UserError
+from pulse_resources.settings import load_settings
+
+
+class LakeState(Keyring):
+    """One per process.
+
+    Raises:
+        UserError: nothing says by what tokens are signed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ROLE, load_lake_view)
+        settings = load_settings()
+        if settings.lake.token_secret is None:
+            raise UserError(
+                "the REST catalog has no secret to sign tokens with",
+                fix="Set PULSE_LAKE__TOKEN_SECRET to many random characters, the same for all its processes",
+            )
+        self.token_secret = settings.lake.token_secret.get_secret_value()
+        self.token_seconds = settings.lake.token_seconds
+        api = settings.api
+        self.turns = turns("requests", running=api.parallelism, running_of_one=max(1, api.parallelism // 2))
+        self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.readiness = Readiness(_look)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Everything runs while the block does."""
+        try:
+            async with self.keys_open():
+                yield
+        finally:
+            self.readiness.stop()
+
+
+def _look() -> Seen:
+    """Ask Postgres. Use it in a thread."""
+    began, missing = time.monotonic(), None
+    url = load_settings().postgres.url(ROLE)
+    try:
+        with psycopg.connect(url, connect_timeout=PATIENCE_S, application_name="pulse-ready") as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error:
+        missing = "Postgres"
+    return Seen(began, missing)
+
+
+def lake_state(request: Request) -> LakeState:
+    """The state of this request's app."""
+    found: LakeState = request.app.state.lake
+    return found

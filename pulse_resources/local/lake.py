@@ -1,0 +1,31 @@
+"""The REST catalog, where Pulse's own services run."""
+
+from pulse_resources.api_settings import local_url
+from pulse_resources.local.layout import Layout
+from pulse_resources.local.service import Service, python, responds
+from pulse_resources.niceness import FOREGROUND
+from pulse_resources.settings import Settings
+
+MODULE = "pulse_api.lake.server"
+
+
+def url(settings: Settings) -> str:
+    """Its address for a client on this machine."""
+    return local_url(settings.lake.host, settings.lake.port)
+
+
+def health_url(settings: Settings) -> str:
+    """Where it says how it is, however full its own port is."""
+    return local_url(settings.lake.host, settings.lake.health_port or settings.lake.port)
+
+
+def service(layout: Layout, settings: Settings) -> Service:
+    return Service(
+        name="lake",
+        address=url(settings),
+        command=python(MODULE),
+        env={"MALLOC_ARENA_MAX": "2"},
+        needs=("postgres", "minio"),
+        niceness=FOREGROUND,
+        ready=responds(f"{health_url(settings)}/readyz"),
+    )

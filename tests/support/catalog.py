@@ -1,0 +1,71 @@
+"""The REST catalog on a port of its own, in this process, and tenants whose tables have rows."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from pulse_api.lake.app import create_app
+from pulse_pipelines import registry
+from pulse_pipelines.domain.key import IssuedKey, KeyScope
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import keys
+from pulse_resources.settings import Settings
+from support.http import Api, served
+from support.ingest import Owner, event, ingest, make_owner
+
+READ = (KeyScope.LAKE_READ,)
+LAKE = (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A tenant with rows in `orders`, and a key that may read them with an engine."""
+
+    owner: Owner
+    key: IssuedKey
+
+    @property
+    def tenant(self) -> Tenant:
+        return self.owner.tenant
+
+
+@pytest.fixture(scope="session")
+def catalog(stack: Settings) -> Iterator[Api]:
+    """One server for all tests."""
+    with served(create_app()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guests(stack: Settings) -> tuple[Guest, Guest]:
+    """Two tenants, who both have `orders` with two snapshots; the other one has `secrets`, too."""
+    mine, theirs = make_owner(), make_owner()
+    uri = registry.publish_schema(theirs.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
+    registry.create_dataset(theirs.tenant, "secrets", uri)
+    for turn in (1, 2):
+        mine.send(*(event(f"mine-{turn}-{number}") for number in range(3)))
+        theirs.send(*(event(f"theirs-{turn}-{number}") for number in range(3)))
+        ingest(mine, theirs)
+    made = [Guest(owner, keys.issue_key(owner.tenant, "engine", LAKE)) for owner in (mine, theirs)]
+    return made[0], made[1]
+
+
+@pytest.fixture
+def guest(guests: tuple[Guest, Guest]) -> Guest:
+    return guests[0]
+
+
+@pytest.fixture
+def engine(catalog: Api, guest: Guest) -> Iterator[httpx.Client]:
+    """A client that presents the guest's key."""
+    with catalog.client(guest.key.text) as client:
+        yield client
+
+
+def fresh(prefix: str = "t") -> str:
+    """A name that nothing has."""
+    return f"{prefix}{uuid.uuid4().hex[:10]}"
