@@ -59,6 +59,7 @@ PARTS = {
     ),
     "batch": ("batch", "Batches in flight and those that ran lately; another try for stuck ones."),
     "upkeep": ("upkeep", "Keep tables in shape: compaction, history, orphans, retention."),
+    "lake": ("connect", "The lake for other engines: the REST catalog."),
     "alerts": ("alerts", "What is wrong, and whether whoever has to know was told."),
 }
 

@@ -22,7 +22,7 @@ from pulse_resources.settings import load_settings, pulse_home
 app = typer.Typer()
 _console = Console()
 _errors = Console(stderr=True)
-_ADDRESSES_FIRST = {"api": "HTTP API", "dagster-webserver": "Dagster UI"}
+_ADDRESSES_FIRST = {"api": "HTTP API", "lake": "REST catalog", "dagster-webserver": "Dagster UI"}
 
 
 class _Progress:
@@ -54,8 +54,8 @@ def up(
 ) -> None:
     """Start every service of Pulse on this machine; wait until all are ready.
 
-    Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API and Dagster
-    run in the background until `pulse down`; one that dies is restarted. Safe
+    Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API, the REST
+    catalog and Dagster run in the background until `pulse down`; one that dies is restarted. Safe
     to run again. The first time fetches what is missing (some minutes), and
     prints an operator's key for the HTTP API, once. The Dagster UI asks who
     comes: the address that is printed signs a browser in.

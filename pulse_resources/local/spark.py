@@ -19,13 +19,14 @@ from pulse_resources.niceness import BACKGROUND
 from pulse_resources.settings import Settings, load_settings
 
 ICEBERG = "1.12.0"
+RUNTIME = "iceberg-spark-runtime-4.1_2.13"
 POSTGRES_DRIVER = "42.7.8"
 CATALOG = "pulse"
 
 DOWNLOAD = jars(
     f"spark-jars-iceberg-{ICEBERG}-pg-{POSTGRES_DRIVER}",
     f"Iceberg {ICEBERG} for Spark",
-    Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", ICEBERG, alone=True),
+    Jar("org.apache.iceberg", RUNTIME, ICEBERG, alone=True),
     Jar("org.apache.iceberg", "iceberg-aws-bundle", ICEBERG, alone=True),
     Jar("org.postgresql", "postgresql", POSTGRES_DRIVER, alone=True),
 )

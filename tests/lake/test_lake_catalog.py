@@ -38,7 +38,12 @@ ENDPOINTS = (
     ("GET", f"{ORDERS}/credentials"),
     ("POST", f"{ORDERS}/metrics"),
 )
-ids = " ".join
+IDS = [f"{method} {path}" for method, path in ENDPOINTS]
+
+
+def encoded(name: str) -> str:
+    """A name as a part of a path, its dots too: clients would follow them."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 def ask(client: httpx.Client, method: str, path: str) -> httpx.Response:
@@ -101,7 +106,7 @@ def headers_of_nobody(guests: tuple[Guest, Guest], stack: Settings) -> Iterator[
     yield "token signed by another", "Bearer " + token.issue("x" * 32, tenant.tenant_id, mine_id, soon)
 
 
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=ids)
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=IDS)
 def test_who_has_no_key_in_force_learns_nothing(
     catalog: Api, guests: tuple[Guest, Guest], stack: Settings, method: str, path: str
 ) -> None:
@@ -116,7 +121,7 @@ def test_who_has_no_key_in_force_learns_nothing(
 
 
 @pytest.mark.parametrize("scope", KeyScope)
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=ids)
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=IDS)
 def test_a_key_needs_the_scope(catalog: Api, guest: Guest, method: str, path: str, scope: KeyScope) -> None:
     with catalog.client(keys.issue_key(guest.tenant, "one", [scope]).text) as client:
         answer = ask(client, method, path)
@@ -197,7 +202,7 @@ def test_a_token_does_not_outlive_an_expiry(catalog: Api, guest: Guest) -> None:
         ({"grant_type": "client_credentials"}, "invalid_client", 401),
         ({"grant_type": "client_credentials", "client_secret": "wrong"}, "invalid_client", 401),
         ({"grant_type": "password"}, "unsupported_grant_type", 400),
-        ({}, "invalid_request", 400),
+        ({}, "unsupported_grant_type", 400),
         ({f"field{number}": "x" for number in range(30)}, "invalid_request", 400),
     ],
 )
@@ -329,7 +334,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("method", "path"), [e for e in ENDPOINTS if "orders" in e[1]], ids=ids)
+@pytest.mark.parametrize(("method", "path"), [e for e in ENDPOINTS if "orders" in e[1]])
 def test_a_table_of_others_is_like_none(
     engine: httpx.Client, guests: tuple[Guest, Guest], method: str, path: str, name: str
 ) -> None:
@@ -337,7 +342,7 @@ def test_a_table_of_others_is_like_none(
     theirs = guests[1].tenant.namespace
     for namespace in ("events", theirs, f"events\x1f{theirs}", "..", f"events/../{theirs}"):
         for table in {name, name if namespace == "events" else "orders"}:
-            asked = path.replace("events", quote(namespace, safe="")).replace("orders", quote(table, safe=""))
+            asked = path.replace("events", encoded(namespace)).replace("orders", encoded(table))
             answer = ask(engine, method, asked)
             if method == "POST" and answer.status_code == 204:
                 continue
@@ -355,7 +360,7 @@ def test_a_namespace_of_others_is_like_none(
     engine: httpx.Client, guests: tuple[Guest, Guest], name: str
 ) -> None:
     for each in (name, guests[1].tenant.namespace, guests[0].tenant.namespace):
-        path = f"/v1/namespaces/{quote(each, safe='')}"
+        path = f"/v1/namespaces/{encoded(each)}"
         for answer in (
             engine.get(path),
             engine.get(f"{path}/tables"),

@@ -149,7 +149,7 @@ def test_every_service_is_healthy_before_another_needs_it() -> None:
 
 def test_nothing_is_open_to_other_machines() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(published) == 7
+    assert len(published) == 8
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 

@@ -35,7 +35,7 @@ def _after(asked: Asked) -> str | None:
     if not token:
         return token
     try:
-        return base64.urlsafe_b64decode(token).decode()
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise refused(400, "pageToken is none of this catalog") from None
 

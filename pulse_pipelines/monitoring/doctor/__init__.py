@@ -27,6 +27,7 @@ SERVICES: dict[str, Callable[[Settings], Iterator[Finding]]] = {
     "object store": object_store_service.look,
     "spark": spark_service.look,
     "api": web_services.api,
+    "lake": web_services.lake,
     "dagster": web_services.dagster,
 }
 """Each ends its findings where nothing more can be seen."""

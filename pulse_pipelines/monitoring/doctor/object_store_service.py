@@ -6,8 +6,10 @@ from uuid import uuid4
 
 from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
-from pulse_resources import object_store
+from pulse_resources import object_store, vended
+from pulse_resources.errors import PulseError
 from pulse_resources.settings import Settings
+from pulse_resources.vended import Mode
 
 STORE = "object store"
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_OBJECT_STORE__ENDPOINT"
@@ -64,3 +66,17 @@ def look(settings: Settings) -> Iterator[Finding]:
         return
     yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
     yield clock(STORE, probe.modified)
+    yield _vending(settings)
+
+
+def _vending(settings: Settings) -> Finding:
+    """Whether keys can be made that open one table alone."""
+    store = settings.object_store
+    if store.vending_secret_key is None:
+        fix = "Set PULSE_OBJECT_STORE__VENDING_SECRET_KEY where other engines are to read tables"
+        return Finding(STORE, "vending", True, "no account vends credentials for engines", fix)
+    try:
+        vended.credentials([f"s3://{store.bucket}/iceberg/doctor"], Mode.READ)
+    except PulseError as error:
+        return Finding(STORE, "vending", False, error.message, error.fix or _UP)
+    return Finding(STORE, "vending", True, f"{store.vending_access_key} vends credentials for single tables")

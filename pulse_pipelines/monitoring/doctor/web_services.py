@@ -1,4 +1,4 @@
-"""The HTTP API and the Dagster UI: whether they answer where they are said to be."""
+"""The HTTP API, the REST catalog and the Dagster UI: whether they answer where they are said to be."""
 
 from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
@@ -12,15 +12,26 @@ from pulse_resources.settings import Settings
 
 def api(settings: Settings) -> Iterator[Finding]:
     """Its own word on whether Postgres and Kafka answer it."""
-    url = f"{local_url(settings.api.host, settings.api.port)}/readyz"
-    fix = "Start it with `pulse up`, or correct PULSE_API__HOST and PULSE_API__PORT"
+    yield _ready("api", local_url(settings.api.host, settings.api.port))
+
+
+def lake(settings: Settings) -> Iterator[Finding]:
+    """The REST catalog's own word on whether Postgres answers it."""
+    yield _ready("lake", local_url(settings.lake.host, settings.lake.port))
+
+
+def _ready(service: str, where: str) -> Finding:
+    url = f"{where}/readyz"
+    name = f"PULSE_{service.upper()}__"
+    fix = f"Start it with `pulse up`, or correct {name}HOST and {name}PORT"
     try:
         with urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - http, by the settings
-            yield Finding("api", "ready", answer.status == 200, f"{url} answers", fix)
+            return Finding(service, "ready", answer.status == 200, f"{url} answers", fix)
     except HTTPError as error:
-        yield Finding("api", "ready", False, f"{url} answers {error.code}: a service behind it is away", fix)
+        said = f"{url} answers {error.code}: a service behind it is away"
     except (URLError, OSError) as error:
-        yield Finding("api", "ready", False, f"{url} does not answer: {getattr(error, 'reason', error)}", fix)
+        said = f"{url} does not answer: {getattr(error, 'reason', error)}"
+    return Finding(service, "ready", False, said, fix)
 
 
 def dagster(settings: Settings) -> Iterator[Finding]:

@@ -1,0 +1,111 @@
+"""`pulse lake connect`: what a person pastes into an engine to read a tenant's tables with it."""
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import TenantSlug, duration
+from pulse_api.cli.output import remark
+from pulse_pipelines import registry
+from pulse_pipelines.domain.key import KeyScope
+from pulse_resources import settings
+from pulse_resources.local import spark
+
+app = typer.Typer(no_args_is_help=True, help="The lake for other engines: the REST catalog.")
+
+
+class Engine(StrEnum):
+    """An engine that reads Iceberg tables through a REST catalog."""
+
+    DUCKDB = "duckdb"
+    PYICEBERG = "pyiceberg"
+    SPARK = "spark"
+    TRINO = "trino"
+
+
+@app.callback()
+def _group() -> None:
+    """A group of its own, although it has one command."""
+
+
+@app.command()
+def connect(
+    tenant: TenantSlug,
+    engine: Annotated[Engine, typer.Option(help="The engine that is to read the tables.")],
+    key: Annotated[
+        str | None, typer.Option(envvar="KEY", help="A key with the scope lake:read. [default: a new one]")
+    ] = None,
+    expires_in: Annotated[
+        timedelta,
+        typer.Option(parser=duration, metavar="DURATION", help="End the new key after this long."),
+    ] = "30d",  # type: ignore[assignment] # typer parses the default, too
+) -> None:
+    """Print what connects an engine to a tenant's tables, with a key that opens nothing else.
+
+    Example: pulse lake connect acme --engine duckdb
+    """
+    owner = registry.find_tenant(tenant)
+    if key is None:
+        ends = datetime.now(UTC) + expires_in
+        issued = registry.keys.issue_key(owner, f"lake {engine}", [KeyScope.LAKE_READ], ends)
+        key = issued.text
+        remark(f"With a new key, {issued.stored.key_id}: pulse key revoke {tenant} {issued.stored.key_id}")
+    typer.echo(written(engine, owner.slug, key, settings.load_settings().lake.linked_url))
+
+
+def written(engine: Engine, tenant: str, key: str, catalog: str) -> str:
+    """What to paste into an engine; it holds the key."""
+    store = settings.load_settings().object_store
+    packages = (
+        f"org.apache.iceberg:{name}:{spark.ICEBERG}" for name in (spark.RUNTIME, "iceberg-aws-bundle")
+    )
+    return _WRITTEN[engine].format(
+        tenant=tenant,
+        key=key,
+        catalog=catalog,
+        store=store.linked_endpoint,
+        region=store.region,
+        packages=",".join(packages),
+    )
+
+
+_WRITTEN = {
+    Engine.DUCKDB: """\
+INSTALL iceberg; LOAD iceberg;
+CREATE SECRET pulse_{tenant} (TYPE iceberg, CLIENT_ID '{tenant}', CLIENT_SECRET '{key}',
+    OAUTH2_SERVER_URI '{catalog}/v1/oauth/tokens');
+ATTACH '{tenant}' AS "{tenant}" (TYPE iceberg, SECRET pulse_{tenant}, ENDPOINT '{catalog}');
+SHOW ALL TABLES;""",
+    Engine.PYICEBERG: """\
+from pyiceberg.catalog.rest import RestCatalog
+
+catalog = RestCatalog("{tenant}", uri="{catalog}", warehouse="{tenant}", credential="{key}")
+print(catalog.list_tables("events"))""",
+    Engine.SPARK: """\
+spark-sql \\
+  --packages {packages} \\
+  --conf spark.sql.catalog.{tenant}=org.apache.iceberg.spark.SparkCatalog \\
+  --conf spark.sql.catalog.{tenant}.type=rest \\
+  --conf spark.sql.catalog.{tenant}.uri={catalog} \\
+  --conf spark.sql.catalog.{tenant}.warehouse={tenant} \\
+  --conf spark.sql.catalog.{tenant}.credential={key} \\
+  --conf spark.sql.catalog.{tenant}.oauth2-server-uri={catalog}/v1/oauth/tokens \\
+  --conf spark.sql.catalog.{tenant}.io-impl=org.apache.iceberg.aws.s3.S3FileIO \\
+  -e 'SHOW TABLES IN {tenant}.events'""",
+    Engine.TRINO: """\
+# etc/catalog/{tenant}.properties
+connector.name=iceberg
+iceberg.catalog.type=rest
+iceberg.rest-catalog.uri={catalog}
+iceberg.rest-catalog.warehouse={tenant}
+iceberg.rest-catalog.security=OAUTH2
+iceberg.rest-catalog.oauth2.credential={key}
+iceberg.rest-catalog.oauth2.server-uri={catalog}/v1/oauth/tokens
+iceberg.rest-catalog.vended-credentials-enabled=true
+fs.native-s3.enabled=true
+s3.endpoint={store}
+s3.region={region}
+s3.path-style-access=true""",
+}
