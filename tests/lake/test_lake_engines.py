@@ -1,29 +1,25 @@
 """Engines with nothing but a tenant's key: equal rows, earlier snapshots, nobody else's."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import duckdb
 import pytest
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.errors import PySparkException
-from pyspark.sql.connect.session import SparkSession
-from support.catalog import Guest, fresh
+from support.catalog import Guest
+from support.engines import duck, rest, spark
 from support.http import Api
+from typer.testing import CliRunner
 
-from pulse_pipelines.query import duckdb_pool
+from pulse_api import cli
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.registry import keys
 from pulse_resources import iceberg
-from pulse_resources.settings import load_settings
 
 Read = Callable[[Api, Guest, str, int | None], list[str]]
 """Ids of the rows of one of the tenant's tables; of a snapshot, if one is named."""
-
-
-def rest(catalog: Api, guest: Guest, **how: str) -> RestCatalog:
-    """PyIceberg's client."""
-    given = how or {"credential": guest.key.text}
-    return RestCatalog("lake", uri=catalog.url, warehouse=guest.tenant.slug, **given)
 
 
 def by_pyiceberg(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
@@ -32,44 +28,11 @@ def by_pyiceberg(catalog: Api, guest: Guest, name: str, snapshot: int | None) ->
     return sorted(found)
 
 
-def duck(catalog: Api, guest: Guest) -> duckdb.DuckDBPyConnection:
-    """A DuckDB of its own, with the catalog attached as `lake`."""
-    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
-    for extension in duckdb_pool.EXTENSIONS:
-        connection.load_extension(duckdb_pool._extension(extension))
-    connection.execute(f"""
-        CREATE SECRET pulse (TYPE iceberg, CLIENT_ID 'any', CLIENT_SECRET '{guest.key.text}',
-            OAUTH2_SERVER_URI '{catalog.url}/v1/oauth/tokens')
-    """)
-    connection.execute(
-        f"ATTACH '{guest.tenant.slug}' AS lake (TYPE iceberg, SECRET pulse, ENDPOINT '{catalog.url}')"
-    )
-    return connection
-
-
 def by_duckdb(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
     at = f" AT (VERSION => {snapshot})" if snapshot else ""
     with duck(catalog, guest) as connection:
-        return [
-            row[0] for row in connection.execute(f"SELECT id FROM lake.{name}{at} ORDER BY id").fetchall()
-        ]
-
-
-def spark(catalog: Api, guest: Guest) -> tuple[SparkSession, str]:
-    """The stack's Spark with a catalog of its own, by its name; nothing of the session's own opens files."""
-    session, name = SparkSession.builder.remote(load_settings().spark.remote).getOrCreate(), fresh("lake")
-    prefix = f"spark.sql.catalog.{name}"
-    for key, value in {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "rest",
-        f"{prefix}.uri": catalog.url,
-        f"{prefix}.warehouse": guest.tenant.slug,
-        f"{prefix}.credential": guest.key.text,
-        f"{prefix}.oauth2-server-uri": f"{catalog.url}/v1/oauth/tokens",
-        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-    }.items():
-        session.conf.set(key, value)
-    return session, name
+        found = connection.execute(f"SELECT id FROM {guest.tenant.slug}.{name}{at} ORDER BY id")
+        return [row[0] for row in found.fetchall()]
 
 
 def by_spark(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> list[str]:
@@ -117,7 +80,7 @@ def test_all_engines_read_equal_columns(catalog: Api, guest: Guest) -> None:
     table = rest(catalog, guest).load_table("events.orders").scan().to_arrow()
     session, lake = spark(catalog, guest)
     with duck(catalog, guest) as connection:
-        by_duck = connection.execute("SELECT * FROM lake.events.orders").to_arrow_table()
+        by_duck = connection.execute("SELECT * FROM orders").to_arrow_table()
     for rows in (table, by_duck, session.sql(f"SELECT * FROM {lake}.events.orders").toArrow()):
         assert rows.column_names == table.column_names
         found.append(sorted(rows.to_pylist(), key=lambda row: str(row["id"])))
@@ -135,7 +98,7 @@ def test_engines_list_what_there_is(catalog: Api, guests: tuple[Guest, Guest]) -
     shown = session.sql(f"SHOW TABLES IN {lake}.events").toArrow()["tableName"].to_pylist()
     assert sorted(shown) == ["orders", "secrets"]
     with duck(catalog, guests[1]) as connection:
-        listed = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake'")
+        listed = connection.execute("SELECT table_name FROM duckdb_tables()")
         assert sorted(row[0] for row in listed.fetchall()) == ["orders", "secrets"]
 
 
@@ -149,10 +112,26 @@ def test_what_is_in_events_no_engine_changes(catalog: Api, guest: Guest) -> None
     with pytest.raises(refused, match=r"(?i)forbidden|unsupported|not supported|denied|405|403"):
         before.append(before.scan(limit=1).to_arrow())
     with duck(catalog, guest) as connection, pytest.raises(duckdb.Error):
-        connection.execute("DELETE FROM lake.events.orders")
+        connection.execute("DELETE FROM orders")
     session, lake = spark(catalog, guest)
     with pytest.raises(PySparkException):
         session.sql(f"DELETE FROM {lake}.events.orders").collect()
     after = rest(catalog, guest).load_table("events.orders")
     assert after.metadata_location == before.metadata_location
     assert iceberg.load_table(("events", "orders"), after.metadata_location).current_snapshot()
+
+
+def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest) -> None:
+    done = CliRunner().invoke(cli.app, ["lake", "connect", guest.tenant.slug, "--engine", "trino"])
+    assert done.exit_code == 0
+    key = re.search(r"oauth2\.credential=(\S+)", done.stdout)
+    assert key
+    with catalog.client(key[1]) as client:
+        assert client.get("/v1/namespaces/events/tables/orders").status_code == 200
+    (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
+    assert issued.scopes == {KeyScope.LAKE_READ}
+    assert issued.expires_at
+    given = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
+    before = len(keys.list_keys(guest.tenant))
+    assert guest.key.text in CliRunner().invoke(cli.app, given).stdout
+    assert len(keys.list_keys(guest.tenant)) == before

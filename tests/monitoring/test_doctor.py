@@ -33,7 +33,7 @@ EVERYTHING = {
     "machine": {"python", "home", "disk"},
     "postgres": {"address", "roles", "version", "rights", "migrations", "connections", "clock"},
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
-    "object store": {"address", "rights", "clock"},
+    "object store": {"address", "rights", "clock", "vending"},
     "spark": {"address", "version", "job"},
 }
 

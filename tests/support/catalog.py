@@ -1,7 +1,6 @@
 """The REST catalog on a port of its own, in this process, and tenants whose tables have rows."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -64,8 +63,3 @@ def engine(catalog: Api, guest: Guest) -> Iterator[httpx.Client]:
     """A client that presents the guest's key."""
     with catalog.client(guest.key.text) as client:
         yield client
-
-
-def fresh(prefix: str = "t") -> str:
-    """A name that nothing has."""
-    return f"{prefix}{uuid.uuid4().hex[:10]}"

@@ -1,0 +1,54 @@
+"""docs/open-lake.md is executed, after what `pulse lake connect` prints."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.catalog import Guest
+from support.engines import duck, rest
+from support.http import Api
+
+PAGE = (Path(__file__).parents[2] / "docs" / "open-lake.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_page_asks_in_sql_has_an_answer(catalog: Api, guest: Guest) -> None:
+    snapshots = rest(catalog, guest).load_table("events.orders").metadata.snapshots
+    first = min(snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    (block,) = blocks("sql")
+    text = block.replace("acme", guest.tenant.slug).replace("{snapshot}", str(first.snapshot_id))
+    with duck(catalog, guest) as connection:
+        found = [connection.execute(query).fetchall() for query in text.strip().rstrip(";").split(";")]
+    assert found == [[("DE", 6)], [(3,)]]
+
+
+def test_what_the_page_does_in_python_works(
+    catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known: dict[str, Any] = {"catalog": rest(catalog, guest)}
+    (block,) = blocks("python")
+    exec(block, known)  # noqa: S102
+    assert "mine-1-0" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+def test_the_page_s_commands_work(catalog: Api, guest: Guest) -> None:
+    (block,) = blocks("sh")
+    curl = f'set -euo pipefail\ncurl() {{ {shutil.which("curl")} --fail-with-body -sS "$@"; }}\n'
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", curl + block],
+        env=os.environ | {"CATALOG": catalog.url, "KEY": guest.key.text},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"name":"orders"' in done.stdout
+    assert '"storage-credentials"' in done.stdout
