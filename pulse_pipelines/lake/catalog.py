@@ -1,6 +1,7 @@
 """A tenant's namespaces and tables, looked up in its own session by a role that sees nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake.errors import no_namespace, no_table
@@ -17,6 +18,14 @@ ORDER BY table_name COLLATE "C" LIMIT %s
 """
 ALL = 10_000
 """Names in an answer without pages."""
+
+
+@contextmanager
+def _session(tenant: Tenant) -> Iterator[postgres.Connection]:
+    """A transaction in the tenant's session whose statements go out together: engines ask all the time."""
+    with postgres.pool(ROLE).connection() as connection, connection.pipeline(), connection.transaction():
+        postgres.set_tenant(connection, tenant.tenant_id)
+        yield connection
 
 
 def namespaces(parent: Levels = ()) -> list[Levels]:
@@ -59,7 +68,7 @@ def location(tenant: Tenant, namespace: Levels, table: str) -> str:
     place = stored(tenant, namespace)
     found = None
     if place is not None and "\0" not in table:
-        with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        with _session(tenant) as connection:
             found = iceberg.find_location(connection, (place, table))
     if found is None:
         raise no_table(namespace, table)

@@ -18,6 +18,7 @@ from pulse_api.http import keyring, logs, problems
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
+from pulse_resources.service_settings import Role
 from pulse_resources.settings import load_settings
 
 
@@ -230,12 +231,12 @@ def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
     tries: list[Any] = []
     touch = keys.touch_keys
 
-    def unsteady(used: Any) -> None:
+    def unsteady(used: Any, role: Role) -> None:
         if used:
             tries.append(used)
             if len(tries) < 4:
                 raise psycopg.OperationalError("the connection is lost")
-        touch(used)
+        touch(used, role)
 
     monkeypatch.setattr(keyring, "TOUCH_EVERY_S", 0.05)
     monkeypatch.setattr(keys, "touch_keys", unsteady)

@@ -442,7 +442,10 @@ def test_when_the_announcements_stop_nothing_is_served_from_the_cache(
     """The connection that listens is killed again and again: a revoked key is refused all the same."""
     caller = new_caller()
     assert caller.http.get("/v1/usage").status_code == 200
-    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pulse-changes'"
+    kill = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'pulse-changes' AND usename = current_user
+    """
     with postgres.transaction("pulse_api") as connection:
         connection.execute(kill)
     keys.revoke_key(caller.owner.tenant, caller.key.stored.key_id)
