@@ -18,6 +18,7 @@ from benchmarks import backfill as backfilling
 from benchmarks import bounds, claims, curated, full_table, load, steady
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
+from benchmarks import lake as lakes
 from benchmarks import preview as previews
 from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
@@ -282,6 +283,17 @@ def upkeep(
             *upkeeping.decisions(tenants, 500),
         ):
             table.add_row(what, f"{measured:,.2f}")
+    console.print(table)
+
+
+@app.command()
+def lake() -> None:
+    """loadTable of the REST catalog: a table of 120 snapshots, asked for again and again."""
+    table = Table("connections", "per second", "p50 ms", "p99 ms", "bytes", title="loadTable")
+    with stack("--only", "postgres,kafka,minio,lake"):
+        owner = lakes.build()
+        for connections, rate, p50, p99, size in lakes.measure(owner, load.DATASET):
+            table.add_row(str(connections), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{size:,}")
     console.print(table)
 
 
