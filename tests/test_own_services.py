@@ -49,8 +49,9 @@ from pulse_resources.settings import Settings, load_settings
 HOSTILE = "p@:/%41#?'\" $\\+&=;,{}[]ü"
 SECRETS = {
     "POSTGRES__SUPERUSER_PASSWORD",
-    *(f"POSTGRES__ROLE_PASSWORDS__PULSE_{role}" for role in ("OWNER", "API", "PIPELINE", "CATALOG")),
+    *(f"POSTGRES__ROLE_PASSWORDS__PULSE_{role}" for role in ("OWNER", "API", "PIPELINE", "CATALOG", "LAKE")),
     "OBJECT_STORE__SECRET_KEY",
+    "OBJECT_STORE__VENDING_SECRET_KEY",
 }
 YEARS = 11
 """After which the services' certificates have expired, and that of their authority has not."""

@@ -9,10 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import psycopg
 import pytest
 from support.catalog import LAKE, READ, Guest
 from support.http import Api
-from support.ingest import event, ingest
+from support.ingest import event, ingest, make_owner
 
 from chaos.waiting import wait
 from pulse_api.lake import app, routing
@@ -287,8 +288,6 @@ def test_a_table_comes_with_a_key_to_its_own_files(
 
 
 def test_a_table_is_sent_again_only_when_something_changed(catalog: Api) -> None:
-    from support.ingest import make_owner
-
     owner = make_owner()
     owner.send(event("a"))
     ingest(owner)
@@ -410,8 +409,6 @@ def test_a_wrong_row_of_the_catalog_leads_to_no_foreign_file(
 
 
 def test_the_role_writes_nothing(guest: Guest) -> None:
-    import psycopg
-
     for statement in (
         "DELETE FROM iceberg_catalog.iceberg_tables",
         "UPDATE iceberg_catalog.iceberg_tables SET metadata_location = 's3://x'",
