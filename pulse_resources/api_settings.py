@@ -112,6 +112,35 @@ class LakeSettings(BaseModel):
         return self.public_url or local_url(self.host, self.port)
 
 
+class SqlSettings(BaseModel):
+    """SQL of whoever has a key: each query has a process of its own that reaches nothing but its tables."""
+
+    enabled: bool = True
+    without_landlock: bool = False
+    """Whether queries may run where the kernel has no Landlock (Linux before 6.7): then DuckDB's locks, the
+    key of the object store and the list of what SQL may name are all that holds a caller."""
+    seconds: float = Field(default=30.0, gt=0)
+    """Time limit of one query."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Memory limit of one query."""
+    rows: int = Field(default=100_000, ge=1)
+    """Most rows of a result ..."""
+    result_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
+    """... and bytes, as it is sent."""
+    parallelism: int = Field(default=2, ge=1)
+    """Queries that run at a time, in each API process; half of them of one tenant."""
+    ready: int = Field(default=2, ge=0)
+    """Processes that wait for queries."""
+    per_second: float = Field(default=10.0, ge=-1)
+    """Queries of one tenant, per process; -1: no limit."""
+    held_bytes: int = Field(default=256 * 1024 * 1024, ge=1_024)
+    """Of results that are being sent: while there are more, no query begins; a quarter for one tenant."""
+    look_seconds: float = Field(default=0.5, gt=0)
+    """How often running queries are compared with what was cancelled elsewhere, and with keys in force."""
+    keep_days: float = Field(default=90.0, gt=1)
+    """Records of queries are kept this long."""
+
+
 class DagsterSettings(BaseModel):
     partition_days: int = Field(default=400, ge=1)
     """Days back that the grid of the dataset assets has at least; it begins with a month, so that it moves

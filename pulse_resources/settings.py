@@ -20,7 +20,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings
+from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
 from pulse_resources.service_settings import (
     KafkaSettings,
@@ -218,6 +218,7 @@ class Settings(BaseSettings):
     ingest: IngestSettings = IngestSettings()
     api: ApiSettings = ApiSettings()
     lake: LakeSettings = LakeSettings()
+    sql: SqlSettings = SqlSettings()
     checks: CheckSettings = CheckSettings()
     limits: LimitSettings = LimitSettings()
     upkeep: UpkeepSettings = UpkeepSettings()

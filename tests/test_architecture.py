@@ -33,6 +33,7 @@ ROOMS = (
     "curated",
     "query",
     "lake",
+    "sql",
     "maintenance",
     "moves",
     "erasure",

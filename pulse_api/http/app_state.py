@@ -14,6 +14,7 @@ from pulse_api.http.collect.publisher import Publisher
 from pulse_api.http.collect.reservations import Reservations
 from pulse_api.http.collect.running import Running
 from pulse_api.http.keyring import Keyring
+from pulse_api.http.queries import Queries
 from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.turns import Whom, turns
@@ -26,6 +27,7 @@ class Kind(Enum):
     """What takes turns: work in threads that holds a connection to Postgres, or an instance of DuckDB."""
 
     PREVIEW = "previews"
+    SQL = "queries"
     OTHER = "requests"
 
 
@@ -39,15 +41,23 @@ class AppState(Keyring):
         self.publisher = Publisher()
         self.readiness = Readiness(look)
         self.traced = telemetry.on()
-        api = load_settings().api
+        api, sql = load_settings().api, load_settings().sql
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
+        self.queries = Queries(self.views)
+        self.results = Held(sql.held_bytes, sql.held_bytes // 4)
+        """Of queries, until they are sent."""
         self.running = Running()
         self.turns = {
             kind: turns(kind.value, running=running, running_of_one=max(1, running // 2))
-            for kind, running in ((Kind.PREVIEW, api.preview_parallelism), (Kind.OTHER, api.parallelism))
+            for kind, running in (
+                (Kind.PREVIEW, api.preview_parallelism),
+                (Kind.SQL, sql.parallelism),
+                (Kind.OTHER, api.parallelism),
+            )
         }
         self.per_second = {
             Kind.PREVIEW: api.previews_per_second,
+            Kind.SQL: sql.per_second,
             Kind.OTHER: api.other_requests_per_second,
         }
         self.changes_per_second = api.changes_per_second
@@ -73,17 +83,21 @@ class AppState(Keyring):
         self.publisher.start()
         await asyncio.to_thread(self.previews.start)
         await asyncio.to_thread(self.running.start)
-        sharing = asyncio.create_task(self._rate_shares.keep())
+        await asyncio.to_thread(self.queries.start)
+        works = (self._rate_shares.keep, self.queries.watch)
+        repeated = [asyncio.create_task(work()) for work in works]
         try:
             async with self.keys_open():
                 yield
         finally:
-            sharing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sharing
+            for task in repeated:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             await asyncio.to_thread(self._rate_shares.leave)
             await asyncio.to_thread(self.publisher.stop)
             await asyncio.to_thread(self.readiness.stop)
+            await asyncio.to_thread(self.queries.stop)
             await asyncio.to_thread(self.running.stop)
             await asyncio.to_thread(self.previews.stop)
             await asyncio.to_thread(self._changes.stop)

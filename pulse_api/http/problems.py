@@ -236,6 +236,7 @@ _DESCRIPTIONS = {
     415: "The body's media type or encoding is not taken.",
     422: "The request can be read, but is wrong: `detail` says where.",
     429: "A quota or a rate is used up, or too many requests wait already; see Retry-After.",
+    501: "Queries cannot run on this server: `detail` says why.",
     503: "A service behind Pulse does not answer, or is slow: try again after Retry-After.",
 }
 _FIX = "Correct the request: GET /openapi.json says what each path takes"

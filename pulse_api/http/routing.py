@@ -20,7 +20,11 @@ CHANGE_BURST_S = 2.0
 """Whose worth of changes a tenant may ask for at once."""
 MAX_BYTES = 1024 * 1024
 """Of a body that is no events: four times the largest schema."""
-_RATED = {Kind.PREVIEW: "previews", Kind.OTHER: "requests other than previews and collecting"}
+_RATED = {
+    Kind.PREVIEW: "previews",
+    Kind.SQL: "queries",
+    Kind.OTHER: "requests other than previews, queries and collecting",
+}
 
 
 class _ExactRequest(Request):
@@ -56,7 +60,7 @@ class _ExactRoute(APIRoute):
                 # Only now: a body that is slow to come keeps nobody from his turn.
                 async with here.turns[self.kind].take(whom):
                     response = await handler(exact)
-            if request.method not in SAFE:
+            if _changes(request, self.kind):
                 # What this caller changed holds for its very next request; others hear of it by Postgres.
                 here.views.forget(getattr(request.state, "tenant_id", None))
             return response
@@ -66,6 +70,13 @@ class _ExactRoute(APIRoute):
 
 class _PreviewRoute(_ExactRoute):
     kind = Kind.PREVIEW
+
+
+class _SqlRoute(_ExactRoute):
+    kind = Kind.SQL
+
+
+_ROUTES = {Kind.PREVIEW: _PreviewRoute, Kind.SQL: _SqlRoute, Kind.OTHER: _ExactRoute}
 
 
 def refuse_unknown_parameters(request: Request, path: str) -> None:
@@ -87,8 +98,13 @@ def _count(request: Request, kind: Kind) -> None:
     if (caller := _principal(request)) is not None:
         here = app_state(request)
         take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
-        if request.method not in SAFE:
+        if _changes(request, kind):
             take(here, caller.tenant, "changes", 1, here.changes_per_second, CHANGE_BURST_S)
+
+
+def _changes(request: Request, kind: Kind) -> bool:
+    """A query is posted, and changes nothing."""
+    return request.method not in SAFE and kind is not Kind.SQL
 
 
 def _whom(request: Request) -> Whom:
@@ -104,5 +120,4 @@ def _principal(request: Request) -> Principal | None:
 
 def resource(tag: str, prefix: str = "", kind: Kind = Kind.OTHER) -> APIRouter:
     """A router for the endpoints of one resource, which take turns with others of their kind."""
-    route_class = _PreviewRoute if kind is Kind.PREVIEW else _ExactRoute
-    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class)
+    return APIRouter(prefix=prefix, tags=[tag], route_class=_ROUTES[kind])

@@ -128,6 +128,11 @@ class Views:
                 return found, key
         return None
 
+    async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
+        """The keys of a tenant by id, those out of force, too."""
+        found = await self._tenants.get(tenant_id, afresh=not self._listening)
+        return found.view.keys if found else {}
+
     async def operator_key(self, presented: Credential) -> ApiKey | None:
         """The operator's key that this is; None when it is none in force."""
         if presented.tenant_id is not None:

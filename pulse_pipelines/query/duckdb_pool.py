@@ -222,7 +222,7 @@ def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
         config["max_temp_directory_size"] = "0B"
     database = duckdb.connect(":memory:", config=config)
     for name in EXTENSIONS:
-        database.load_extension(_extension(name))
+        database.load_extension(extension(name))
     scheme, _, address = store.endpoint.partition("://")
     database.execute("SET TimeZone = 'UTC'")
     database.execute("SET GLOBAL s3_endpoint = ?", [address])
@@ -250,7 +250,8 @@ def _first_line(error: duckdb.Error) -> str:
     return str(error).partition("\n")[0]  # what follows quotes Pulse's own query
 
 
-def _extension(name: str) -> str:
+def extension(name: str) -> str:
+    """The path of an extension of DuckDB, in its wheel."""
     package = import_module(f"duckdb_extension_{name}")
     folder = Path(str(package.__file__)).parent / "extensions" / f"v{duckdb.__version__}"
     return str(folder / f"{name}.duckdb_extension")

@@ -1,4 +1,4 @@
-"""Rows as bytes: JSON, CSV (RFC 4180) and an Arrow IPC stream.
+"""Rows as bytes: JSON, CSV (RFC 4180), an Arrow IPC stream, and Parquet.
 
 In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number whatever
 its size, and NaN, which JSON has not, is null. `context`, `_extra` and other columns of JSON text stay the
@@ -6,7 +6,9 @@ text that the table holds. CSV ends in spreadsheets: text that they would take f
 """
 
 import re
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -15,6 +17,7 @@ import pyarrow as pa
 JSON = "application/json"
 CSV = "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
+PARQUET = "application/vnd.apache.parquet"
 _QUOTED = frozenset('",\r\n')
 _FORMULA = frozenset(
     "=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
@@ -34,10 +37,18 @@ def to_csv(rows: pa.Table) -> bytes:
 
     Null and NaN are an empty field, an empty string is `""`.
     """
-    lines = [",".join(map(_field, rows.column_names))]
-    columns = [map(_field, column.to_pylist()) for column in rows.columns]
-    lines += map(",".join, zip(*columns, strict=True))
-    return "".join(f"{line}\r\n" for line in lines).encode()
+    return csv_header(rows.column_names) + csv_lines(rows.columns)
+
+
+def csv_header(names: Iterable[str]) -> bytes:
+    """The first line."""
+    return f"{','.join(map(_field, names))}\r\n".encode()
+
+
+def csv_lines(columns: Iterable[Any]) -> bytes:
+    """A line per row of Arrow's columns."""
+    cells = [map(_field, column.to_pylist()) for column in columns]
+    return "".join(f"{','.join(row)}\r\n" for row in zip(*cells, strict=True)).encode()
 
 
 def _field(value: Any) -> str:
@@ -54,8 +65,19 @@ def _no_formula(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    decoded = orjson.loads(encoded := orjson.dumps(value, option=orjson.OPT_UTC_Z))
-    return decoded if isinstance(decoded, str) else encoded.decode()
+    encoded = orjson.dumps(value, default=plain, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
+    return str(orjson.loads(encoded)) if encoded.startswith(b'"') else encoded.decode()
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no form of, for orjson: exact numbers stay exact, bytes are base64, the rest is text."""
+    if isinstance(value, int):
+        return orjson.Fragment(str(value).encode())  # beyond 64 bits
+    if isinstance(value, Decimal):
+        return orjson.Fragment(f"{value:f}".encode()) if value.is_finite() else None
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return str(value)
 
 
 def to_arrow(rows: pa.Table) -> bytes:

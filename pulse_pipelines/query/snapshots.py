@@ -80,16 +80,16 @@ def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str)
 
     def read(seen: CurrentTable) -> _Made:
         with store_errors_explained():
-            metadata = _metadata((tenant.namespace, slug), seen.metadata_location)
+            metadata = metadata_at((tenant.namespace, slug), seen.metadata_location)
         return use(metadata)
 
     look = partial(registry.current_table, tenant, slug)
     return readable.as_it_is(read, look(), look, lambda seen: seen.metadata_location)
 
 
-@lru_cache(maxsize=32)
-def _metadata(table: iceberg.TableName, location: str) -> TableMetadata:
-    """A metadata file never changes."""
+@lru_cache(maxsize=128)
+def metadata_at(table: iceberg.TableName, location: str) -> TableMetadata:
+    """A metadata file, which never changes. Raises as `iceberg.load_table`."""
     return iceberg.load_table(table, location).metadata
 
 

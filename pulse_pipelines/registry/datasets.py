@@ -1,6 +1,7 @@
 """Datasets: a row, a namespace and a table's catalog row in one transaction, or nothing at all."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -137,10 +138,24 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
         NotFound: the tenant has no such dataset.
         Terminal: the dataset's table is not in the catalog.
     """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        dataset = _find(connection, tenant, slug)
-        location = iceberg.current_location(connection, (tenant.namespace, slug))
-    return CurrentTable(dataset, location)
+    (found,) = current_tables(tenant, [slug])
+    return found
+
+
+def current_tables(tenant: Tenant, slugs: Sequence[str], optional: Sequence[str] = ()) -> list[CurrentTable]:
+    """Several datasets and their tables' metadata, all as they are at one moment; as `current_table`.
+
+    Args:
+        optional: those of which nothing is said when the tenant has them not.
+    """
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        found = [_find(connection, tenant, slug) for slug in slugs]
+        if optional:
+            found += dataset_rows.read(connection, "d.slug = ANY(%s)", [list(optional)])
+        return [
+            CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, dataset.slug)))
+            for dataset in found
+        ]
 
 
 @dataclass(frozen=True)

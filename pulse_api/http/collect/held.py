@@ -22,8 +22,13 @@ class Holding:
 
     def add(self, count: int) -> None:
         """Hold more. Raises ProblemError: 429, too much of the tenant; 503, too much in all."""
+        self.count(count)
+        self._held.check(self._whom)
+
+    def count(self, count: int) -> None:
+        """Hold more, of what is there already and cannot be refused."""
         self._bytes += count
-        self._held.add(self._whom, count)
+        self._held.count(self._whom, count)
 
 
 class Held:
@@ -44,10 +49,13 @@ class Held:
         """Nothing yet of a request of this tenant."""
         return Holding(self, whom)
 
-    def add(self, whom: Whom, count: int) -> None:
+    def count(self, whom: Whom, count: int) -> None:
         """Count bytes, those of a request that is refused for them, too, until it ends."""
         self._all += count
         self._by[whom] += count
+
+    def check(self, whom: Whom) -> None:
+        """Raises ProblemError: 429, too much of the tenant; 503, too much in all."""
         if self._by[whom] > self._most_of_one:
             raise busy(429, f"bodies of the tenant's requests have more than {self._most_of_one:,} bytes")
         if self._all > self._most:

@@ -1,0 +1,139 @@
+"""The queries of this process: each runs in a thread that waits for its own process, and can be cancelled.
+
+It ends when its caller leaves, when somebody cancels it, here or in another process of the API, and when the
+key that asked for it is not in force any more.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+import psycopg
+from starlette.requests import ClientDisconnect, Request
+
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.views import Views
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.sql import audit
+from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.processes import Process, Processes
+from pulse_pipelines.sql.run import Asked, Result, run
+from pulse_resources.errors import PulseError
+from pulse_resources.settings import load_settings
+
+_log = logging.getLogger("pulse.api")
+
+
+@dataclass(eq=False)
+class _Running:
+    """A query under way, whose process may not have begun yet."""
+
+    asked: Asked
+    process: Process | None = None
+    cancelled: bool = field(default=False)
+
+    def begun(self, process: Process) -> None:
+        self.process = process
+        if self.cancelled:
+            process.cancel()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.process is not None:
+            self.process.cancel()
+
+
+class Queries:
+    """Use from the event loop."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self._limits = Limits.of_settings()
+        self._processes: Processes | None = None
+        self._off = PulseError("queries cannot begin yet")
+        self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
+        self._running: set[_Running] = set()
+
+    def start(self) -> None:
+        """Have processes ready, if queries can run here: from any thread."""
+        try:
+            self._processes = Processes(self._limits.confinement(), load_settings().sql.ready)
+        except PulseError as error:
+            self._off = error
+            _log.warning("%s", error)
+            return
+        self._processes.fill()
+
+    def stop(self) -> None:
+        """End all that run: from any thread."""
+        for each in list(self._running):
+            each.cancel()
+        self._threads.shutdown(cancel_futures=True)
+        if self._processes is not None:
+            self._processes.stop()
+
+    async def run(self, asked: Asked, request: Request) -> Result:
+        """What a query gives, unless its caller leaves before.
+
+        Raises:
+            ProblemError: 501, queries cannot run here.
+            ClientDisconnect: the caller has left; the query is cancelled.
+            PulseError: as `run.run`.
+        """
+        if self._processes is None:
+            raise ProblemError(501, "switched-off", self._off.message, fix=self._off.fix)
+        loop, query = asyncio.get_running_loop(), _Running(asked)
+        work = loop.run_in_executor(self._threads, run, self._processes, self._limits, asked, query.begun)
+        leaving = asyncio.create_task(_left(request))
+        self._running.add(query)
+        try:
+            await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            query.cancel()
+            with contextlib.suppress(Exception):
+                await work
+            raise ClientDisconnect
+        finally:
+            query.cancel()
+            leaving.cancel()
+            self._running.discard(query)
+
+    def cancel(self, tenant_id: UUID, query_id: str) -> None:
+        """End a query, if it runs here."""
+        for each in self._running:
+            if each.asked.tenant.tenant_id == tenant_id and each.asked.query_id == query_id:
+                each.cancel()
+
+    async def watch(self) -> None:
+        """Again and again, end what was cancelled elsewhere, and what asks by a key that is not in force."""
+        while True:
+            await asyncio.sleep(load_settings().sql.look_seconds)
+            try:
+                await self._look()
+            except psycopg.Error as error:
+                _log.warning("whether queries were cancelled is looked at later: %s", error)
+
+    async def _look(self) -> None:
+        by_tenant = defaultdict[Tenant, list[_Running]](list)
+        for each in self._running:
+            by_tenant[each.asked.tenant].append(each)
+        for tenant, running in by_tenant.items():
+            ids = [each.asked.query_id for each in running]
+            ended = await asyncio.to_thread(audit.cancelled, tenant, ids)
+            keys = await self._views.keys(tenant.tenant_id)
+            for each in running:
+                key = keys.get(each.asked.key_id or "")
+                if each.asked.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
+                    each.cancel()
+
+
+async def _left(request: Request) -> None:
+    """Until the caller has."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

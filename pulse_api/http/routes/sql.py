@@ -1,0 +1,160 @@
+"""/v1/sql: queries over the tenant's tables; those that ran; and an end to one that runs."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Request, Response
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.auth import Reader
+from pulse_api.http.collect.held import Holding
+from pulse_api.http.models import Body, Moment, Slug
+from pulse_api.http.negotiation import chosen
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET
+from pulse_pipelines.sql import audit
+from pulse_pipelines.sql.encoders import ENCODERS
+from pulse_pipelines.sql.gate import MAX_CHARACTERS
+from pulse_pipelines.sql.pinned import Travel
+from pulse_pipelines.sql.run import Asked
+
+router = resource("sql", "/v1/sql", Kind.SQL)
+records = resource("sql", "/v1/sql")
+
+INT64_MAX = 2**63 - 1
+MAX_LISTED = 1_000
+QUERY_ID = "Pulse-Query-Id"
+QueryId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Snapshot = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+RESULT: dict[str, Any] = {
+    "type": "object",
+    "required": ["query_id", "snapshots", "columns", "rows"],
+    "properties": {
+        "query_id": {"type": "string"},
+        "snapshots": {
+            "type": "object",
+            "description": "What each table was read at, by slug; null: it had no rows yet.",
+            "additionalProperties": {"type": ["integer", "null"]},
+        },
+        "columns": {"type": "array", "items": {"type": "object"}},
+        "rows": {"type": "array", "items": {"type": "object"}},
+    },
+}
+ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The rows.",
+        "headers": {QUERY_ID: {"schema": {"type": "string"}, "description": "Of this query."}},
+        "content": {
+            JSON: {"schema": RESULT},
+            CSV: {"schema": {"type": "string", "description": "A header, then a line per row (RFC 4180)."}},
+            ARROW: {"schema": {"type": "string", "format": "binary", "description": "Arrow IPC stream."}},
+            PARQUET: {"schema": {"type": "string", "format": "binary", "description": "A Parquet file."}},
+        },
+    }
+}
+
+
+class NewQuery(Body):
+    sql: str = Field(
+        min_length=1,
+        max_length=MAX_CHARACTERS,
+        description="One SELECT, in DuckDB's dialect, over datasets by their slugs; or EXPLAIN before it.",
+        examples=["SELECT country, count(*) AS orders FROM orders GROUP BY ALL"],
+    )
+    snapshots: dict[Slug, Snapshot] = Field(
+        default_factory=dict, description="Tables to read as these snapshots left them, by slug."
+    )
+    as_of: Moment | None = Field(default=None, description="All other tables as they were then.")
+    query_id: QueryId | None = Field(
+        default=None, description="To cancel it by; one that was not used before. Chosen, if not given."
+    )
+
+
+class QueryInfo(BaseModel):
+    query_id: str
+    key_id: str | None = Field(description="Of the key that asked; null: an operator's command line did.")
+    sql: str
+    state: str = Field(description="running, done, failed or cancelled.")
+    snapshots: dict[str, int | None] = Field(
+        description="What it reads, by slug; null: a table without rows."
+    )
+    rows: int | None
+    bytes: int | None = Field(description="Of the result, as it was sent.")
+    seconds: float | None
+    error: str | None
+    asked_at: datetime
+
+
+class QueryList(BaseModel):
+    queries: list[QueryInfo]
+
+
+class _HeldResponse(Response):
+    """Its content counts as held until it is sent."""
+
+    def __init__(self, content: bytes, holding: Holding, **given: Any) -> None:
+        super().__init__(content, **given)
+        self._holding = holding
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._holding:
+            await super().__call__(scope, receive, send)
+
+
+@router.post(
+    "",
+    summary="Run a query",
+    response_class=Response,
+    responses=ANSWER | documented(400, 401, 403, 404, 406, 409, 413, 422, 429, 501, 503),
+)
+async def query(request: Request, principal: Reader, body: NewQuery) -> Response:
+    """Rows of one SELECT over the tenant's datasets, as JSON, CSV, Arrow or Parquet by the header Accept.
+
+    All tables are read as they are at one moment. A slug that only another tenant has is not found. One query
+    has limits of time, memory, rows and bytes: 422 says which was reached. It ends when its caller leaves.
+    """
+    here, tenant = app_state(request), principal.tenant
+    asked = Asked(
+        tenant=tenant,
+        sql=body.sql,
+        key_id=principal.key_id,
+        query_id=body.query_id or audit.new_id(),
+        media_type=chosen(request, list(ENCODERS)),
+        travel=Travel(dict(body.snapshots), body.as_of),
+    )
+    with here.results.of(tenant.tenant_id) as before:
+        before.add(0)  # while too much of what was asked for is not fetched, nothing more is computed
+    result = await here.queries.run(asked, request)
+    holding = here.results.of(tenant.tenant_id)
+    holding.count(len(result.content))
+    headers = {"Vary": "Accept", QUERY_ID: asked.query_id}
+    return _HeldResponse(result.content, holding, media_type=asked.media_type, headers=headers)
+
+
+@records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
+def queries(
+    principal: Reader,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Most queries to give.")] = 100,
+    running: Annotated[bool, Query(description="Only those that run.")] = False,
+) -> QueryList:
+    """The tenant's queries, the latest first, with what became of each."""
+    found = audit.queries(principal.tenant, limit, running=running)
+    return QueryList(queries=[QueryInfo(**vars(each)) for each in found])
+
+
+@records.delete("/{query_id}", summary="Cancel a query", responses=documented(401, 403, 404, 422, 429, 503))
+def cancel(
+    request: Request,
+    principal: Reader,
+    query_id: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Of the query.")],
+) -> QueryInfo:
+    """End a query of the tenant, wherever it runs; one that has ended stays as it is."""
+    found = audit.cancel(principal.tenant, query_id)
+    app_state(request).queries.cancel(principal.tenant.tenant_id, query_id)
+    return QueryInfo(**vars(found))

@@ -1,0 +1,128 @@
+"""The record of queries in Postgres: written before one runs, and once more when it has ended."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import postgres
+from pulse_resources.errors import Conflict, NotFound
+from pulse_resources.settings import load_settings
+
+BEGIN = "INSERT INTO sql_queries (tenant_id, query_id, key_id, sql) VALUES (%s, %s, %s, %s)"
+FORGET = "DELETE FROM sql_queries WHERE asked_at < now() - make_interval(secs => %s)"
+PINNED = "UPDATE sql_queries SET snapshots = %s WHERE query_id = %s"
+END = """
+UPDATE sql_queries SET state = CASE state WHEN 'cancelled' THEN state ELSE %s END,
+    rows = %s, bytes = %s, seconds = %s, error = %s
+WHERE query_id = %s
+"""
+CANCEL = """
+UPDATE sql_queries SET state = CASE state WHEN 'running' THEN 'cancelled' ELSE state END
+WHERE query_id = %s RETURNING {fields}
+"""
+# The process of one that is said to run for so long has ended without a word.
+FIELDS = """
+query_id, key_id, sql, CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => {lost})
+    THEN 'failed' ELSE state END, snapshots, rows, bytes, seconds, error, asked_at
+"""
+LIST = "SELECT {fields} FROM sql_queries WHERE NOT %s OR state = 'running' ORDER BY asked_at DESC LIMIT %s"
+CANCELLED = "SELECT query_id FROM sql_queries WHERE query_id = ANY(%s) AND state = 'cancelled'"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A query, as it is recorded."""
+
+    query_id: str
+    key_id: str | None
+    """Of the key that asked; None: an operator did, by the command line."""
+    sql: str
+    state: str
+    """running, done, failed or cancelled."""
+    snapshots: Mapping[str, int | None]
+    """By slug; None: the table was empty."""
+    rows: int | None
+    bytes: int | None
+    seconds: float | None
+    error: str | None
+    asked_at: datetime
+
+
+def new_id() -> str:
+    """Of a query that nobody has named."""
+    return secrets.token_hex(8)
+
+
+def begin(tenant: Tenant, query_id: str, key_id: str | None, sql: str) -> None:
+    """Record a query that is about to run, and forget those of long ago.
+
+    Raises:
+        Conflict: the tenant has had a query of this id.
+    """
+    keep = load_settings().sql.keep_days * 86_400
+    try:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            connection.execute(FORGET, [keep])
+            connection.execute(
+                BEGIN, [tenant.tenant_id, query_id, key_id, sql.replace("\0", "\N{REPLACEMENT CHARACTER}")]
+            )
+    except psycopg.errors.UniqueViolation as error:
+        raise Conflict(
+            "there was a query of this id already", fix="Choose another one", query_id=query_id
+        ) from error
+
+
+def pinned(tenant: Tenant, query_id: str, snapshots: Mapping[str, int | None]) -> None:
+    """Record which snapshots it reads."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(PINNED, [Jsonb(dict(snapshots)), query_id])
+
+
+def end(
+    tenant: Tenant,
+    query_id: str,
+    state: str,
+    seconds: float,
+    *,
+    rows: int | None = None,
+    size: int | None = None,
+    error: str | None = None,
+) -> None:
+    """Record what became of it."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(END, [state, rows, size, seconds, error, query_id])
+
+
+def cancel(tenant: Tenant, query_id: str) -> Recorded:
+    """Ask that a query be ended, wherever it runs; one that has ended stays as it is. Raises NotFound."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        row = connection.execute(CANCEL.format(fields=_fields()), [query_id]).fetchone()
+    if row is None:
+        raise NotFound("no such query", fix="List them to see which there are", query_id=query_id)
+    return Recorded(*row)
+
+
+def cancelled(tenant: Tenant, query_ids: Iterable[str]) -> set[str]:
+    """Those of some queries that were cancelled."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return {row[0] for row in connection.execute(CANCELLED, [list(query_ids)])}
+
+
+def queries(tenant: Tenant, limit: int, *, running: bool = False) -> list[Recorded]:
+    """The tenant's queries, the latest first.
+
+    Args:
+        running: only those that run.
+    """
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        found = connection.execute(LIST.format(fields=_fields()), [running, limit]).fetchall()
+    return [each for row in found if (each := Recorded(*row)).state == "running" or not running]
+
+
+def _fields() -> str:
+    return FIELDS.format(lost=float(load_settings().sql.seconds) + 60)

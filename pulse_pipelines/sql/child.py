@@ -1,0 +1,144 @@
+"""The child: a process that is confined, runs one query, and ends.
+
+It is asked twice, by JSON over a pipe: what does this SQL name, then, with the tables and a key that opens
+them, what does it give. Its answers are JSON and bytes, never objects: who asks believes it nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import duckdb
+import orjson
+
+from pulse_pipelines.sql import encoders, engine
+from pulse_pipelines.sql.confinement import Confinement
+from pulse_pipelines.sql.engine import Store, View
+from pulse_pipelines.sql.gate import Gate, Query
+from pulse_resources.errors import Gone, PulseError, Transient, UserError
+
+BATCH_ROWS = 1_024
+_NOT_FOUND = 404
+KINDS: Mapping[str, type[PulseError]] = {
+    "refused": UserError,
+    "gone": Gone,
+    "unavailable": Transient,
+}
+"""Of errors, as they travel."""
+
+
+def serve(
+    channel: Connection, confinement: Confinement, gate: Gate, database: duckdb.DuckDBPyConnection
+) -> None:
+    """Confine this process, and answer two questions."""
+    confinement.enter()
+    channel.send_bytes(b"{}")
+    query = gate_opens(channel, gate)
+    if query is not None:
+        _answer(channel, lambda: run(database, query, orjson.loads(channel.recv_bytes())))
+
+
+def gate_opens(channel: Connection, gate: Gate) -> Query | None:
+    """The query that is asked for, if it may be; what it names was answered then, else why it may not be."""
+    sql = orjson.loads(channel.recv_bytes())["sql"]
+    found: list[Query] = []
+
+    def look() -> tuple[dict[str, Any], bytes]:
+        query = gate.check(sql)
+        found.append(query)
+        return {"tables": sorted(query.tables), "maybe": sorted(query.maybe)}, b""
+
+    _answer(channel, look)
+    return found[0] if found else None
+
+
+def run(
+    database: duckdb.DuckDBPyConnection, query: Query, job: Mapping[str, Any]
+) -> tuple[dict[str, Any], bytes]:
+    """What a query gives: how many rows, and the bytes of them.
+
+    Raises:
+        UserError: the query is wrong, or needs or gives more than it may.
+        Gone: a file of a table is.
+        Transient: the object store does not answer.
+    """
+    limits, store = job["limits"], Store(**job["store"])
+    try:
+        engine.lock(
+            database,
+            store,
+            [View(**view) for view in job["views"]],
+            memory_bytes=limits["memory_bytes"],
+            threads=limits["threads"],
+            seconds=limits["seconds"],
+        )
+        text = f"EXPLAIN {query.text}" if query.explain else query.text
+        return _encoded(database, text, job["media_type"], limits, job["about"])
+    except (duckdb.OutOfMemoryException, MemoryError) as error:
+        raise _too_much(f"{limits['memory_bytes'] // 2**20} MiB of memory") from error
+    except duckdb.IOException as error:
+        if getattr(error, "status_code", None) == _NOT_FOUND:
+            raise Gone(f"a file of a table is gone: {_first_line(error)}") from error
+        raise Transient(f"the object store does not answer: {_first_line(error)}") from error
+    except duckdb.Error as error:
+        raise UserError(f"the query fails: {_short(error)}") from error
+
+
+def _encoded(
+    database: duckdb.DuckDBPyConnection,
+    text: str,
+    media_type: str,
+    limits: Mapping[str, Any],
+    about: Mapping[str, Any],
+) -> tuple[dict[str, Any], bytes]:
+    reader = engine.rows(database, text, BATCH_ROWS)
+    if twice := engine.duplicates(reader.schema.names):
+        raise UserError(f"two columns of the result are called {twice[0]!r}", fix="Name them apart: AS ...")
+    result, count = encoders.encoder(media_type, reader.schema, about), 0
+    for batch in reader:
+        count += batch.num_rows
+        if count > limits["rows"]:
+            raise _too_large(f"{limits['rows']:,} rows")
+        if batch.nbytes > limits["bytes"]:  # it would be more as text, and take more than that
+            raise _too_large(f"{limits['bytes']:,} bytes")
+        result.add(batch)
+        if result.size() > limits["bytes"]:
+            raise _too_large(f"{limits['bytes']:,} bytes")
+    content = result.end()
+    if len(content) > limits["bytes"]:
+        raise _too_large(f"{limits['bytes']:,} bytes")
+    return {"rows": count}, content
+
+
+def _too_large(most: str) -> UserError:
+    return UserError(
+        f"the result has more than the {most} that a query may give", fix="Aggregate, or add LIMIT"
+    )
+
+
+def _too_much(most: str) -> UserError:
+    return UserError(
+        f"the query needs more than the {most} that it may have",
+        fix="Read fewer columns or a shorter time range, or aggregate first",
+    )
+
+
+def _answer(channel: Connection, work: Callable[[], tuple[dict[str, Any], bytes]]) -> None:
+    """Answer with what comes of some work, or with its error."""
+    try:
+        head, content = work()
+    except PulseError as error:
+        kind = next((kind for kind, cls in KINDS.items() if type(error) is cls), "unavailable")
+        channel.send_bytes(orjson.dumps({"error": kind, "message": error.message, "fix": error.fix}))
+        return
+    channel.send_bytes(orjson.dumps(head))
+    channel.send_bytes(content)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:500]
+
+
+def _short(error: Exception) -> str:
+    """What DuckDB says, with the place in the query that it points at."""
+    return str(error)[:1_000]

@@ -1,0 +1,154 @@
+"""DuckDB for one query of a caller: the tables that it may see are views, and everything else is locked."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
+
+HUGEINT = pa.decimal128(38, 0)
+_SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the object store is."""
+
+    address: str
+    """Host and port."""
+    secure: bool
+    ca_file: str
+    region: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A table as a query sees it: at one snapshot."""
+
+    name: str
+    metadata_location: str
+    snapshot_id: int | None
+    """None: the current one of that metadata."""
+    folder: str
+    """Below which all files of the table are: s3://bucket/…/"""
+    empty: bool
+    """The table had no rows yet."""
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+
+
+def instance() -> duckdb.DuckDBPyConnection:
+    """An instance without threads, which can be taken along by a fork, with its extensions loaded."""
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "max_temp_directory_size": "0B",
+            "python_enable_replacements": False,
+        },
+    )
+    for name in EXTENSIONS:
+        database.load_extension(extension(name))
+    return database
+
+
+def lock(
+    database: duckdb.DuckDBPyConnection,
+    store: Store,
+    views: Sequence[View],
+    *,
+    memory_bytes: int,
+    threads: int,
+    seconds: float,
+) -> None:
+    """Open the views, and lock everything else.
+
+    Raises:
+        duckdb.Error: a table cannot be opened.
+    """
+    for setting, value in (
+        ("threads", threads),
+        ("memory_limit", f"{memory_bytes}B"),
+        ("TimeZone", "UTC"),
+        ("http_timeout", max(1, int(seconds))),  # seconds; whoever waits for this process has patience less
+        ("http_retries", 1),
+        ("validate_external_file_cache", "NO_VALIDATION"),  # files of the lake never change
+        ("arrow_lossless_conversion", True),
+        ("allowed_directories", [view.folder for view in views]),
+        ("enable_external_access", False),
+    ):
+        database.execute(f"SET GLOBAL {setting} = {_literal(value)}")
+    if store.secure:
+        database.execute("SET GLOBAL enable_server_cert_verification = true")
+        database.execute(f"SET GLOBAL ca_cert_file = {_literal(store.ca_file)}")
+    for number, view in enumerate(views):
+        database.execute(_secret(f"table_{number}", store, view))
+    database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # what is above looks at paths
+    database.execute("SET GLOBAL lock_configuration = true")
+    for view in views:
+        snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
+        scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
+        limit = " LIMIT 0" if view.empty else ""
+        database.execute(f'CREATE VIEW "{view.name}" AS SELECT * FROM {scan}{limit}')  # noqa: S608 - Pulse's own
+
+
+def _secret(name: str, store: Store, view: View) -> str:
+    options = {
+        "KEY_ID": view.access_key,
+        "SECRET": view.secret_key,
+        "SESSION_TOKEN": view.session_token,
+        "ENDPOINT": store.address,
+        "REGION": store.region,
+        "USE_SSL": store.secure,
+        "URL_STYLE": "path",
+        "SCOPE": view.folder,
+    }
+    given = ", ".join(f"{option} {_literal(value)}" for option, value in options.items())
+    return f"CREATE SECRET {name} (TYPE s3, {given})"
+
+
+def _literal(value: Any) -> str:
+    """A value as SQL; settings and secrets take no parameters."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "'{}'".format(str(value).replace("'", "''"))
+
+
+def rows(database: duckdb.DuckDBPyConnection, text: str, batch_rows: int) -> pa.RecordBatchReader:
+    """What a query gives, a batch at a time, as it computes it. Raises duckdb.Error."""
+    found = database.execute(text).to_arrow_reader(batch_rows)
+    schema = pa.schema([pa.field(each.name, _exact(each.type)) for each in found.schema])
+    return pa.RecordBatchReader.from_batches(schema, (_cast(batch, schema) for batch in found))
+
+
+def _exact(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column is handed out: HUGEINT, which sums have, is a decimal of the same bits."""
+    if isinstance(kind, pa.OpaqueType):
+        return HUGEINT if kind.type_name == "hugeint" else kind.storage_type
+    return kind
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for column, wanted in zip(batch.columns, schema.types, strict=True):
+        if isinstance(column.type, pa.OpaqueType):
+            held = column.storage
+            column = held.view(wanted) if wanted == HUGEINT else held
+        columns.append(column)
+    return pa.record_batch(columns, schema=schema)
+
+
+def duplicates(names: Iterable[str]) -> list[str]:
+    """Names that come more than once, in their order."""
+    seen: set[str] = set()
+    return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]

@@ -1,0 +1,170 @@
+"""The gate: what a caller's SQL says, by DuckDB's own parser, and whether it may say that.
+
+It may be one query. Everything that the parser finds in it is looked up in `allowed`; what is not there is
+refused, so that nothing depends on knowing all that could do harm.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import orjson
+
+from pulse_pipelines.sql import allowed
+from pulse_resources.errors import UserError
+
+MAX_CHARACTERS = 65_536
+MAX_TABLES = 20
+SERIALIZED = "SELECT json_serialize_sql(?::VARCHAR)"
+SYSTEM_VIEWS = "SELECT view_name FROM duckdb_views() WHERE internal"
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?=[^\s(])(?!ANALYZE\b)", re.IGNORECASE)
+_PIVOT = re.compile(r"\bPIVOT", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ONE_QUERY = "Send one SELECT (or WITH, FROM, VALUES, DESCRIBE, SUMMARIZE), or EXPLAIN before it"
+_NAMES = "Name datasets by their slugs alone: GET /v1/datasets lists them"
+
+
+@dataclass(frozen=True)
+class Query:
+    """SQL that may run, once its tables are there."""
+
+    text: str
+    """Without EXPLAIN."""
+    explain: bool
+    tables: frozenset[str]
+    """Names in lower case that have to be tables ..."""
+    maybe: frozenset[str]
+    """... and names of common table expressions, which may be tables where they do not reach."""
+
+
+class Gate:
+    """Parses in an instance of its own, which can open nothing."""
+
+    def __init__(self) -> None:
+        self._parser = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "enable_external_access": False,
+                "lock_configuration": True,
+            },
+        )
+        self._system_views = frozenset(
+            str(name).lower() for (name,) in self._parser.execute(SYSTEM_VIEWS).fetchall()
+        )
+
+    def check(self, sql: str) -> Query:
+        """What the SQL asks for.
+
+        Raises:
+            UserError: it is no single query, or names what callers may not use.
+        """
+        if len(sql) > MAX_CHARACTERS:
+            raise UserError(f"the SQL has {len(sql):,} characters", fix=f"{MAX_CHARACTERS:,} are the most")
+        explain = _EXPLAIN.match(sql)
+        text = sql[explain.end() :] if explain else sql
+        used, defined = set[str](), set[str]()
+        for node in _nodes(self._parsed(text)):
+            _check(node)
+            if node.get("type") == "BASE_TABLE":
+                used.add(_table(node))
+            elif node.get("type") == "RECURSIVE_CTE_NODE":
+                defined.add(str(node["cte_name"]))
+            defined |= {entry["key"] for entry in node.get("cte_map", {}).get("map", ())}
+        self._check_names(used, defined)
+        local = {name.lower() for name in defined}
+        return Query(text, explain is not None, frozenset(used - local), frozenset(used & local))
+
+    def _parsed(self, text: str) -> Mapping[str, Any]:
+        """The only statement. The parser runs nothing, and makes JSON of queries alone."""
+        try:
+            ((found,),) = self._parser.execute(SERIALIZED, [text]).fetchall()
+            parsed = orjson.loads(found)
+        except orjson.JSONDecodeError as error:
+            raise UserError("the SQL is nested too deeply", fix="Name parts of it: WITH ...") from error
+        except duckdb.Error as error:
+            raise UserError(f"the SQL cannot be read: {error}", fix=_ONE_QUERY) from error
+        if parsed["error"]:
+            raise _unread(parsed["error_message"], text)
+        statements = parsed["statements"]
+        if len(statements) != 1:
+            raise UserError(f"the SQL has {len(statements)} statements", fix=_ONE_QUERY)
+        only: Mapping[str, Any] = statements[0]
+        if only["named_param_map"]:
+            raise UserError("the SQL has parameters", fix="Write the values into it")
+        return only
+
+    def _check_names(self, used: set[str], defined: set[str]) -> None:
+        if len(used) > MAX_TABLES:
+            raise UserError(f"the SQL names {len(used)} tables", fix=f"{MAX_TABLES} are the most")
+        for name in sorted(defined):
+            # Where a name does not reach, DuckDB would look for a file, or a view, that is called so.
+            if not _PLAIN.fullmatch(name):
+                raise UserError(f"{name[:100]!r} is no name for a part of a query", fix="Use a-z, 0-9 and _")
+        for name in sorted(used | {each.lower() for each in defined}):
+            if name in self._system_views:
+                raise UserError(f"{name!r} is a table of DuckDB's own", fix=_NAMES)
+
+
+def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Every object of a parsed statement."""
+    left: list[Any] = [root]
+    while left:
+        found = left.pop()
+        if isinstance(found, dict):
+            yield found
+            left += found.values()
+        elif isinstance(found, list):
+            left += found
+
+
+def _check(node: Mapping[str, Any]) -> None:
+    """Raises UserError: the node is none that callers may use."""
+    kind = node.get("type")
+    if "class" in node:
+        if node["class"] not in allowed.EXPRESSIONS:
+            raise _refused(f"an expression of the kind {node['class']}")
+        if node["class"] in ("FUNCTION", "WINDOW"):
+            _check_function(node)
+    elif isinstance(kind, str) and kind not in allowed.NODES and not kind.endswith("_TYPE_INFO"):
+        raise _refused(f"a part of the kind {kind}")
+    if kind == "SHOW_REF" and (node["show_type"] not in allowed.SHOWN or not node["query"]):
+        raise _refused("SHOW")
+    if kind == "TABLE_FUNCTION":
+        name = str(node["function"].get("function_name", "")).lower()  # which is an allowed function, too
+        if name not in allowed.TABLE_FUNCTIONS:
+            raise _refused(f"the table function {name[:100]!r}")
+
+
+def _check_function(node: Mapping[str, Any]) -> None:
+    name = str(node["function_name"]).lower()  # in whatever schema: callers have no functions of their own
+    if name not in allowed.FUNCTIONS and name not in allowed.OPERATORS:
+        raise _refused(f"the function {name[:100]!r}")
+
+
+def _table(node: Mapping[str, Any]) -> str:
+    name = str(node["table_name"])
+    if node["schema_name"] or node["catalog_name"]:
+        raise UserError(f"the table {name[:100]!r} is named with a schema", fix=_NAMES)
+    if not _PLAIN.fullmatch(name):
+        raise UserError(f"there is no table {name[:100]!r}", fix=_NAMES)
+    if node["at_clause"]:
+        raise UserError("AT is not understood", fix="Name the snapshots beside the SQL: `snapshots`")
+    return name.lower()
+
+
+def _unread(message: str, text: str) -> UserError:
+    if "Only SELECT" not in message:
+        return UserError(f"the SQL cannot be read: {message}")
+    fix = _ONE_QUERY
+    if _PIVOT.search(text):
+        fix = "Write PIVOT with its values: FROM t PIVOT (sum(x) FOR y IN ('a', 'b'))"
+    return UserError("the SQL is no query that reads", fix=fix)
+
+
+def _refused(what: str) -> UserError:
+    return UserError(f"{what} cannot be used here", fix="docs/sql.md lists what can")

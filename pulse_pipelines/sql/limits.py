@@ -1,0 +1,49 @@
+"""What one query may take and give, by the settings."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+from pulse_pipelines.sql.confinement import Confinement
+from pulse_resources import landlock
+from pulse_resources.errors import Terminal
+from pulse_resources.settings import load_settings
+
+_CPU_SLACK = 2.0
+"""Of processor time per second and thread: nothing that keeps to its time comes near."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one query."""
+
+    seconds: float
+    memory_bytes: int
+    threads: int
+    rows: int
+    bytes: int
+    """Of the result, as it is sent."""
+
+    @classmethod
+    def of_settings(cls) -> Self:
+        sql = load_settings().sql
+        threads = max(1, (os.cpu_count() or 1) // max(1, sql.parallelism // 2))
+        return cls(sql.seconds, sql.memory_mb * 1024 * 1024, threads, sql.rows, sql.result_bytes)
+
+    def confinement(self) -> Confinement:
+        """Of the processes.
+
+        Raises:
+            Terminal: SQL is off, by a setting or for want of Landlock.
+        """
+        settings = load_settings()
+        held = landlock.version() >= landlock.CONNECTIONS_SINCE
+        if not settings.sql.enabled:
+            raise Terminal("SQL is switched off", fix="Set PULSE_SQL__ENABLED=true to switch it on")
+        if not held and not settings.sql.without_landlock:
+            raise Terminal(
+                "SQL is off: the kernel has no Landlock that knows connections (Linux 6.7 or later has)",
+                fix="Where you trust its callers, set PULSE_SQL__WITHOUT_LANDLOCK=true",
+            )
+        cpu = self.seconds * self.threads * _CPU_SLACK
+        return Confinement.to_reach(settings.object_store, memory=self.memory_bytes, cpu=cpu, landlock=held)

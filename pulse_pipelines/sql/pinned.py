@@ -1,0 +1,91 @@
+"""Tables of a query: found by their slugs in the tenant's RLS session, each pinned at a snapshot."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyiceberg.table.metadata import TableMetadata
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.registry import CurrentTable
+from pulse_pipelines.sql.engine import View
+from pulse_resources import vended
+from pulse_resources.errors import Terminal, UserError
+from pulse_resources.settings import load_settings
+from pulse_resources.vended import Mode
+
+
+@dataclass(frozen=True)
+class Travel:
+    """To which moment; by default to the present."""
+
+    snapshots: Mapping[str, int] = field(default_factory=dict)
+    """By slug."""
+    as_of: datetime | None = None
+    """Of the other tables."""
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A table at a snapshot; only its view has the key that opens it."""
+
+    slug: str
+    snapshot_id: int | None
+    """None: it had no rows yet."""
+    view: View = field(repr=False)
+
+
+def tables(
+    tenant: Tenant, named: Sequence[str], optional: Sequence[str], travel: Travel
+) -> list[PinnedTable]:
+    """The tables that a query names, all as they are at one moment.
+
+    Args:
+        optional: names that may be tables; those that are not are left out.
+
+    Raises:
+        NotFound: the tenant has no such dataset, whoever else has one; the dataset has no such snapshot, or
+            what was current then is not kept any more.
+        UserError: a snapshot is named of a table that the query does not name.
+        Terminal: a table is gone or damaged, or no credentials are vended.
+        Transient: the object store does not answer.
+    """
+    found = registry.current_tables(tenant, named, optional)
+    unknown = sorted(travel.snapshots.keys() - {each.dataset.slug for each in found})
+    if unknown:
+        raise UserError(f"the query does not read {unknown[0]!r}, of which a snapshot is named")
+    return [_pinned(tenant, each, travel) for each in found]
+
+
+def _pinned(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
+    slug, bucket = seen.dataset.slug, load_settings().object_store.bucket
+    folder = tenant.table_location(bucket, slug, seen.dataset.dataset_id)
+    if not seen.metadata_location.startswith(f"{folder}/"):
+        raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, dataset=slug)
+    with history.store_errors_explained():
+        metadata = history.metadata_at((tenant.namespace, slug), seen.metadata_location)
+    snapshot_id = _snapshot(metadata, slug, travel)
+    key = vended.credentials([folder], Mode.READ)
+    current = snapshot_id == metadata.current_snapshot_id
+    view = View(
+        name=slug,
+        metadata_location=seen.metadata_location,
+        snapshot_id=None if current else snapshot_id,
+        empty=snapshot_id is None,
+        folder=f"{folder}/",
+        access_key=key.access_key,
+        secret_key=key.secret_key,
+        session_token=key.session_token,
+    )
+    return PinnedTable(slug, snapshot_id, view)
+
+
+def _snapshot(metadata: TableMetadata, slug: str, travel: Travel) -> int | None:
+    if slug in travel.snapshots:
+        return history.by_id(metadata, travel.snapshots[slug]).snapshot_id
+    if travel.as_of is not None:
+        found = history.as_of(metadata, travel.as_of)
+        return found.snapshot_id if found else None
+    return metadata.current_snapshot_id

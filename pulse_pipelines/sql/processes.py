@@ -1,0 +1,207 @@
+"""The processes of queries, from outside: some wait ready, each answers one query, and any can be ended."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+import orjson
+
+from pulse_pipelines.sql.child import KINDS
+from pulse_pipelines.sql.confinement import Confinement
+from pulse_resources.errors import Transient, UserError
+
+COMMAND = (sys.executable, "-I", "-m", "pulse_pipelines.sql.template")
+MAX_HEAD = 64 * 1024
+_ENDING_S = 5.0
+
+
+class CancelledError(Exception):
+    """The process was ended by who asked, or by somebody for him."""
+
+
+class TimeUpError(Exception):
+    """It did not answer in time, and was ended."""
+
+
+class Process:
+    """A child that waits for its query. Use it in one thread, and `end` it from any.
+
+    Args:
+        connection: to it.
+        handle: of it (a pidfd), which is closed at the end.
+    """
+
+    def __init__(self, connection: Connection, handle: int) -> None:
+        self._connection = connection
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._cancelled = self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+            os.close(self._handle)
+
+    def end(self) -> None:
+        """End it at once, whatever it does."""
+        with self._lock, suppress(ProcessLookupError):
+            if not self._closed:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def cancel(self) -> None:
+        """As `end`; who waits for an answer has `CancelledError`."""
+        self._cancelled = True
+        self.end()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not select.select([self._handle], [], [], 0)[0]
+
+    def ask(self, question: Mapping[str, Any], until: float, most: int) -> tuple[dict[str, Any], bytes]:
+        """What it answers.
+
+        Args:
+            until: when time is up, by `time.monotonic()`.
+            most: bytes of the answer.
+
+        Raises:
+            CancelledError: it was cancelled meanwhile.
+            TimeUpError: time is up.
+            UserError: it refuses, or has ended.
+            PulseError: what else it says.
+        """
+        try:
+            self._connection.send_bytes(orjson.dumps(question))
+            head = orjson.loads(self._received(until, MAX_HEAD))
+            if "error" in head:
+                raise KINDS.get(head["error"], Transient)(str(head["message"]), fix=head["fix"])
+            return head, self._received(until, most)
+        except (EOFError, OSError, ValueError) as error:
+            if self._cancelled:
+                raise CancelledError from error
+            raise UserError(
+                "the process of the query has ended: it took more memory or processor time than it may",
+                fix="Read fewer columns or a shorter time range, or aggregate first",
+            ) from error
+
+    def _received(self, until: float, most: int) -> bytes:
+        if not self._connection.poll(max(0.0, until - time.monotonic())):
+            self.end()
+            raise TimeUpError
+        return self._connection.recv_bytes(most)
+
+
+class Processes:
+    """Children that wait ready. Use from any thread.
+
+    Args:
+        confinement: of each.
+        ready: how many wait.
+        command: that runs the template.
+    """
+
+    def __init__(self, confinement: Confinement, ready: int, command: Sequence[str] = COMMAND) -> None:
+        self._confinement = confinement
+        self._many = ready
+        self._command = [*command, confinement.as_json()]
+        self._lock = threading.Lock()
+        self._ready: deque[Process] = deque()
+        self._template: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def take(self) -> Process:
+        """A child; another one is made ready meanwhile.
+
+        Raises:
+            Transient: none can be made.
+        """
+        process = self._waiting() or self._made()
+        threading.Thread(target=self.fill, name="sql-ready", daemon=True).start()
+        return process
+
+    def fill(self) -> None:
+        """Have as many wait as should."""
+        with suppress(Transient):
+            while len(self._ready) < self._many:
+                self._ready.append(self._made())
+
+    def stop(self) -> None:
+        """End all that wait, and the template."""
+        with self._lock:
+            while self._ready:
+                self._ready.popleft().__exit__()
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            if self._template is not None:
+                self._template.kill()
+                self._template.wait(_ENDING_S)
+                self._template = None
+
+    def _waiting(self) -> Process | None:
+        while self._ready:
+            with suppress(IndexError):
+                process = self._ready.popleft()
+                if process.alive:
+                    return process
+                process.__exit__()
+        return None
+
+    def _made(self) -> Process:
+        """A new child, once it is confined."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            handle = self._forked(theirs)
+        process = Process(Connection(ours.detach()), handle)
+        try:
+            process._received(time.monotonic() + _ENDING_S, MAX_HEAD)
+        except (EOFError, OSError, TimeUpError) as error:
+            process.__exit__()
+            raise Transient("a process for queries does not begin") from error
+        return process
+
+    def _forked(self, theirs: socket.socket) -> int:
+        with self._lock:
+            for _ in range(2):  # the template may have ended: then by a new one
+                control = self._control or self._begun()
+                with suppress(OSError):
+                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                    _, handles, _, _ = socket.recv_fds(control, 1, 1)
+                    if handles:
+                        return handles[0]
+                control.close()
+                self._control = None
+        raise Transient("the process that makes those for queries does not begin")
+
+    def _begun(self) -> socket.socket:
+        """The template's socket, once it was started. It gets nothing of this process's environment."""
+        if self._template is not None:
+            self._template.kill()
+            self._template.wait(_ENDING_S)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._template = subprocess.Popen(
+                self._command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": os.defpath},
+            )
+        self._control = ours
+        return ours

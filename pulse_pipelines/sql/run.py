@@ -1,0 +1,141 @@
+"""One query, from its SQL to the bytes of its result: what it names, where that is, what it gives."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from urllib.parse import urlsplit
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.query.formats import JSON
+from pulse_pipelines.sql import audit, pinned
+from pulse_pipelines.sql.confinement import ca_file
+from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.pinned import PinnedTable, Travel
+from pulse_pipelines.sql.processes import CancelledError, Process, Processes, TimeUpError
+from pulse_resources.errors import Conflict, Gone, PulseError, UserError
+from pulse_resources.settings import load_settings
+
+_HEAD_BYTES = 64 * 1024
+_LOOKS = 3
+"""At tables that go on while their files are read."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks for."""
+
+    tenant: Tenant
+    sql: str
+    key_id: str | None = None
+    """None: the command line."""
+    query_id: str = field(default_factory=audit.new_id)
+    media_type: str = JSON
+    travel: Travel = field(default_factory=Travel)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a query gave."""
+
+    content: bytes
+    rows: int
+    snapshots: Mapping[str, int | None]
+
+
+def run(
+    processes: Processes, limits: Limits, asked: Asked, started: Callable[[Process], object] | None = None
+) -> Result:
+    """Run a query and record it.
+
+    Args:
+        started: told the process, which may be cancelled then; once more, where another one is begun.
+
+    Raises:
+        UserError: the query is wrong, names what it may not, or needs or gives more than it may.
+        NotFound: a dataset, or a snapshot, is not there for this tenant.
+        Conflict: it was cancelled, or the tenant has had a query of this id.
+        Terminal: a table is damaged, or SQL is not set up.
+        Transient: the object store does not answer.
+    """
+    began = time.monotonic()
+    audit.begin(asked.tenant, asked.query_id, asked.key_id, asked.sql)
+    try:
+        result = _tried(processes, limits, asked, started, began + limits.seconds)
+    except CancelledError:
+        audit.end(asked.tenant, asked.query_id, "cancelled", time.monotonic() - began)
+        raise Conflict("the query was cancelled", query_id=asked.query_id) from None
+    except TimeUpError:
+        late = _too_late(limits)
+        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=str(late))
+        raise late from None
+    except BaseException as error:
+        said = str(error) if isinstance(error, PulseError) else "internal error of Pulse"
+        audit.end(asked.tenant, asked.query_id, "failed", time.monotonic() - began, error=said[:2_000])
+        raise
+    size, seconds = len(result.content), time.monotonic() - began
+    audit.end(asked.tenant, asked.query_id, "done", seconds, rows=result.rows, size=size)
+    return result
+
+
+def _tried(
+    processes: Processes,
+    limits: Limits,
+    asked: Asked,
+    started: Callable[[Process], object] | None,
+    until: float,
+) -> Result:
+    for look in range(_LOOKS):
+        with processes.take() as process:
+            if started is not None:
+                started(process)
+            try:
+                return _ran(process, limits, asked, until)
+            except Gone:  # an erasure deletes what leads to the erased: the table has gone on
+                if look == _LOOKS - 1:
+                    raise
+    raise AssertionError
+
+
+def _ran(process: Process, limits: Limits, asked: Asked, until: float) -> Result:
+    query, _ = process.ask({"sql": asked.sql}, until, _HEAD_BYTES)
+    tables = pinned.tables(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
+    snapshots = {table.slug: table.snapshot_id for table in tables}
+    audit.pinned(asked.tenant, asked.query_id, snapshots)
+    job = _job(limits, asked, tables, snapshots, until)
+    head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
+    return Result(content, int(head["rows"]), snapshots)
+
+
+def _too_late(limits: Limits) -> UserError:
+    return UserError(
+        f"the query took longer than the {limits.seconds:g} s that it may",
+        fix="Read fewer columns or a shorter time range, or aggregate first",
+    )
+
+
+def _names(given: object) -> list[str]:
+    """What the process says, of which nothing is believed: each is looked up among the tenant's datasets."""
+    return [str(name) for name in given] if isinstance(given, list) else []
+
+
+def _job(
+    limits: Limits,
+    asked: Asked,
+    tables: list[PinnedTable],
+    snapshots: Mapping[str, int | None],
+    until: float,
+) -> dict[str, object]:
+    store = load_settings().object_store
+    place = urlsplit(store.endpoint)
+    return {
+        "store": {
+            "address": place.netloc,
+            "secure": place.scheme == "https",
+            "ca_file": ca_file(store),
+            "region": store.region,
+        },
+        "views": [asdict(table.view) for table in tables],
+        "limits": asdict(limits) | {"seconds": max(1.0, until - time.monotonic())},
+        "media_type": asked.media_type,
+        "about": {"query_id": asked.query_id, "snapshots": snapshots},
+    }
