@@ -32,6 +32,7 @@ PARTS = {
         "lake",
         "Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.",
     ),
+    "sql": ("sql", "Run one SELECT over a tenant's datasets, by their slugs, and record it."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
     "trace": ("trace", "Say what became of one event: where it landed, or why it did not."),
     "reconcile": (

@@ -90,7 +90,7 @@ def lock(
         database.execute("SET GLOBAL enable_server_cert_verification = true")
         database.execute(f"SET GLOBAL ca_cert_file = {_literal(store.ca_file)}")
     for number, view in enumerate(views):
-        database.execute(_secret(f"table_{number}", store, view))
+        database.execute(secret(f"table_{number}", store, view))
     database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # what is above looks at paths
     database.execute("SET GLOBAL lock_configuration = true")
     for view in views:
@@ -100,7 +100,8 @@ def lock(
         database.execute(f'CREATE VIEW "{view.name}" AS SELECT * FROM {scan}{limit}')  # noqa: S608 - Pulse's own
 
 
-def _secret(name: str, store: Store, view: View) -> str:
+def secret(name: str, store: Store, view: View) -> str:
+    """The statement that gives DuckDB the key of a table, for its folder alone."""
     options = {
         "KEY_ID": view.access_key,
         "SECRET": view.secret_key,

@@ -1,13 +1,12 @@
 """docs/http.md is executed: every command of it, in order, against the real server."""
 
-import os
 import re
 import shutil
-import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
+from support.docs import blocks, run
 from support.http import Api
 from support.ingest import Owner, ingest
 
@@ -15,8 +14,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import keys
 
-PAGE = Path(__file__).parents[2] / "docs" / "http.md"
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = blocks("http.md")
 WAIT = re.compile(r"^(?=until )", re.MULTILINE)
 """Where the page waits for a batch, which is run before it does."""
 
@@ -31,24 +29,6 @@ def test_a_newcomer_needs_fewer_than_ten_commands() -> None:
     assert commands[-1].startswith("curl")
     assert "/preview" in commands[-1]
     assert 1 + len(commands) < 10, "with pulse up itself"
-
-
-def run(script: str, folder: Path, **environment: str) -> str:
-    """Run commands as a person would, but for one thing: an answer that is an error ends it."""
-    curl = shutil.which("curl")
-    preamble = f'set -euo pipefail\ncurl() {{ {curl} --fail-with-body -sS "$@"; }}\n'
-    if "KEY" not in environment:
-        script += '\necho; echo "KEY IS $KEY"\n'
-    done = subprocess.run(
-        [str(shutil.which("bash")), "-c", preamble + script],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")

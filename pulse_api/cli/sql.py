@@ -1,0 +1,102 @@
+"""`pulse sql`: a query over a tenant's datasets, in the same sandbox as over HTTP."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pulse_api.cli.arguments import TenantSlug, moment
+from pulse_api.cli.lake import print_rows
+from pulse_api.cli.output import AsJson, show_table, write
+from pulse_pipelines import registry
+from pulse_pipelines.query import formats
+from pulse_pipelines.sql import audit, limits, pinned, processes, run
+from pulse_resources.errors import UserError
+
+app = typer.Typer()
+
+FORMATS = {".json": "JSON", ".csv": "CSV", ".arrow": "ARROW", ".parquet": "PARQUET"}
+
+
+@app.command("sql")
+def query(
+    tenant: TenantSlug,
+    sql: Annotated[str | None, typer.Argument(help="The query; - reads it from standard input.")] = None,
+    snapshot: Annotated[
+        list[str] | None,
+        typer.Option(help="Read a dataset as a snapshot left it: orders=<id>; may be repeated."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="Read all others as they were then: 2026-11-19T10:00:00Z, or 2h.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the result to a file: .json, .csv, .arrow or .parquet."),
+    ] = None,
+    recent: Annotated[
+        bool, typer.Option("--recent", help="List the tenant's latest queries instead.")
+    ] = False,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Run one SELECT over a tenant's datasets, by their slugs, and record it.
+
+    Example: pulse sql acme "SELECT country, count(*) AS orders FROM orders GROUP BY ALL"
+    """
+    owner = registry.find_tenant(tenant)
+    if recent:
+        _list(audit.queries(owner, 20))
+        return
+    if sql is None:
+        raise UserError("no query is given", fix='pulse sql acme "SELECT count(*) AS n FROM orders"')
+    if as_json + as_csv + (output is not None) > 1:
+        raise UserError("more than one form is asked for", fix="Give one of --json, --csv and --output")
+    form = _form(output) if output else "CSV" if as_csv else "JSON"
+    allowed = limits.Limits.of_settings()
+    made = processes.Processes(allowed.confinement(), ready=0)
+    asked = run.Asked(
+        owner,
+        sys.stdin.read() if sql == "-" else sql,
+        media_type=getattr(formats, form),
+        travel=pinned.Travel(_snapshots(snapshot or ()), moment(as_of) if as_of else None),
+    )
+    try:
+        content = run.run(made, allowed, asked).content
+    finally:
+        made.stop()
+    if output is not None:
+        output.write_bytes(content)
+    elif as_json or as_csv:
+        write(content.decode() + ("\n" if as_json else ""))
+    else:
+        print_rows(Console(), json.loads(content)["rows"], f"query {asked.query_id} of {tenant}")
+
+
+def _form(output: Path) -> str:
+    if (found := FORMATS.get(output.suffix)) is None:
+        raise UserError(f"{output.name!r} has no ending that is known", fix=f"Use {', '.join(FORMATS)}")
+    return found
+
+
+def _snapshots(given: "list[str] | tuple[()]") -> dict[str, int]:
+    found = {}
+    for text in given:
+        slug, _, number = text.partition("=")
+        if not number.isascii() or not number.isdigit():
+            raise UserError(
+                f"{text!r} names no snapshot", fix="Write orders=<id>: pulse snapshots lists them"
+            )
+        found[slug] = int(number)
+    return found
+
+
+def _list(found: "list[audit.Recorded]") -> None:
+    rows = (
+        (q.query_id, q.asked_at, q.state, q.rows, q.bytes, q.seconds, q.key_id, " ".join(q.sql.split()))
+        for q in found
+    )
+    columns = ("query", "asked", "state", "rows", "bytes", "seconds", "key", "sql")
+    show_table(columns, rows, empty="No queries yet", spare=("key", "bytes"))

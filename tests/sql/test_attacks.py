@@ -1,0 +1,277 @@
+"""Attacks by SQL: each is stopped by the whole sandbox, and still is with any one of its layers off."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import pytest
+from support.sql import LIMITS, ask, less, processes, rows, said
+
+from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
+from pulse_resources import landlock
+from pulse_resources.errors import UserError
+
+MARKER = "the-secret-of-another"
+LAYERS: tuple[tuple[str, ...], ...] = ((), ("gate",), ("locks",), ("landlock",), ("gate", "locks"))
+"""What is switched off. Without the gate and DuckDB's locks, Landlock alone has to hold."""
+
+pytestmark = pytest.mark.skipif(
+    landlock.version() < landlock.CONNECTIONS_SINCE,
+    reason="the kernel has no Landlock that knows connections",
+)
+
+
+@dataclass
+class Outside:
+    """What attacks are after: files, an address, the environment."""
+
+    folder: Path
+    port: int
+    connections: list[object] = field(default_factory=list)
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    folder = tmp_path_factory.mktemp("outside")
+    folder.chmod(0o777)
+    (folder / "secret.csv").write_text(f"a\n{MARKER}\n")
+    (folder / "secret.json").write_text(f'{{"a": "{MARKER}"}}')
+    (folder / "load.sql").write_text(f"CREATE TABLE t AS SELECT '{MARKER}' AS a")
+    (folder / "schema.sql").write_text("")
+    made = str(folder / "secret.duckdb")
+    with duckdb.connect(made) as database:
+        database.execute(f"CREATE TABLE t AS SELECT '{MARKER}' AS a")
+        database.execute(f"COPY t TO '{folder}/secret.parquet'")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = Outside(folder, listener.getsockname()[1])
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                found.connections.append(connection)
+                body = f"a\n{MARKER}\n"
+                connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        os.environ["PULSE_TEST_SECRET"] = MARKER
+        yield found
+        del os.environ["PULSE_TEST_SECRET"]
+
+
+@pytest.fixture(
+    scope="module", params=LAYERS, ids=lambda off: "without " + " ".join(off) if off else "all layers"
+)
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    with processes(request.param) as made:
+        yield made
+
+
+ATTACKS = [
+    # Files
+    "SELECT * FROM read_csv('{folder}/secret.csv')",
+    "SELECT * FROM read_text('{folder}/secret.csv')",
+    "SELECT * FROM read_blob('{folder}/secret.*')",
+    "SELECT * FROM read_json('{folder}/secret.json')",
+    "SELECT * FROM read_parquet('{folder}/secret.parquet')",
+    "SELECT * FROM parquet_metadata('{folder}/secret.parquet')",
+    "SELECT * FROM sniff_csv('{folder}/secret.csv')",
+    "SELECT * FROM '{folder}/secret.csv'",
+    'SELECT * FROM "{folder}/secret.parquet"',
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT content FROM read_text('/proc/self/environ')",
+    "SELECT content FROM read_text('/proc/*/environ')",
+    "SELECT content FROM read_text('/proc/self/maps')",
+    "SELECT * FROM read_csv('/etc/passwd', columns = {{'line': 'VARCHAR'}}, delim = chr(1))",
+    "SELECT * FROM read_duckdb('{folder}/secret.duckdb')",
+    "SELECT * FROM iceberg_scan('{folder}')",
+    "SELECT * FROM iceberg_metadata('{folder}')",
+    "SELECT * FROM read_avro('{folder}/secret.csv')",
+    # The same, dressed up
+    "WITH q AS (FROM read_text('{folder}/secret.csv')) SELECT * FROM q",
+    "SELECT (SELECT content FROM read_text('{folder}/secret.csv'))",
+    "SELECT 1 WHERE EXISTS (FROM (SELECT * FROM (FROM read_text('{folder}/secret.csv')))) UNION ALL SELECT 2",
+    "FROM query('SELECT * FROM read_text(''{folder}/secret.csv'')')",
+    "FROM query_table('{folder}/secret.csv')",
+    "SELECT json_serialize_plan('SELECT * FROM read_text(''{folder}/secret.csv'')')",
+    "FROM json_execute_serialized_sql(json_serialize_sql('FROM read_text(''{folder}/secret.csv'')'))",
+    "EXPLAIN ANALYZE SELECT * FROM read_text('{folder}/secret.csv')",
+    "SUMMARIZE FROM read_csv('{folder}/secret.csv')",
+    "DESCRIBE FROM '{folder}/secret.csv'",
+    "PIVOT (FROM read_csv('{folder}/secret.csv')) ON a USING count(*)",
+    "SELECT 1; SELECT * FROM read_text('{folder}/secret.csv')",
+    # Writes
+    "COPY (SELECT 1) TO '{folder}/written.csv'",
+    "EXPORT DATABASE '{folder}/written'",
+    "ATTACH '{folder}/written.duckdb'",
+    "CALL enable_logging(storage = 'file', storage_path = '{folder}/written')",
+    "PRAGMA enable_profiling = 'json'; PRAGMA profiling_output = '{folder}/written.json'; SELECT 1",
+    "SET temp_directory = '{folder}/written'; SELECT 1",
+    "SET secret_directory = '{folder}/written'; CREATE PERSISTENT SECRET (TYPE http, BEARER_TOKEN 'x')",
+    "CREATE PERSISTENT SECRET (TYPE http, BEARER_TOKEN 'x')",
+    # Other databases and code
+    "ATTACH '{folder}/secret.duckdb' AS other; FROM other.t",
+    "IMPORT DATABASE '{folder}'",
+    "PRAGMA import_database('{folder}')",
+    "INSTALL httpfs FROM 'http://127.0.0.1:{port}'",
+    "INSTALL spatial FROM community",
+    "LOAD '{folder}/secret.duckdb_extension'",
+    "CREATE MACRO range(a) AS TABLE FROM read_text('{folder}/secret.csv'); FROM range(1)",
+    "CREATE FUNCTION upper(a) AS getenv('PULSE_TEST_SECRET'); SELECT upper('a')",
+    "SELECT getenv('PULSE_TEST_SECRET')",
+    # Addresses
+    "FROM read_csv('http://127.0.0.1:{port}/x.csv')",
+    "FROM 'http://127.0.0.1:{port}/x.csv'",
+    "FROM read_text('http://127.0.0.1:{port}/latest/meta-data')",
+    "FROM read_parquet('s3://other/x.parquet')",
+    "CREATE SECRET s (TYPE s3, KEY_ID 'a', SECRET 'b', ENDPOINT '127.0.0.1:{port}', USE_SSL false);"
+    " FROM read_text('s3://bucket/x')",
+    "ATTACH '' AS i (TYPE ICEBERG, ENDPOINT 'http://127.0.0.1:{port}', AUTHORIZATION_TYPE 'none')",
+    "COPY (SELECT 1) TO 's3://bucket/x' (FORMAT parquet)",
+    "SET http_proxy = '127.0.0.1:{port}'; FROM read_text('http://127.0.0.1:9/x')",
+    # Its own process
+    "SET lock_configuration = false; RESET enable_external_access; FROM read_text('{folder}/secret.csv')",
+    "RESET enable_external_access; FROM read_text('{folder}/secret.csv')",
+    "RESET disabled_filesystems; FROM read_text('{folder}/secret.csv')",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_is_stopped(sandbox: Processes, outside: Outside, attack: str) -> None:
+    before = outside.files()
+    sql = attack.format(folder=outside.folder, port=outside.port)
+    came_out = said(sandbox, sql)
+    assert MARKER not in came_out.replace(sql, "")
+    assert "root:" not in came_out
+    assert outside.files() == before
+    assert not outside.connections
+
+
+def test_these_attacks_work_where_nothing_stops_them(outside: Outside) -> None:
+    """Else the tests above would show nothing."""
+    with processes(("gate", "locks", "landlock", "limits")) as made:
+        assert MARKER in said(made, f"SELECT * FROM read_csv('{outside.folder}/secret.csv')")
+        assert MARKER in said(made, f"FROM '{outside.folder}/secret.parquet'")
+        assert MARKER in said(made, f"ATTACH '{outside.folder}/secret.duckdb' AS other; FROM other.t")
+        assert MARKER in said(made, f"FROM read_text('http://127.0.0.1:{outside.port}/x.csv')")
+        said(made, f"COPY (SELECT 1) TO '{outside.folder}/written.csv'")
+        assert "written.csv" in outside.files()
+    (outside.folder / "written.csv").unlink()
+    assert outside.connections
+    outside.connections.clear()
+
+
+BOMBS = {
+    "rows": "SELECT range FROM range(1000000000000)",
+    "one value": "SELECT repeat('x', 100000000)",
+    "bytes": "SELECT repeat('x', 10000) FROM range(900)",
+    "memory": "SELECT list(range) FROM range(1000000000)",
+    "lists of lists": "SELECT list_transform(range(100000), lambda x: range(100000))",
+    "a join": "SELECT count(DISTINCT a.range * b.range) FROM range(1000000) a, range(1000000) b",
+    "a hash": "SELECT range % 999999999 AS k, count(*) FROM range(3000000000) GROUP BY k ORDER BY 2 LIMIT 1",
+    "strings": "SELECT string_agg(repeat('x', 1000), '') FROM range(10000000)",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("off", [(), ("gate",), ("limits",)], ids=lambda off: " ".join(off) or "all layers")
+def test_what_takes_too_much_ends_and_says_so(bomb: str, off: tuple[str, ...]) -> None:
+    with processes(off, less(seconds=3.0)) as made, pytest.raises((UserError, TimeUpError)) as ended:
+        ask(made, BOMBS[bomb], limits=less(seconds=3.0))
+    if isinstance(ended.value, UserError):
+        assert "more" in str(ended.value) or "fails" in str(ended.value)
+
+
+def test_without_duckdbs_limit_of_memory_the_kernels_ends_it() -> None:
+    with processes(("locks",)) as made, pytest.raises(UserError, match=r"more|memory|ended"):
+        ask(made, "SELECT repeat('x', 100000000) FROM range(100)", limits=less(memory_bytes=2**40))
+
+
+def test_recursion_without_an_end_is_ended_in_time() -> None:
+    endless = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
+    with processes() as made, pytest.raises(TimeUpError):
+        ask(made, endless, limits=less(seconds=1.0))
+
+
+def test_a_neighbour_does_not_notice() -> None:
+    """One process takes all the memory that it may, one computes without an end; others answer as ever."""
+    heavy = [BOMBS["memory"], BOMBS["a join"]]
+    with processes() as made:
+        threads = [
+            threading.Thread(target=said, args=(made, sql), kwargs={"limits": less(seconds=4.0)}, daemon=True)
+            for sql in heavy
+        ]
+        threading.excepthook = lambda _: None  # TimeUpError, of the join
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert rows(made, "SELECT sum(range) AS s FROM range(1000)") == [{"s": 499_500}]
+    threading.excepthook = threading.__excepthook__
+
+
+def test_whoever_cancels_ends_it_at_once() -> None:
+    with processes() as made, made.take() as process:
+        threading.Timer(0.3, process.cancel).start()
+        process.ask({"sql": BOMBS["a join"]}, time.monotonic() + 5, 2**16)
+        job = {
+            "store": {},
+            "views": [],
+            "limits": vars(LIMITS),
+            "media_type": "application/json",
+            "about": {},
+        }
+        job["store"] = {"address": "", "secure": False, "ca_file": "", "region": ""}
+        with pytest.raises(CancelledError):
+            process.ask(job, time.monotonic() + 20, 2**16)
+        while process.alive:
+            time.sleep(0.01)
+
+
+def test_a_template_that_has_ended_is_begun_again() -> None:
+    with processes() as made:
+        assert rows(made, "SELECT 1 AS a") == [{"a": 1}]
+        assert made._template
+        made._template.kill()
+        made._template.wait()
+        assert rows(made, "SELECT 2 AS a") == [{"a": 2}]
+
+
+def test_results_keep_their_types() -> None:
+    with processes() as made:
+        (row,) = rows(
+            made,
+            "SELECT sum(range) AS whole, 170141183460469231731687303715884105727 AS huge, 1.50 AS exact,"
+            " TIMESTAMPTZ '2026-11-19 10:00:00Z' AS at, DATE '2026-11-19' AS day, 'a'::BLOB AS bytes,"
+            " {'a': [1, NULL]} AS nested, MAP {'k': 1} AS map, 'nan'::DOUBLE AS nan, NULL AS nothing,"
+            " '2d9a5c2e-0000-4000-8000-000000000000'::UUID AS id, INTERVAL 90 MINUTE AS spell FROM range(4)",
+        )
+    assert row == {
+        "whole": 6,
+        "huge": 2**127 - 1,
+        "exact": 1.5,
+        "at": "2026-11-19T10:00:00Z",
+        "day": "2026-11-19",
+        "bytes": "YQ==",
+        "nested": {"a": [1, None]},
+        "map": [["k", 1]],
+        "nan": None,
+        "nothing": None,
+        "id": "2d9a5c2e-0000-4000-8000-000000000000",
+        "spell": row["spell"],
+    }
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with processes() as made, pytest.raises(UserError, match="two columns"):
+        ask(made, "SELECT 1 AS a, 2 AS a")

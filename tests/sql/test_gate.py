@@ -1,0 +1,119 @@
+"""The gate: what SQL may say, and that it says no to all else, with a word of what to do."""
+
+import duckdb
+import pytest
+
+from pulse_pipelines.sql import allowed
+from pulse_pipelines.sql.gate import MAX_CHARACTERS, Gate
+from pulse_resources.errors import UserError
+
+GATE = Gate()
+REFUSED_FUNCTIONS = (
+    "add_parquet_key",
+    "current_connection_id",
+    "current_query",
+    "current_setting",
+    "currval",
+    "getvariable",
+    "json_deserialize_sql",
+    "json_serialize_plan",
+    "json_serialize_sql",
+    "nextval",
+    "parse_duckdb_log_message",
+    "pg_sleep",
+    "setseed",
+    "sleep_ms",
+    "txid_current",
+    "write_log",
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SELECT 1", set()),
+        ("select country, count(*) from Orders group by all order by 2 desc limit 3", {"orders"}),
+        ("WITH o AS (SELECT * FROM orders) SELECT * FROM o JOIN visits USING (id)", {"orders", "visits"}),
+        ("FROM orders", {"orders"}),
+        ("DESCRIBE orders", {"orders"}),
+        ("SUMMARIZE orders", {"orders"}),
+        ("FROM orders PIVOT (sum(amount) FOR country IN ('DE', 'FR'))", {"orders"}),
+        ("SELECT * FROM (VALUES (1), (2)) v(a), range(3), unnest([1, 2])", set()),
+        ("SELECT (SELECT max(x) FROM a), EXISTS (FROM b), ARRAY(SELECT y FROM c)", {"a", "b", "c"}),
+        ("SELECT sum(x) FILTER (x > 1) OVER (PARTITION BY y ORDER BY z), row_number() OVER () FROM t", {"t"}),
+        ("SELECT context ->> '$.ip', [y + 1 for y in xs if y > 1], s.upper(), {'a': 1}.a FROM t", {"t"}),
+        ("SELECT now() - INTERVAL 1 DAY, extract(day FROM d), d AT TIME ZONE 'UTC' FROM t", {"t"}),
+        ("WITH RECURSIVE r AS (SELECT 1 n UNION ALL SELECT n + 1 FROM r WHERE n < 9) FROM r", set()),
+    ],
+)
+def test_a_query_may_say_what_queries_say(sql: str, tables: set[str]) -> None:
+    found = GATE.check(sql)
+    assert found.tables == tables
+    assert (found.text, found.explain) == (sql, False)
+
+
+def test_explain_is_of_a_query_that_may_run() -> None:
+    found = GATE.check(" explain\nSELECT 1")
+    assert (found.text, found.explain) == ("SELECT 1", True)
+    with pytest.raises(UserError, match="read_text"):
+        GATE.check("EXPLAIN FROM read_text('/etc/passwd')")
+    for sql in ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN EXPLAIN SELECT 1", "EXPLAIN DROP TABLE x"):
+        with pytest.raises(UserError, match="no query that reads"):
+            GATE.check(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("", "0 statements"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("SELECT 1; DROP TABLE x", "no query that reads"),
+        ("SELEC 1", "cannot be read"),
+        ("SELECT ?", "parameters"),
+        ("SELECT $name", "parameters"),
+        ("PIVOT orders ON country", "PIVOT with its values"),
+        ("SHOW TABLES", "SHOW"),
+        ("FROM (SHOW ALL TABLES)", "SHOW"),
+        ("FROM lake.orders", "with a schema"),
+        ("FROM information_schema.tables", "with a schema"),
+        ("FROM pg_tables", "DuckDB's own"),
+        ("FROM duckdb_tables", "DuckDB's own"),
+        # A name that does not reach where it is used: there DuckDB would take it for what it has itself.
+        (
+            "SELECT * FROM duckdb_tables, (WITH duckdb_tables AS (SELECT 1) FROM duckdb_tables)",
+            "DuckDB's own",
+        ),
+        ('SELECT * FROM \'a.csv\', (WITH "a.csv" AS (SELECT 1) FROM "a.csv")', "no table"),
+        ('WITH "/etc/passwd" AS (SELECT 1) SELECT 1', "no name"),
+        ("FROM orders AT (VERSION => 3)", "`snapshots`"),
+        ("FROM " + ", ".join(f"t{n}" for n in range(21)), "21 tables"),
+        ("SELECT " + "[" * 900 + "1" + "]" * 900, "nested too deeply"),
+        ("SELECT " + "+".join(["1"] * 1_100), "depth"),
+        ("SELECT " + "(" * 30_000 + "1" + ")" * 30_000, "memory exhausted"),
+        ("SELECT '" + "x" * MAX_CHARACTERS + "'", "characters"),
+        ("SELECT no_such_function(1)", "no_such_function"),
+        *((f"SELECT {name}('x')", name) for name in REFUSED_FUNCTIONS),
+    ],
+)
+def test_all_else_is_refused(sql: str, why: str) -> None:
+    with pytest.raises(UserError) as refused:
+        GATE.check(sql)
+    assert why in str(refused.value)
+
+
+def test_only_table_functions_that_read_nothing_may_be_used() -> None:
+    """Of all that this DuckDB has; one that a newer DuckDB brings is refused until somebody looks at it."""
+    query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type LIKE '%table%'"
+    known = {name for (name,) in duckdb.sql(query).fetchall()}
+    assert known >= allowed.TABLE_FUNCTIONS
+    for name in sorted(known - allowed.TABLE_FUNCTIONS):
+        with pytest.raises(UserError, match="cannot be used"):
+            GATE.check(f"SELECT * FROM \"{name}\"('x')")
+
+
+def test_what_may_be_used_is_there() -> None:
+    known = {
+        name.lower() for (name,) in duckdb.sql("SELECT function_name FROM duckdb_functions()").fetchall()
+    }
+    assert allowed.FUNCTIONS - {"unnest"} <= known
+    assert not allowed.FUNCTIONS & set(REFUSED_FUNCTIONS)

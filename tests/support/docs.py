@@ -1,0 +1,33 @@
+"""Pages of documentation, executed as a person would."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(page: str, language: str = "sh") -> list[str]:
+    """The examples of a page in a language."""
+    text = (DOCS / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def run(script: str, folder: Path, **environment: str) -> str:
+    """Run commands as a person would, but for one thing: an answer that is an error ends it."""
+    curl = shutil.which("curl")
+    preamble = f'set -euo pipefail\ncurl() {{ {curl} --fail-with-body -sS "$@"; }}\n'
+    if "KEY" not in environment:
+        script += '\necho; echo "KEY IS $KEY"\n'
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", preamble + script],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,73 @@
+"""Queries in processes of tests' own, with every layer of the sandbox but those that a test switches off."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from pulse_pipelines.query.formats import JSON
+from pulse_pipelines.sql.confinement import Confinement
+from pulse_pipelines.sql.engine import View
+from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.processes import Processes
+from pulse_resources.errors import PulseError
+
+LIMITS = Limits(seconds=20.0, memory_bytes=256 * 2**20, threads=2, rows=1_000, bytes=2**20)
+NOWHERE = {"address": "127.0.0.1:9", "secure": False, "ca_file": "", "region": "us-east-1"}
+TEMPLATE = str(Path(__file__).with_name("sql_template.py"))
+
+
+@contextmanager
+def processes(off: Sequence[str] = (), limits: Limits = LIMITS, port: int = 9) -> Iterator[Processes]:
+    """Processes without some layers: gate, landlock, locks, limits."""
+    cpu = int(limits.seconds * limits.threads * 2)
+    confinement = Confinement(limits.memory_bytes, cpu, (port,), (), landlock="landlock" not in off)
+    made = Processes(confinement, 0, (sys.executable, "-I", TEMPLATE, ",".join(off)))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def ask(
+    made: Processes,
+    sql: str,
+    *,
+    media_type: str = JSON,
+    limits: Limits = LIMITS,
+    views: Sequence[View] = (),
+    store: dict[str, object] | None = None,
+) -> bytes:
+    """What a query gives. Raises PulseError, or TimeUpError."""
+    until = time.monotonic() + limits.seconds
+    with made.take() as process:
+        process.ask({"sql": sql}, until, 2**16)
+        job = {
+            "store": store or NOWHERE,
+            "views": [asdict(view) for view in views],
+            "limits": asdict(limits),
+            "media_type": media_type,
+            "about": {"query_id": "q", "snapshots": {}},
+        }
+        _, content = process.ask(job, until, 2**24)
+        return content
+
+
+def rows(made: Processes, sql: str, **how: object) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(ask(made, sql, **how))["rows"]  # type: ignore[arg-type]
+    return found
+
+
+def said(made: Processes, sql: str, **how: object) -> str:
+    """What it gives, or says is wrong: everything that comes out."""
+    try:
+        return ask(made, sql, **how).decode(errors="replace")  # type: ignore[arg-type]
+    except PulseError as error:
+        return str(error)
+
+
+def less(**given: object) -> Limits:
+    return replace(LIMITS, **given)  # type: ignore[arg-type]
