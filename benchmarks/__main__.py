@@ -20,6 +20,7 @@ from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
 from benchmarks import lake as lakes
 from benchmarks import preview as previews
+from benchmarks import sql as asking
 from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
 from benchmarks import upkeep as upkeeping
@@ -138,6 +139,32 @@ def preview(
         for what, *spent in previews.measure(tenant, times):
             table.add_row(what, *(f"{ms:.1f}" for ms in spent))
     console.print(table)
+
+
+@app.command("sql")
+def queries(
+    rows: Annotated[int, typer.Option(help="Rows of the table.")] = 1_000_000,
+    times: Annotated[int, typer.Option(help="Warm queries of each kind.")] = 100,
+    tenants: Annotated[int, typer.Option(help="Tenants that ask at once, five queries each.")] = 10,
+) -> None:
+    """POST /v1/sql: one query after the other over one table, and those of many tenants at once."""
+    with stack("--without-dagster"):
+        for commits in (1, previews.COMMITS_A_DAY):
+            with console.status("building the table"):
+                tenant = previews.build(rows, commits)
+            title = f"{rows:,} rows, {previews.DAYS * commits} commits"
+            table = Table("query", "first of a server ms", "p50 ms", "p95 ms", title=title)
+            for what, *spent in asking.measure(tenant, times):
+                table.add_row(what, *(f"{ms:.0f}" for ms in spent))
+            console.print(table)
+        with console.status("building tables"):
+            owners = [previews.build(rows // tenants, 1) for _ in range(tenants)]
+        found = asking.together(owners)
+    console.print(
+        f"{tenants * asking.PER_TENANT} queries of {tenants} tenants at once: {dict(found.statuses)} in "
+        f"{found.seconds:.1f} s; each tenant's first answer within {found.slowest_first:.1f} s, its last one "
+        f"after {found.earliest_last:.1f} to {found.latest_last:.1f} s"
+    )
 
 
 @app.command()

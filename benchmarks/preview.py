@@ -32,17 +32,20 @@ _DAY_US = 86_400_000_000
 _WARM_UP = 5
 
 
-def build(rows: int) -> Tenant:
-    """A new tenant's dataset, filled by staged appends as ingestion makes them."""
+def build(rows: int, commits_a_day: int = COMMITS_A_DAY) -> Tenant:
+    """A new tenant's dataset, filled by staged appends as ingestion makes them.
+
+    With one commit a day it is as upkeep leaves any number of them: with few files.
+    """
     (tenant,) = load.make_tenants(1)
     current = registry.current_table(tenant, load.DATASET)
     name, location = (tenant.namespace, load.DATASET), current.metadata_location
-    commits, chance = DAYS * COMMITS_A_DAY, np.random.default_rng(1)
+    commits, chance = DAYS * commits_a_day, np.random.default_rng(1)
     for number in range(commits):
         offsets = np.arange(rows * number // commits, rows * (number + 1) // commits)
         times = np.sort(chance.random(len(offsets))) + number
-        late = chance.random(len(offsets)) < (LATE if number >= COMMITS_A_DAY else 0)
-        moments = (times / COMMITS_A_DAY * _DAY_US).astype(np.int64) - late * _DAY_US
+        late = chance.random(len(offsets)) < (LATE if number >= commits_a_day > 1 else 0)
+        moments = (times / commits_a_day * _DAY_US).astype(np.int64) - late * _DAY_US
         staged = _staged(tenant, current.dataset, typed_rows(current.dataset, offsets, moments), location)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             assert iceberg.swap(connection, name, location, staged.new_location)

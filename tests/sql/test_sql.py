@@ -35,7 +35,7 @@ from pulse_pipelines.sql.engine import View
 from pulse_resources import object_store, postgres, vended
 from pulse_resources.settings import Settings, load_settings
 
-ENDLESS = "SELECT count(DISTINCT a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
+ENDLESS = "SELECT sum(a.range * b.range) AS n FROM range(1000000) a, range(1000000) b"
 ROWS = 40
 
 
@@ -160,7 +160,9 @@ def test_only_keys_that_may_read_may_ask(lake: Lake, new_caller: Callable[..., C
         collecting.http.delete("/v1/sql/x"),
     ):
         assert answer.status_code == 403
-    assert httpx.post(f"{collecting.http.base_url}v1/sql", json={"sql": "SELECT 1"}).status_code == 401
+    assert (
+        httpx.post(str(collecting.http.base_url.join("/v1/sql")), json={"sql": "SELECT 1"}).status_code == 401
+    )
 
 
 def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
@@ -242,9 +244,8 @@ def test_a_query_is_cancelled(lake: Lake, caller: Caller, api: Api) -> None:
 
 
 def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., Caller], api: Api) -> None:
-    doomed, watching = new_caller(owner=lake.owner), new_caller(owner=lake.owner)
+    doomed = new_caller(owner=lake.owner)
     thread, answers = in_background(doomed, api, "of-a-revoked-key")
-    assert query(watching, "SELECT 1").status_code == 200
     keys.revoke_key(lake.owner.tenant, doomed.key.stored.key_id)
     thread.join(10)
     assert answers[0].status_code == 409
@@ -320,7 +321,7 @@ def foreign_files(lake: Lake) -> list[str]:
     bucket = load_settings().object_store.bucket
     raw = next(iter(object_store.listed(lake.other.tenant.raw_prefix(bucket, "orders")))).path
     data = next(task.file.file_path for task in table(lake.other).scan().plan_files())
-    return [raw, data, table(lake.other).metadata_location, f"{table(lake.other).location()}/*"]
+    return [raw, data, table(lake.other).metadata_location, f"{table(lake.other).location()}/**"]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,8 @@ def test_files_of_others_are_not_read(lake: Lake, off: tuple[str, ...]) -> None:
     store, port = place()
     with processes(off, port=port) as made:
         for file in foreign_files(lake):
-            for reader in ("read_blob", "read_text", "read_parquet", "glob"):
+            # `glob` of a name without a star is that name, whether or not there is such a file.
+            for reader in ("glob",) if "*" in file else ("read_blob", "read_text", "read_parquet"):
                 came_out = said(
                     made, f"SELECT * FROM {reader}('{file}')", store=store, views=views(lake.owner)
                 )
