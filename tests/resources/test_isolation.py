@@ -59,6 +59,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING, NOTHING),
     "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
+    "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING, NOTHING),
@@ -158,6 +159,9 @@ BACKFILLS = (
     " SELECT tenant_id, 'any', dataset_id, slug, '2026-11-19', 1, 1, 0, 1, 1, 1, 1 FROM pdm_datasets"
     " WHERE tenant_id = %(tenant)s",
 )
+QUERIES = (  # one of long ago: what is young nobody deletes
+    "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at) VALUES (%(tenant)s, 'any', '', '2020-01-01')",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -179,7 +183,7 @@ def pair(stack: Settings) -> Pair:
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *MOVES):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:

@@ -38,6 +38,7 @@ RLS_TABLES = (
     "intake_doubts",
     "dataset_versions",
     "dataset_moves",
+    "sql_queries",
     "deleted_datasets",
     "backfills",
     "upkeep_log",
