@@ -26,7 +26,7 @@ KEY = HTTPBearer(
     bearerFormat="pulse_<tenant>_<id>_<secret>",
     description="A tenant's API key. Its scopes: `collect` to send events, `read` to see schemas, "
     "datasets, rows, usage and dead letters, `manage` to change them; `lake:read` and `lake:write` are for "
-    "the REST catalog.",
+    "the REST catalog, and `lake:read` for SQL.",
 )
 OPERATOR_KEY = HTTPBearer(
     auto_error=False,
@@ -96,11 +96,14 @@ async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemE
     return unauthorized()
 
 
-async def authenticate(request: Request, scope: KeyScope) -> Principal:
+async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
+    Args:
+        scopes: of which the key has one.
+
     Raises:
-        ProblemError: 401 without a key in force, 403 without the scope, 429 beyond the tenant's rate or when
+        ProblemError: 401 without a key in force, 403 without a scope, 429 beyond the tenant's rate or when
             too many requests from this address present a key that has to be looked up, then 503, too.
     """
     presented, here = _presented(request), app_state(request)
@@ -113,8 +116,8 @@ async def authenticate(request: Request, scope: KeyScope) -> Principal:
     request.state.tenant_id, request.state.tenant = str(tenant.tenant_id), tenant.slug
     request.state.key_id = key.key_id
     here.used(tenant.tenant_id, key.key_id)
-    if scope not in key.scopes:
-        detail = f"the key {key.key_id} lacks the scope {scope.value}"
+    if key.scopes.isdisjoint(scopes):
+        detail = f"the key {key.key_id} lacks the scope {' or '.join(scopes)}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
     take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id)
@@ -155,11 +158,11 @@ class Gate(ABC):
 
 @dataclass(frozen=True)
 class _TenantGate(Gate):
-    scope: KeyScope
+    scopes: tuple[KeyScope, ...]
 
     @override
     async def _caller(self, request: Request) -> Principal:
-        return await authenticate(request, self.scope)
+        return await authenticate(request, *self.scopes)
 
     async def __call__(self, request: Request, _: _Key) -> Principal:
         found: Principal = request.state.caller
@@ -188,6 +191,7 @@ async def operator(request: Request) -> str:
     return key.key_id
 
 
-Reader = Annotated[Principal, Depends(_TenantGate(KeyScope.READ))]
-Manager = Annotated[Principal, Depends(_TenantGate(KeyScope.MANAGE))]
+Reader = Annotated[Principal, Depends(_TenantGate((KeyScope.READ,)))]
+LakeReader = Annotated[Principal, Depends(_TenantGate((KeyScope.READ, KeyScope.LAKE_READ)))]
+Manager = Annotated[Principal, Depends(_TenantGate((KeyScope.MANAGE,)))]
 Operator = Annotated[str, Depends(_OperatorGate())]

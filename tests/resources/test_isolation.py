@@ -160,7 +160,8 @@ BACKFILLS = (
     " WHERE tenant_id = %(tenant)s",
 )
 QUERIES = (  # one of long ago: what is young nobody deletes
-    "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at) VALUES (%(tenant)s, 'any', '', '2020-01-01')",
+    "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at)"
+    " VALUES (%(tenant)s, 'any', '', '2020-01-01')",
 )
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"

@@ -153,6 +153,8 @@ def test_what_is_another_tenants_is_not_there(
 
 
 def test_only_keys_that_may_read_may_ask(lake: Lake, new_caller: Callable[..., Caller]) -> None:
+    for scope in (KeyScope.READ, KeyScope.LAKE_READ):
+        assert query(new_caller([scope], lake.owner), "SELECT 1").status_code == 200
     collecting = new_caller([KeyScope.COLLECT], lake.owner)
     for answer in (
         query(collecting, "SELECT 1"),

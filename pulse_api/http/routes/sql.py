@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from pulse_api.http.app_state import Kind, app_state
-from pulse_api.http.auth import Reader
+from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.models import Body, Moment, Slug
 from pulse_api.http.negotiation import chosen
@@ -113,7 +113,7 @@ class _HeldResponse(Response):
     response_class=Response,
     responses=ANSWER | documented(400, 401, 403, 404, 406, 409, 413, 422, 429, 501, 503),
 )
-async def query(request: Request, principal: Reader, body: NewQuery) -> Response:
+async def query(request: Request, principal: LakeReader, body: NewQuery) -> Response:
     """Rows of one SELECT over the tenant's datasets, as JSON, CSV, Arrow or Parquet by the header Accept.
 
     All tables are read as they are at one moment. A slug that only another tenant has is not found. One query
@@ -139,7 +139,7 @@ async def query(request: Request, principal: Reader, body: NewQuery) -> Response
 
 @records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
 def queries(
-    principal: Reader,
+    principal: LakeReader,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Most queries to give.")] = 100,
     running: Annotated[bool, Query(description="Only those that run.")] = False,
 ) -> QueryList:
@@ -151,7 +151,7 @@ def queries(
 @records.delete("/{query_id}", summary="Cancel a query", responses=documented(401, 403, 404, 422, 429, 503))
 def cancel(
     request: Request,
-    principal: Reader,
+    principal: LakeReader,
     query_id: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Of the query.")],
 ) -> QueryInfo:
     """End a query of the tenant, wherever it runs; one that has ended stays as it is."""
