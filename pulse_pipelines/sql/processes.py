@@ -88,11 +88,12 @@ class Process:
         """
         try:
             self._connection.send_bytes(orjson.dumps(question))
-            head = orjson.loads(self._received(until, MAX_HEAD))
+            head = dict(orjson.loads(self._received(until, MAX_HEAD)))
             if "error" in head:
-                raise KINDS.get(head["error"], Transient)(str(head["message"]), fix=head["fix"])
+                kind = KINDS.get(str(head["error"]), Transient)
+                raise kind(str(head.get("message")), fix=str(head.get("fix") or "") or None)
             return head, self._received(until, most)
-        except (EOFError, OSError, ValueError) as error:
+        except (EOFError, OSError, ValueError, TypeError) as error:
             if self._cancelled:
                 raise CancelledError from error
             raise UserError(
