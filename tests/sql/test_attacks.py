@@ -187,8 +187,8 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("off", [(), ("gate",), ("limits",)], ids=lambda off: " ".join(off) or "all layers")
 def test_what_takes_too_much_ends_and_says_so(bomb: str, off: tuple[str, ...]) -> None:
-    with processes(off, less(seconds=3.0)) as made, pytest.raises((UserError, TimeUpError)) as ended:
-        ask(made, BOMBS[bomb], limits=less(seconds=3.0))
+    with processes(off, less(seconds=2.0)) as made, pytest.raises((UserError, TimeUpError)) as ended:
+        ask(made, BOMBS[bomb], limits=less(seconds=2.0))
     if isinstance(ended.value, UserError):
         assert "more" in str(ended.value) or "fails" in str(ended.value)
 
