@@ -22,6 +22,7 @@ from pulse_resources.errors import Transient, UserError
 
 COMMAND = (sys.executable, "-I", "-m", "pulse_pipelines.sql.template")
 MAX_HEAD = 64 * 1024
+_BEGINNING_S = 30.0
 _ENDING_S = 5.0
 
 
@@ -71,7 +72,9 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it has not ended."""
-        return not select.select([self._handle], [], [], 0)[0]
+        ended = select.poll()  # `select` knows no descriptors beyond 1,023
+        ended.register(self._handle, select.POLLIN)
+        return not ended.poll(0)
 
     def ask(self, question: Mapping[str, Any], until: float, most: int) -> tuple[dict[str, Any], bytes]:
         """What it answers.
@@ -171,7 +174,7 @@ class Processes:
             handle = self._forked(theirs)
         process = Process(Connection(ours.detach()), handle)
         try:
-            process._received(time.monotonic() + _ENDING_S, MAX_HEAD)
+            process._received(time.monotonic() + _BEGINNING_S, MAX_HEAD)
         except (EOFError, OSError, TimeUpError) as error:
             process.__exit__()
             raise Transient("a process for queries does not begin") from error
@@ -204,5 +207,6 @@ class Processes:
                 cwd="/",
                 env={"PATH": os.defpath},
             )
+        ours.settimeout(_BEGINNING_S)
         self._control = ours
         return ours
