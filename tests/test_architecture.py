@@ -30,8 +30,8 @@ ROOMS = (
     "ingest",
     "dead_letters",
     "backfill",
-    "curated",
     "query",
+    "curated",
     "lake",
     "sql",
     "maintenance",
@@ -51,7 +51,7 @@ MAY_IMPORT = {
     },
     P + "domain": {P + "domain", "pulse_resources.errors"},
     P + "runtime": {
-        *(P + x for x in ("runtime", "ingest", "backfill", "tables", "validation")),
+        *(P + x for x in ("runtime", "ingest", "backfill", "curated", "tables", "validation")),
         "pulse_resources",
     },
     P + "definitions": {P + "defs", P + "curated", P + "registry", P + "runtime", "pulse_resources"},

@@ -4,52 +4,50 @@ It keeps no row of any actor, so erasing a person needs no more than computing t
 with the day: one that goes on past midnight (UTC) counts in both.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, TimestamptzType
 
-from pulse_pipelines.curated.rollup import DAY, Part, Rollup, union
+from pulse_pipelines.curated.rollup import DayQuery, Part, Rollup
 from pulse_pipelines.domain.roles import ACTOR
 
 SQL = """
-WITH events AS ({events}),
-steps AS (
-    SELECT part, day, actor, at,
-        coalesce(at - lag(at) OVER (PARTITION BY part, day, actor ORDER BY at) <= {gap}, false) AS goes_on
+WITH steps AS (
+    SELECT day, actor, at_us,
+        coalesce(at_us - lag(at_us) OVER (PARTITION BY day, actor ORDER BY at_us) <= {gap}, false) AS goes_on
     FROM events WHERE actor IS NOT NULL
 ),
 numbered AS (
-    SELECT part, day, actor, at,
+    SELECT day, actor, at_us,
         sum(CASE WHEN goes_on THEN 0 ELSE 1 END) OVER (
-            PARTITION BY part, day, actor ORDER BY at ROWS UNBOUNDED PRECEDING) AS session
+            PARTITION BY day, actor ORDER BY at_us ROWS UNBOUNDED PRECEDING) AS session
     FROM steps
 ),
 sessions AS (
-    SELECT part, day, actor, session, count(*) AS events, min(at) AS first_at, max(at) AS last_at
-    FROM numbered GROUP BY part, day, actor, session
+    SELECT day, actor, session, count(*) AS n, min(at_us) AS first_us, max(at_us) AS last_us
+    FROM numbered GROUP BY day, actor, session
 ),
 actors AS (
-    SELECT part, day, actor, sum(events) AS events, count(*) AS sessions, sum(last_at - first_at) AS length,
-        min(first_at) AS first_at, max(last_at) AS last_at
-    FROM sessions GROUP BY part, day, actor
+    SELECT day, actor, CAST(sum(n) AS BIGINT) AS n, count(*) AS sessions,
+        CAST(sum(last_us - first_us) AS DOUBLE) AS length, min(first_us) AS first_us, max(last_us) AS last_us
+    FROM sessions GROUP BY day, actor
 ),
 days AS (
-    SELECT part, day, count(*) AS actors, sum(events) AS events, avg(events) AS mean,
-        percentile(events, 0.5) AS p50, max(events) AS most, min(first_at) AS first_at,
-        max(last_at) AS last_at, sum(sessions) AS sessions, sum(length) / sum(sessions) / 1e6 AS seconds
-    FROM actors GROUP BY part, day
+    SELECT day, count(*) AS actors, CAST(sum(n) AS BIGINT) AS events, avg(n) AS mean,
+        quantile_cont(n, 0.5) AS p50, max(n) AS most, min(first_us) AS first_us, max(last_us) AS last_us,
+        CAST(sum(sessions) AS BIGINT) AS sessions, sum(length) / sum(sessions) / 1e6 AS seconds
+    FROM actors GROUP BY day
 ),
 anonymous AS (
-    SELECT part, day, count_if(actor IS NULL) AS events FROM events GROUP BY part, day
+    SELECT day, count(*) FILTER (WHERE actor IS NULL) AS n FROM events GROUP BY day
 )
-SELECT part, day, coalesce(actors, 0) AS actors, coalesce(days.events, 0) AS events,
-    anonymous.events AS events_without_actor, mean AS events_per_actor_mean, p50 AS events_per_actor_p50,
-    most AS events_per_actor_max, timestamp_micros(first_at) AS first_seen,
-    timestamp_micros(last_at) AS last_seen, coalesce(sessions, 0) AS sessions,
-    CAST(seconds AS DOUBLE) AS session_seconds_mean
-FROM anonymous LEFT JOIN days USING (part, day)
+SELECT day, coalesce(actors, 0) AS actors, coalesce(days.events, 0) AS events,
+    anonymous.n AS events_without_actor, mean AS events_per_actor_mean, p50 AS events_per_actor_p50,
+    most AS events_per_actor_max, make_timestamptz(first_us) AS first_seen,
+    make_timestamptz(last_us) AS last_seen, coalesce(sessions, 0) AS sessions,
+    seconds AS session_seconds_mean
+FROM anonymous LEFT JOIN days USING (day)
 """
 
 SCHEMA = assign_fresh_schema_ids(
@@ -88,8 +86,9 @@ def behaviour(gap_minutes: float) -> Rollup:
     """The rollup with sessions that a pause of more than `gap_minutes` ends."""
     gap = round(gap_minutes * 60_000_000)
 
-    def statement(parts: Sequence[Part]) -> str:
-        return SQL.format(events=union([_events(part) for part in parts]), gap=gap)
+    def query(part: Part) -> DayQuery:
+        actor = part.column(part.dataset.column_of(ACTOR))
+        return DayQuery(f'{actor} AS actor, epoch_us("timestamp") AS at_us', SQL.format(gap=gap))
 
     return Rollup(
         name="behaviour",
@@ -98,12 +97,7 @@ def behaviour(gap_minutes: float) -> Rollup:
         "ends one). No row of any actor is kept.",
         grain=(),
         text=f"{SQL}{gap}",
-        statement=statement,
+        query=query,
         schema=SCHEMA,
         columns=COLUMNS,
     )
-
-
-def _events(part: Part) -> str:
-    actor = part.column(part.dataset.column_of(ACTOR))
-    return part.select(f"{part.number} AS part, {DAY}, {actor} AS actor, unix_micros(`timestamp`) AS at")

@@ -1,4 +1,4 @@
-"""Compute: pin each dataset's table to a snapshot, and ask Spark, one statement for many tenants and days."""
+"""Compute: pin each dataset's table to a snapshot, and ask Spark, for many tenants and days at once."""
 
 import re
 from collections import defaultdict
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.curated import statements
+from pulse_pipelines.curated import day_tasks, statements
 from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.pinned import Pinned, gone_on, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
@@ -220,13 +220,16 @@ def _failed(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> Fail
 
 def _part(number: int, pinned: Pinned, days: tuple[date, ...]) -> Part:
     assert pinned.snapshot_id is not None  # noqa: S101 - without one there is nothing to ask
-    return Part(number, pinned.tenant, pinned.dataset, pinned.snapshot_id, pinned.columns, days)
+    common = pinned.tenant, pinned.dataset, pinned.location, pinned.snapshot_id, pinned.columns
+    return Part(number, *common, days)
 
 
 def _ask(spark: SparkSession, rollup: Rollup, parts: Sequence[Part]) -> pa.Table:
+    """Rows with the columns `part` and `day`, and those of the rollup."""
+    if rollup.query is not None:
+        return day_tasks.answers(spark, rollup.query, parts)
     frame: Any = spark.sql(rollup.statement(parts))
-    if rollup.source:  # it is a team's
-        _check_reads(plan(frame), [part.pinned for part in parts])
+    _check_reads(plan(frame), [part.pinned for part in parts])
     return frame.toArrow()
 
 

@@ -1,7 +1,5 @@
 """The rollup `daily`, of every dataset: what happened, when, of which type, and what the numbers were."""
 
-from collections.abc import Sequence
-
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
     DateType,
@@ -15,7 +13,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from pulse_pipelines.curated.rollup import DAY, Part, Rollup, union
+from pulse_pipelines.curated.rollup import HOUR, DayQuery, Part, Rollup
 from pulse_pipelines.domain.roles import EVENT_TYPE
 
 MOST_TYPES = 100
@@ -23,37 +21,37 @@ MOST_TYPES = 100
 NUMERIC = ("long", "double")
 
 SQL = """
-WITH events AS ({events}),
-totals AS ({totals}),
+WITH counted AS (
+    SELECT day, hour, type, count(*) AS n FROM events GROUP BY day, hour, type
+),
 hours AS (
-    SELECT part, day, array_sort(collect_list(struct(hour, events))) AS by_hour
-    FROM (SELECT part, day, hour, count(*) AS events FROM events GROUP BY part, day, hour)
-    GROUP BY part, day
+    SELECT day, list({{'hour': CAST(hour AS INTEGER), 'events': n}} ORDER BY hour) AS by_hour
+    FROM (SELECT day, hour, CAST(sum(n) AS BIGINT) AS n FROM counted GROUP BY day, hour)
+    GROUP BY day
 ),
 ranked AS (
-    SELECT part, day, type, count(*) AS events,
-        row_number() OVER (PARTITION BY part, day ORDER BY count(*) DESC, type) AS place
-    FROM events GROUP BY part, day, type
+    SELECT day, type, CAST(sum(n) AS BIGINT) AS n,
+        row_number() OVER (PARTITION BY day ORDER BY sum(n) DESC, type NULLS FIRST) AS place
+    FROM counted GROUP BY day, type
 ),
 types AS (
-    SELECT part, day, count(*) AS types,
-        transform(
-            array_sort(collect_list(struct(place, type, events)) FILTER (WHERE place <= {most})),
-            found -> named_struct('type', found.type, 'events', found.events)) AS by_type,
-        coalesce(sum(events) FILTER (WHERE place > {most}), 0) AS events_of_other_types
-    FROM ranked GROUP BY part, day
+    SELECT day, count(*) AS types,
+        list({{'type': type, 'events': n}} ORDER BY place) FILTER (WHERE place <= {most}) AS by_type,
+        CAST(coalesce(sum(n) FILTER (WHERE place > {most}), 0) AS BIGINT) AS events_of_other_types
+    FROM ranked GROUP BY day
+),
+totals AS (
+    SELECT day, count(*) AS events, count(DISTINCT id) AS distinct_ids, min(moment) AS first_at,
+        max(moment) AS last_at, CAST([{numbers}] AS STRUCT(
+            "column" VARCHAR, min DOUBLE, mean DOUBLE, max DOUBLE, null_share DOUBLE)[]) AS numbers
+    FROM events GROUP BY day
 )
-SELECT part, day, events, distinct_ids, first_at, last_at, by_hour, typed_by, types, by_type,
+SELECT day, totals.events, distinct_ids, first_at, last_at, by_hour, '{typed_by}' AS typed_by, types, by_type,
     events_of_other_types, numbers
-FROM totals JOIN hours USING (part, day) JOIN types USING (part, day)
+FROM totals JOIN hours USING (day) JOIN types USING (day)
 """
-TOTALS = """{part} AS part, {day}, count(*) AS events, count(DISTINCT id) AS distinct_ids,
-    min(`timestamp`) AS first_at, max(`timestamp`) AS last_at, '{typed_by}' AS typed_by,
-    CAST(array({numbers}) AS ARRAY<STRUCT<
-        column: STRING, min: DOUBLE, mean: DOUBLE, max: DOUBLE, null_share: DOUBLE>>) AS numbers"""
-NUMBER = """named_struct('column', '{name}', 'min', CAST(min(`{name}`) AS DOUBLE),
-    'mean', CAST(avg(`{name}`) AS DOUBLE), 'max', CAST(max(`{name}`) AS DOUBLE),
-    'null_share', (count(*) - count(`{name}`)) / count(*))"""
+NUMBER = """{{'column': '{name}', 'min': min({value}), 'mean': avg({value}), 'max': max({value}),
+    'null_share': (count(*) - count({value})) / count(*)}}"""
 
 
 def _fields(*fields: tuple[str, object]) -> list[NestedField]:
@@ -92,30 +90,16 @@ SCHEMA = assign_fresh_schema_ids(
 )
 
 
-def _statement(parts: Sequence[Part]) -> str:
-    return SQL.format(
-        events=union([_events(part) for part in parts]),
-        totals=union([_totals(part) for part in parts]),
-        most=MOST_TYPES,
-    )
-
-
-def _events(part: Part) -> str:
-    """What counts by hour and type need of each event: the same columns for every dataset."""
-    kind = part.column(part.dataset.column_of(EVENT_TYPE) or "schema_version")
-    return part.select(f"{part.number} AS part, {DAY}, hour(`timestamp`) AS hour, {kind} AS type")
-
-
-def _totals(part: Part) -> str:
+def _query(part: Part) -> DayQuery:
+    typed_by = part.dataset.column_of(EVENT_TYPE) or "schema_version"
     declared = (column.name for column in part.dataset.columns)
-    numeric = [name for name in declared if part.columns.get(name) in NUMERIC]
-    what = TOTALS.format(
-        part=part.number,
-        day=DAY,
-        typed_by=part.dataset.column_of(EVENT_TYPE) or "schema_version",
-        numbers=", ".join(NUMBER.format(name=name) for name in numeric),
-    )
-    return f"{part.select(what)} GROUP BY {DAY.partition(' AS day')[0]}"
+    numeric = {name: f"number_{n}" for n, name in enumerate(declared) if part.columns.get(name) in NUMERIC}
+    kept = [
+        *(f"{HOUR} AS hour", f"{part.column(typed_by)} AS type", "id", '"timestamp" AS moment'),
+        *(f'CAST("{name}" AS DOUBLE) AS {value}' for name, value in numeric.items()),
+    ]
+    numbers = ", ".join(NUMBER.format(name=name, value=value) for name, value in numeric.items())
+    return DayQuery(", ".join(kept), SQL.format(most=MOST_TYPES, numbers=numbers, typed_by=typed_by))
 
 
 DAILY = Rollup(
@@ -124,8 +108,8 @@ DAILY = Rollup(
     "its least, mean and greatest value and the share of events that have none. The type is the property "
     "that the schema names by `x-pulse-type`, else the version of the schema.",
     grain=(),
-    text=SQL + TOTALS + NUMBER,
-    statement=_statement,
+    text=SQL + NUMBER,
+    query=_query,
     schema=SCHEMA,
     columns={
         "day": "The day of the events' timestamps, in UTC",

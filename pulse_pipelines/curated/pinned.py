@@ -27,6 +27,8 @@ class Pinned:
 
     tenant: Tenant
     dataset: Dataset
+    location: str
+    """Of its table's metadata."""
     snapshot_id: int | None
     columns: Mapping[str, str]
     landed: Mapping[date, datetime]
@@ -83,6 +85,7 @@ def _pin(tenant: Tenant, seen: _Seen) -> Pinned:
     return Pinned(
         tenant,
         seen.dataset,
+        seen.location,
         snapshot.snapshot_id if snapshot else None,
         {column.name: str(column.field_type) for column in (schema or table.schema()).fields},
         seen.landed,

@@ -1,4 +1,4 @@
-"""A rollup: what is computed from each day of a dataset, as one Spark statement over many of them."""
+"""A rollup: what is computed from each day of a dataset, of many datasets and days at once."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,11 @@ from pulse_pipelines.domain.roles import ACTOR, EVENT_TYPE
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import iceberg
 
+UTC = """make_timestamp(epoch_us("timestamp"))"""
+"""The event's time without its zone: a day and an hour of it are arithmetic, and ask no calendar of zones."""
+DAY, HOUR = f"CAST({UTC} AS DATE)", f"hour({UTC})"
+"""Expressions of DuckDB over a row of a dataset's table."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -23,6 +28,8 @@ class Part:
     """Marks its rows in the result of a statement over many parts."""
     tenant: Tenant
     dataset: Dataset
+    location: str
+    """Of the table's metadata."""
     snapshot_id: int
     columns: Mapping[str, str]
     """Name and Iceberg type of what that snapshot has; the dataset may have moved on."""
@@ -49,8 +56,18 @@ class Part:
         return f"SELECT {what} FROM {self.table} VERSION AS OF {self.snapshot_id} WHERE {within}"  # noqa: S608 - names and numbers
 
     def column(self, name: str | None) -> str:
-        """An expression for a column as text; null where the snapshot has none of that name."""
-        return f"CAST(`{name}` AS STRING)" if name in self.columns else "CAST(NULL AS STRING)"
+        """An expression of DuckDB for a column as text; null where the snapshot has none of that name."""
+        return f'CAST("{name}" AS VARCHAR)' if name in self.columns else "CAST(NULL AS VARCHAR)"
+
+
+@dataclass(frozen=True)
+class DayQuery:
+    """How DuckDB computes days of one part; SQL of Pulse's own making alone."""
+
+    events: str
+    """What is kept of each row of the table: expressions, each with a name."""
+    answer: str
+    """A query over the view `events`, which has these and `day`; its columns are `day` and the measures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +80,10 @@ class Rollup:
     """Columns that tell the rows of a day apart; empty: a day has one row."""
     text: str
     """What decides the values: days that were computed by another text are computed again."""
-    statement: Callable[[Sequence[Part]], str]
-    """Spark SQL over parts, with the columns `part`, `day`, the grain and the measures."""
+    statement: Callable[[Sequence[Part]], str] = lambda parts: ""
+    """A team's: Spark SQL over parts, with the columns `part`, `day`, the grain and the measures."""
+    query: Callable[[Part], DayQuery] | None = None
+    """Pulse's own."""
     schema: Schema | None = None
     """Of its Iceberg table; None: by what Spark answers."""
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -86,9 +105,6 @@ class Rollup:
             UserError: they are not.
         """
         return rows
-
-
-DAY = "CAST(`timestamp` AS DATE) AS day"
 
 
 def union(queries: Sequence[str]) -> str:

@@ -14,9 +14,10 @@ from types import FrameType
 from pyspark import daemon
 
 from pulse_pipelines.backfill import rebuild
+from pulse_pipelines.curated import day_tasks
 from pulse_pipelines.ingest import drain, land
 
-PRELOADED = (drain, land, rebuild)
+PRELOADED = (drain, land, rebuild, day_tasks)
 LOOK_S = 30.0
 IDLE_LOOKS = 4
 """Spark must have noticed, too: it forgets idle workers after a minute, and until then asks for them."""

@@ -1,0 +1,190 @@
+"""Day tasks: days of Pulse's own rollups, computed by DuckDB in Spark tasks, each of which has many of them.
+
+A task reads each data file once, by the rules of Iceberg, and holds a bounded part of it. Spark's own plan of
+the same read each file three times, at tens of milliseconds a file.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.curated.rollup import DAY, DayQuery, Part
+from pulse_pipelines.curated.statements import spans
+from pulse_pipelines.query import duckdb_pool, partial_table
+from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, EPOCH, BoundedFile, Span, newest_files
+from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
+from pulse_resources.settings import load_settings
+from pulse_resources.spark import run_tasks
+
+LIMITS = duckdb_pool.Limits(
+    "rollups",
+    memory="1GB",
+    threads=2,
+    spill=True,
+    trust_cache=True,  # files of the lake have names of their own and never change
+)
+DAYS_AT_ONCE = 32
+"""Of one dataset, in one task."""
+ROWS_AT_ONCE = 1_000_000
+"""Days of so many rows are asked for together, and what is kept of each row is in memory, or spilled. A day
+of more rows is read as often as the query asks, which needs no more memory than its answer."""
+QUERY = """
+WITH events AS {kept} (SELECT {day} AS day, {events} FROM {scan} WHERE {within})
+SELECT * FROM ({answer})
+"""
+
+
+@dataclass(frozen=True)
+class Days:
+    """Days of a part, which one task computes."""
+
+    part: int
+    table: tuple[str, str]
+    location: str
+    """Of the table's metadata, whose current snapshot is read."""
+    days: tuple[date, ...]
+    query: DayQuery
+
+
+@dataclass(frozen=True)
+class Several:
+    """What one task computes."""
+
+    days: tuple[Days, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows of days of a part."""
+
+    part: int
+    rows: bytes
+    """An Arrow stream with the columns `day` and the measures."""
+
+
+def answers(spark: SparkSession, query: Callable[[Part], DayQuery], parts: Sequence[Part]) -> pa.Table:
+    """The rows of a rollup for the days of all parts, with the columns `part`, `day` and the measures.
+
+    Raises:
+        PySparkException: a task failed, for one of the parts or for all.
+    """
+    tasks = _spread([days for part in parts for days in _pieces(part, query(part))])
+    tables = []
+    for answer in run_tasks(spark, tasks, answer_task, [Answer]):
+        rows = pa.ipc.open_stream(answer.rows).read_all()
+        tables.append(rows.add_column(0, "part", pa.repeat(pa.scalar(answer.part), len(rows))))
+    return pa.concat_tables(tables)
+
+
+def _pieces(part: Part, query: DayQuery) -> Iterator[Days]:
+    table = (part.tenant.namespace, part.dataset.slug)
+    for begin in range(0, len(part.days), DAYS_AT_ONCE):
+        days = part.days[begin : begin + DAYS_AT_ONCE]
+        yield Days(part.number, table, part.location, days, query)
+
+
+def _spread(pieces: Sequence[Days]) -> list[Several]:
+    """Pieces in a few tasks for each that may run at a time, about as many days in each."""
+    tasks: list[list[Days]] = [[] for _ in range(min(len(pieces), 2 * load_settings().spark.parallelism))]
+    for piece in sorted(pieces, key=lambda piece: len(piece.days), reverse=True):
+        min(tasks, key=lambda task: sum(len(each.days) for each in task)).append(piece)
+    return [Several(tuple(task)) for task in tasks]
+
+
+def answer_task(several: Several) -> Iterator[Answer]:
+    """One Spark task.
+
+    Raises:
+        Gone: a file of a table is.
+        Terminal: one is damaged.
+        Transient: the object store does not answer.
+        UserError: a day needs more memory or disk than there is.
+    """
+    for days in several.days:
+        for rows in _of_table(days):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_table(rows)
+            yield Answer(days.part, sink.getvalue().to_pybytes())
+
+
+def _of_table(asked: Days) -> Iterator[pa.Table]:
+    with store_errors_explained():
+        metadata = metadata_at(asked.table, asked.location)
+        snapshot = metadata.current_snapshot()
+        assert snapshot is not None  # noqa: S101 - without one there is nothing to ask
+        found = _files(metadata, snapshot, asked.days)
+    schema = metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
+    for days, files in [(asked.days, None)] if found is None else _groups(found, asked.days):
+        small = files is not None and sum(file.record_count for file in files) <= ROWS_AT_ONCE
+        query = QUERY.format(
+            kept="MATERIALIZED" if small else "NOT MATERIALIZED",
+            day=DAY,
+            events=asked.query.events,
+            scan=duckdb_pool.SCAN,
+            within=_within(days),
+            answer=asked.query.answer,
+        )
+        with (
+            duckdb_pool.connect(LIMITS) as connection,
+            partial_table.of_files(metadata, snapshot, schema, files) as view,
+        ):
+            yield connection.execute(query, [view]).to_arrow_table()
+
+
+def _files(
+    metadata: TableMetadata, snapshot: Snapshot, days: Sequence[date]
+) -> Mapping[date, Sequence[DataFile]] | None:
+    """The files that may have rows of each day; None where files alone do not tell (see `newest_files`)."""
+    span = Span(_begin(days[0]), _begin(days[-1]) + DAY_US)
+    found = newest_files(metadata, manifests(snapshot.manifest_list), span, ALWAYS, float("inf"))
+    if found is None:
+        return None
+    files: dict[date, list[DataFile]] = defaultdict(list)
+    for bounded in found:
+        for day in _days(bounded, days):
+            files[day].append(bounded.file)
+    return files
+
+
+def _days(bounded: BoundedFile, days: Sequence[date]) -> Iterator[date]:
+    return (day for day in days if bounded.high >= _begin(day) > bounded.low - DAY_US)
+
+
+def _groups(
+    files: Mapping[date, Sequence[DataFile]], days: Sequence[date]
+) -> Iterator[tuple[Sequence[date], Sequence[DataFile]]]:
+    """Days of `ROWS_AT_ONCE` at most, or one of more, with their files, each once."""
+    group: dict[date, int] = {}
+    for day in days:
+        rows = sum(file.record_count for file in files.get(day, ()))
+        if group and sum(group.values()) + rows > ROWS_AT_ONCE:
+            yield tuple(group), _once(files, group)
+            group = {}
+        group[day] = rows
+    yield tuple(group), _once(files, group)
+
+
+def _once(files: Mapping[date, Sequence[DataFile]], days: Mapping[date, int]) -> Sequence[DataFile]:
+    return list({file.file_path: file for day in days for file in files.get(day, ())}.values())
+
+
+def _within(days: Sequence[date]) -> str:
+    """To a day's last microsecond: the last one that a table can hold has no next one."""
+    return " OR ".join(
+        f"(\"timestamp\" BETWEEN TIMESTAMPTZ '{first} 00:00:00+00'"
+        f" AND TIMESTAMPTZ '{last} 23:59:59.999999+00')"
+        for first, last in spans(days)
+    )
+
+
+def _begin(day: date) -> int:
+    """Its first microsecond since the epoch."""
+    return (day.toordinal() - EPOCH.toordinal()) * DAY_US
