@@ -4,6 +4,8 @@ It has one snapshot, with that snapshot's schema, and names only files that matt
 files are the table's own, so the engine reads them by Iceberg's rules: field ids, evolved types, and all.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 _LOCAL = PyArrowFileIO()
+_METADATA = "view.metadata.json"
+KEPT_BYTES = 8 * 1024 * 1024
+"""Of views that were made, in this process: to make one takes longer than to read some hundred rows by it."""
+_Key = tuple[object, ...]
 
 
 @contextmanager
@@ -39,24 +45,82 @@ def of_files(
     Returns:
         The path of the view's metadata file.
     """
-    with TemporaryDirectory(prefix="pulse-view-") as folder:
-        if snapshot is not None and files is not None:
-            manifests = _manifest_list(Path(folder), metadata, snapshot.snapshot_id, files)
-            snapshot = snapshot.model_copy(update={"manifest_list": manifests, "sequence_number": 1})
-        seen = metadata.model_copy(
-            update={
-                "current_schema_id": schema_id,
-                "current_snapshot_id": snapshot.snapshot_id if snapshot else None,
-                "snapshots": [snapshot] if snapshot else [],
-                "snapshot_log": [],
-                "metadata_log": [],
-                "refs": {},
-                "statistics": [],
-            }
-        )
-        path = f"{folder}/view.metadata.json"
-        ToOutputFile.table_metadata(seen, _LOCAL.new_output(path))
-        yield path
+    paths = None if files is None else tuple(file.file_path for file in files)
+    # What these name never changes: another commit, an erasure, or a move has other snapshots and files.
+    named = snapshot.snapshot_id if snapshot else None, schema_id, metadata.default_spec_id, paths
+    key = (metadata.table_uuid, *named)
+    with TemporaryDirectory(prefix="pulse-view-") as name:
+        folder = Path(name)
+        if not _KEPT.write(key, folder):
+            _make(folder, metadata, snapshot, schema_id, files)
+            _KEPT.keep(key, folder)
+        yield str(folder / _METADATA)
+
+
+class _Kept:
+    """Views that were made, as the bytes of their files; the least recently used go first.
+
+    They are written anew into each user's own folder, so that nobody's is in another's way and none is left
+    behind by a process that is ended.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views: OrderedDict[_Key, tuple[bytes, dict[str, bytes]]] = OrderedDict()
+        self.bytes = 0
+
+    def write(self, key: _Key, folder: Path) -> bool:
+        """Write the view into a folder; False: it is not kept."""
+        with self._lock:
+            if key not in self._views:
+                return False
+            self._views.move_to_end(key)
+            before, contents = self._views[key]
+        for name, content in contents.items():
+            # Names of temporary folders are equally long: lengths that Avro tells stay right.
+            (folder / name).write_bytes(content.replace(before, bytes(folder)))
+        return True
+
+    def keep(self, key: _Key, folder: Path) -> None:
+        contents = {file.name: file.read_bytes() for file in folder.iterdir()}
+        with self._lock:
+            if key not in self._views:
+                self._views[key] = bytes(folder), contents
+                self.bytes += _size(key, contents)
+            while self.bytes > KEPT_BYTES:
+                gone, (_, old) = self._views.popitem(last=False)
+                self.bytes -= _size(gone, old)
+
+
+def _size(key: _Key, contents: dict[str, bytes]) -> int:
+    return len(repr(key)) + sum(map(len, contents.values()))
+
+
+_KEPT = _Kept()
+
+
+def _make(
+    folder: Path,
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    schema_id: int,
+    files: Sequence[DataFile] | None,
+) -> None:
+    if snapshot is not None and files is not None:
+        manifests = _manifest_list(folder, metadata, snapshot.snapshot_id, files)
+        snapshot = snapshot.model_copy(update={"manifest_list": manifests, "sequence_number": 1})
+    seen = metadata.model_copy(
+        update={
+            "current_schema_id": schema_id,
+            "current_snapshot_id": snapshot.snapshot_id if snapshot else None,
+            "snapshots": [snapshot] if snapshot else [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+            "statistics": [],
+        }
+    )
+    ToOutputFile.table_metadata(seen, _LOCAL.new_output(str(folder / _METADATA)))
 
 
 def _manifest_list(folder: Path, metadata: TableMetadata, snapshot_id: int, files: Sequence[DataFile]) -> str:

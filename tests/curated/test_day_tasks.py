@@ -1,0 +1,274 @@
+"""Pulse's own rollups are what Spark's SQL makes of the same snapshot, whatever rows and files it has."""
+
+import json
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.connect.session import SparkSession
+from support import spark_rollups
+from support.curated import Zone, make_zone, visit
+from support.ingest import Owner, ingest
+from support.lake import changed, location, pointing_at
+from support.moves import moved
+
+from pulse_pipelines import registry
+from pulse_pipelines.curated import day_tasks
+from pulse_pipelines.curated.behaviour import behaviour
+from pulse_pipelines.curated.compute import _part, compute
+from pulse_pipelines.curated.daily import DAILY, MOST_TYPES
+from pulse_pipelines.curated.pinned import pin
+from pulse_pipelines.curated.rollup import DayQuery, Part, Rollup
+from pulse_pipelines.ingest import land
+from pulse_pipelines.ingest.results import StagedTable
+from pulse_pipelines.query.file_pruning import ALWAYS, Span, newest_files
+from pulse_pipelines.query.snapshots import manifests, metadata_at
+from pulse_pipelines.tables import arrow_columns, parquet_files
+from pulse_resources import iceberg, object_store, postgres
+
+DAYS = [date(1969, 12, 31), date(1970, 1, 1), date(2026, 11, 18), date(2026, 11, 20), date(9999, 12, 31)]
+EMPTY = date(2026, 11, 19)
+"""A day between two others that has no rows."""
+GAP_MINUTES = 30
+DAY_US = 86_400_000_000
+ACTORS = st.none() | st.sampled_from(["ann", "bob", "", "Ann", "é", "\N{GRINNING FACE}"])
+KINDS = st.none() | st.sampled_from(["view", "buy", "", "B", "b", "é", "'", "a\0b"]) | st.text(max_size=3)
+ROW = st.fixed_dictionaries(
+    {
+        "at": st.sampled_from([0, 1, DAY_US - 1, 1_800_000_000, 3_600_000_000]) | st.integers(0, DAY_US - 1),
+        "who": ACTORS,
+        "kind": KINDS,
+        "amount": st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, 0.1, 1e150, -1e150]),
+        "count": st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3),
+    }
+)
+FILES = st.lists(st.tuples(st.sampled_from(DAYS), st.lists(ROW, min_size=1, max_size=12)), max_size=12)
+
+
+def written(owner: Owner, files: Sequence[tuple[date, Sequence[dict[str, Any]]]]) -> None:
+    """Land data files of `visits` with these rows, each file in a commit of its own."""
+    dataset, name = registry.find_dataset(owner.tenant, "visits"), (owner.tenant.namespace, "visits")
+    schema = arrow_columns.arrow_schema(dataset.table_schema)
+    for day, rows in files:
+        before = location(owner, "visits")
+        where = iceberg.load_table(name, before).location()
+        content = pa.Table.from_pylist([_row(dataset, day, row) for row in rows], schema=schema)
+        path = f"{where}/data/timestamp_day={day}/{parquet_files.token()}.parquet"
+        file, encoded = parquet_files.encode(dataset, day, path, content)
+        object_store.put(path, encoded)
+        common = {"tenant_id": dataset.tenant_id, "dataset_id": dataset.dataset_id, "slug": "visits"}
+        places: dict[str, Any] = {"table": name, "old_location": before, "new_location": before}
+        table = StagedTable(**common, **places, snapshot_id=None, files=(file,), days=())
+        staged = land.stage(table, uuid.uuid4().hex)
+        with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+            assert iceberg.swap(connection, name, before, staged.new_location)
+
+
+def _row(dataset: Any, day: date, row: dict[str, Any]) -> dict[str, Any]:
+    at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(microseconds=row["at"])
+    values = {key: value for key, value in row.items() if key != "at"}
+    return values | {
+        "id": values.pop("id", uuid.uuid4().hex),
+        "tenant_id": str(dataset.tenant_id),
+        "dataset_id": str(dataset.dataset_id),
+        "timestamp": at,
+        "ingested_at": datetime(2026, 11, 20, tzinfo=UTC),
+        "schema_version": 1,
+        "_batch": "test",
+        "_kafka_partition": 0,
+        "_offset": uuid.uuid4().int % 2**62,
+    }
+
+
+def parts_of(owners: Sequence[Owner]) -> list[Part]:
+    """The days of `visits` of several tenants, as it is now."""
+    parts = []
+    for number, owner in enumerate(owners):
+        days = tuple(sorted([*DAYS, EMPTY]))
+        pinned = pin(owner.tenant, registry.find_dataset(owner.tenant, "visits").dataset_id, days)
+        assert pinned
+        parts.append(_part(number, pinned, days))
+    return parts
+
+
+def compare(session: SparkSession, parts: Sequence[Part]) -> int:
+    """Both rollups, both ways; gives how many rows were compared."""
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    gap = behaviour(GAP_MINUTES)
+    compared = 0
+    for query, statement in (
+        (DAILY.query, spark_rollups.daily(parts)),
+        (gap.query, spark_rollups.behaviour(parts, GAP_MINUTES * 60_000_000)),
+    ):
+        assert query
+        found = by_cell(day_tasks.answers(session, query, parts))
+        wanted = by_cell(session.sql(statement).toArrow())
+        assert found.keys() == wanted.keys()
+        for cell, row in wanted.items():
+            same(found[cell], row, str(cell))
+        compared += len(wanted)
+    return compared
+
+
+def by_cell(rows: pa.Table) -> dict[tuple[int, date], dict[str, Any]]:
+    found = {(row["part"], row["day"]): row for row in rows.to_pylist()}
+    assert len(found) == len(rows), "a row per part and day"
+    return found
+
+
+def same(found: Any, wanted: Any, where: str, scale: float = 1.0) -> None:
+    """Equal; a mean, whose sum depends on its order in Spark, to a billionth of the values' size."""
+    assert type(found) is type(wanted), where
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted), where
+        if {"min", "max"} <= wanted.keys():
+            ends = [abs(v) for v in (wanted["min"], wanted["max"]) if v is not None and math.isfinite(v)]
+            scale = max([1.0, *ends])
+        for key, value in wanted.items():
+            same(found[key], value, f"{where}.{key}", scale)
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted), where
+        for number, value in enumerate(wanted):
+            same(found[number], value, f"{where}[{number}]", scale)
+    elif isinstance(wanted, float) and where.endswith((".mean", "_mean")):
+        close = math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9 * scale)
+        assert close or (math.isnan(found) and math.isnan(wanted)), (where, found, wanted)
+    elif isinstance(wanted, float) and math.isnan(wanted):
+        assert math.isnan(found), where
+    else:
+        assert found == wanted, (where, found, wanted)
+
+
+@pytest.fixture(scope="module")
+def zones(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Zone]:
+    """Two tenants with `visits`, whose type is `kind` and whose actor is a text."""
+    return [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(2)]
+
+
+@settings(
+    max_examples=6,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # each takes seconds: what is found is not made smaller
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(files=st.tuples(FILES, FILES), rows_at_once=st.sampled_from([1, 10, 1_000_000]))
+def test_any_rows(zones: Sequence[Zone], files: Any, rows_at_once: int) -> None:
+    """What is written stays, so that later examples look at tables of many files."""
+    for zone, mine in zip(zones, files, strict=True):
+        written(zone.owner, mine)
+    many = [{"at": n, "who": None, "kind": f"k{n % 130}", "amount": None, "count": 1} for n in range(140)]
+    twice = {"at": 5, "who": "ann", "kind": None, "amount": 1.0, "count": None, "id": "sent-twice"}
+    written(zones[0].owner, [(DAYS[2], many), (DAYS[3], [twice, twice])])
+    written(zones[1].owner, [(day, [{"at": 7, "who": "bob", "kind": "x"}]) for day in DAYS])
+    parts = parts_of([zone.owner for zone in zones])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(day_tasks, "DAYS_AT_ONCE", 2)
+        assert compare(zones[0].session, parts) >= 2 * len(DAYS)
+    for asked in (days for part in parts for days in day_tasks._pieces(part, query_of(DAILY, part))):
+        together = answer(asked)
+        with pytest.MonkeyPatch.context() as patch:  # days that have too many rows to be kept, here
+            patch.setattr(day_tasks, "ROWS_AT_ONCE", rows_at_once)
+            apart = answer(asked)
+        for one, other in zip(apart, together, strict=True):
+            same(one, other, str(asked))
+
+
+def query_of(rollup: Rollup, part: Part) -> DayQuery:
+    assert rollup.query
+    return rollup.query(part)
+
+
+def answer(asked: day_tasks.Days) -> list[dict[str, Any]]:
+    """What a task makes of it, here."""
+    rows = pa.concat_tables(day_tasks._of_table(asked)).sort_by("day").to_pylist()
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_the_types_that_are_listed_are_the_most_frequent(zones: Sequence[Zone]) -> None:
+    """More types than are listed, several of them as frequent as others."""
+    owner = make_zone(zones[0].session, zones[0].folder).owner
+    kinds = [None, None, "b", "b", *(f"k{n}" for n in range(MOST_TYPES + 9)), "k7"]
+    rows = [{"at": n, "kind": kind, "who": "ann"} for n, kind in enumerate(kinds)]
+    written(owner, [(DAYS[2], rows[:50]), (DAYS[2], rows[50:])])
+    parts = parts_of([owner])
+    assert compare(zones[0].session, parts) == 2
+    assert DAILY.query
+    (row,) = day_tasks.answers(zones[0].session, DAILY.query, parts).to_pylist()
+    assert [each["type"] for each in row["by_type"][:4]] == [None, "b", "k7", "k0"]
+    assert (len(row["by_type"]), row["types"], row["events_of_other_types"]) == (MOST_TYPES, 111, 11)
+
+
+def test_other_schemas_and_deletes_of_other_engines(zone: Zone) -> None:
+    """A column that became another, one that came, rows deleted with files and beside them."""
+    owner, tenant = zone.owner, zone.owner.tenant
+    day = DAYS[2]
+    rows = [{"at": n, "who": "ann", "kind": "a", "amount": n / 3, "count": n} for n in range(20)]
+    written(owner, [(day, rows), (DAYS[3], rows[:3])])
+    document = {
+        "type": "object",
+        "x-pulse-actor": "kind",
+        "x-pulse-type": "place",
+        "properties": {
+            "who": {"type": "string"},
+            "kind": {"type": "string"},
+            "amount": {"type": "number"},
+            "count": {"type": "number"},
+            "place": {"type": "string"},
+            "seats": {"type": "integer"},
+        },
+    }
+    uri = registry.publish_schema(tenant, "visits", json.dumps(document)).schema_uri
+    before = parts_of([owner])
+    moved(tenant, "visits", uri)
+    more = [{"at": n, "kind": "b", "place": "x", "count": n / 2, "seats": n} for n in range(5)]
+    written(owner, [(day, more)])
+    parts = parts_of([owner])
+    assert parts[0].columns["count"] == "double"
+    assert compare(zone.session, parts) == 4
+    pinned_before = [replace(part, dataset=parts[0].dataset) for part in before]
+    assert compare(zone.session, pinned_before) == 4, "an older snapshot, by a dataset that moved on"
+
+    fewer = changed(owner, lambda found: found.delete("count = 3.0"), "visits")
+    with pointing_at(owner, fewer, "visits"):
+        assert compare(zone.session, parts_of([owner])) == 4
+    name = f"{iceberg.CATALOG}.{tenant.namespace}.visits"
+    zone.session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    zone.session.sql(f"DELETE FROM {name} WHERE count < 2 AND who IS NOT NULL").collect()
+    parts = parts_of([owner])
+    metadata = metadata_at((tenant.namespace, "visits"), parts[0].location)
+    snapshot = metadata.current_snapshot()
+    assert snapshot
+    listed = manifests(snapshot.manifest_list)
+    assert newest_files(metadata, listed, Span(), ALWAYS, math.inf) is None, "there are delete files"
+    assert compare(zone.session, parts) == 4
+    assert DAILY.query
+    found = by_cell(day_tasks.answers(zone.session, DAILY.query, parts))
+    assert {d: row["events"] for (_, d), row in found.items()} == {day: 23, DAYS[3]: 1}
+
+
+def test_a_day_whose_file_is_damaged_fails_alone(zone: Zone) -> None:
+    days = [date(2026, 11, n) for n in (17, 18, 19)]
+    zone.owner.send(*[visit(f"{day}T09:00:00", who="ann", kind="a") for day in days])
+    ingest(zone.owner)
+    found = iceberg.load_table((zone.owner.tenant.namespace, "visits"), location(zone.owner, "visits"))
+    paths = found.inspect.files().column("file_path")
+    (path,) = paths.filter(pc.match_substring(paths, f"={days[1]}/")).to_pylist()
+    with object_store.file_system().open_input_file(object_store.key(path)) as source:
+        content = source.read()
+    object_store.put(path, b"PAR1" + bytes(len(content) - 8) + b"PAR1")
+    results, failures = compute(zone.session, [d for d in zone.due() if d.dataset.slug == "visits"])
+    assert {result.rollup.name: set(result.rows) for result in results[0]} == {
+        "daily": {days[0], days[2]},
+        "behaviour": {days[0], days[2]},
+    }
+    assert {failure.work.day for failure in failures} == {days[1]}
+    assert all("damaged" in failure.error for failure in failures), failures
