@@ -20,6 +20,7 @@ from pulse_pipelines.curated.statements import spans
 from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.file_pruning import ALWAYS, DAY_US, EPOCH, BoundedFile, Span, newest_files
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
+from pulse_resources.errors import PulseError, Terminal
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
@@ -69,15 +70,25 @@ class Answer:
     """An Arrow stream with the columns `day` and the measures."""
 
 
+@dataclass(frozen=True)
+class NotAnswered:
+    """Why a task could not compute what it was asked for."""
+
+    error: str
+
+
 def answers(spark: SparkSession, query: Callable[[Part], DayQuery], parts: Sequence[Part]) -> pa.Table:
     """The rows of a rollup for the days of all parts, with the columns `part`, `day` and the measures.
 
     Raises:
-        PySparkException: a task failed, for one of the parts or for all.
+        Terminal: it cannot be computed for all of them: what a task met with, one of the parts may be at fault.
+        PySparkException: a task ended.
     """
     tasks = _spread([days for part in parts for days in _pieces(part, query(part))])
     tables = []
-    for answer in run_tasks(spark, tasks, answer_task, [Answer]):
+    for answer in run_tasks(spark, tasks, answer_task, [Answer, NotAnswered]):
+        if isinstance(answer, NotAnswered):
+            raise Terminal(answer.error)
         rows = pa.ipc.open_stream(answer.rows).read_all()
         tables.append(rows.add_column(0, "part", pa.repeat(pa.scalar(answer.part), len(rows))))
     return pa.concat_tables(tables)
@@ -98,21 +109,17 @@ def _spread(pieces: Sequence[Days]) -> list[Several]:
     return [Several(tuple(task)) for task in tasks]
 
 
-def answer_task(several: Several) -> Iterator[Answer]:
-    """One Spark task.
-
-    Raises:
-        Gone: a file of a table is.
-        Terminal: one is damaged.
-        Transient: the object store does not answer.
-        UserError: a day needs more memory or disk than there is.
-    """
-    for days in several.days:
-        for rows in _of_table(days):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema) as stream:
-                stream.write_table(rows)
-            yield Answer(days.part, sink.getvalue().to_pybytes())
+def answer_task(several: Several) -> Iterator[Answer | NotAnswered]:
+    """One Spark task: answers, up to the first that there is none to."""
+    try:
+        for days in several.days:
+            for rows in _of_table(days):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, rows.schema) as stream:
+                    stream.write_table(rows)
+                yield Answer(days.part, sink.getvalue().to_pybytes())
+    except PulseError as error:
+        yield NotAnswered(str(error))
 
 
 def _of_table(asked: Days) -> Iterator[pa.Table]:

@@ -37,6 +37,12 @@ def counts(answer: httpx.Response) -> list[int]:
     return [row["count"] for row in answer.json()["rows"]]
 
 
+def test_a_revoked_key_previews_nothing_though_its_view_is_kept(reader: Caller) -> None:
+    assert [get(reader, limit=2).status_code for _ in range(3)] == [200] * 3
+    assert reader.http.delete(f"/v1/keys/{reader.key.stored.key_id}").status_code == 200
+    assert {get(reader, limit=2).status_code for _ in range(3)} == {401}
+
+
 def test_the_newest_rows_in_each_media_type(reader: Caller) -> None:
     found = get(reader, limit=2)
     assert (found.headers["content-type"], found.headers["vary"]) == ("application/json", "Accept")

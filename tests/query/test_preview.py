@@ -22,8 +22,9 @@ from support.moves import moved
 from typer.testing import CliRunner
 
 from pulse_api import cli
-from pulse_pipelines import registry
+from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import MAX_ROWS
+from pulse_pipelines.query import partial_table
 from pulse_pipelines.query.file_pruning import Span, newest_files, tries
 from pulse_pipelines.query.preview import moment, preview
 from pulse_pipelines.query.snapshots import manifests, of_current, snapshots
@@ -400,6 +401,52 @@ def test_a_file_that_is_gone_or_damaged_is_named(stack: Settings) -> None:
     iceberg.file_io().delete(snapshot.manifest_list)
     with pytest.raises(Terminal, match="gone"):
         preview(other.tenant, "orders", 5)
+
+
+def test_what_changes_is_seen_at_once_though_views_are_kept(stack: Settings) -> None:
+    """A batch, an erasure that leaves a file of the same rows, and a deletion beside the files."""
+    owner = make_owner()
+
+    def seen(**asked: Any) -> list[str]:
+        found = [preview(owner.tenant, "orders", 10, columns=["id"], **asked) for _ in range(2)]
+        assert found[0] == found[1], "by a view that is made, and by one that was kept"
+        return sorted(found[0].column("id").to_pylist())
+
+    def snapshot() -> int:
+        return snapshots(owner.tenant, "orders")[0].snapshot_id
+
+    owner.send(event("a", country="DE"), event("b", country="FR"))
+    ingest(owner)
+    first = snapshot()
+    assert seen() == ["a", "b"]
+    owner.send(event("c", country="FR"))
+    ingest(owner)
+    assert (seen(), seen(snapshot_id=first)) == (["a", "b", "c"], ["a", "b"])
+    before = len(partial_table._KEPT._views)
+    assert seen() == ["a", "b", "c"]
+    assert len(partial_table._KEPT._views) == before, "it was kept"
+    erasure.erase(owner.tenant, "orders", "event_id=a")
+    assert seen() == ["b", "c"]
+    with pytest.raises(NotFound):
+        seen(snapshot_id=first)
+    with pointing_at(owner, changed(owner, lambda found: found.delete("country = 'FR'"))):
+        assert seen() == []
+    assert seen() == ["b", "c"]
+
+
+def test_views_are_kept_within_their_bytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = partial_table._Kept()
+    monkeypatch.setattr(partial_table, "_KEPT", kept)
+    tenant, ids = lake.owner.tenant, [each.snapshot_id for each in lake.table.snapshots()]
+    preview(tenant, "orders", 1, snapshot_id=ids[0])
+    one = kept.bytes
+    assert one > 1_000
+    monkeypatch.setattr(partial_table, "KEPT_BYTES", 3 * one)
+    for snapshot_id in ids:
+        preview(tenant, "orders", MAX_ROWS, snapshot_id=snapshot_id)
+        assert kept.bytes <= 3 * one
+        assert kept.bytes == sum(partial_table._size(key, files) for key, (_, files) in kept._views.items())
+    assert 0 < len(kept._views) < len(ids)
 
 
 def test_nothing_stays_on_the_disk(lake: Lake) -> None:
