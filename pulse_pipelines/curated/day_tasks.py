@@ -81,7 +81,7 @@ def answers(spark: SparkSession, query: Callable[[Part], DayQuery], parts: Seque
     """The rows of a rollup for the days of all parts, with the columns `part`, `day` and the measures.
 
     Raises:
-        Terminal: it cannot be computed for all of them: what a task met with, one of the parts may be at fault.
+        Terminal: a task could not compute its days: it says why, and one of the parts may be at fault.
         PySparkException: a task ended.
     """
     tasks = _spread([days for part in parts for days in _pieces(part, query(part))])
