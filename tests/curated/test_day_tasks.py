@@ -260,9 +260,10 @@ def test_a_day_whose_file_is_damaged_fails_alone(zone: Zone) -> None:
     zone.owner.send(*[visit(f"{day}T09:00:00", who="ann", kind="a") for day in days])
     ingest(zone.owner)
     found = iceberg.load_table((zone.owner.tenant.namespace, "visits"), location(zone.owner, "visits"))
-    paths = found.inspect.files().column("file_path")
-    (path,) = paths.filter(pc.match_substring(paths, f"={days[1]}/")).to_pylist()
-    with without_object(path, b"PAR1" + bytes(1_000) + b"PAR1"):
+    files = found.inspect.files()
+    of_day = pc.match_substring(files.column("file_path"), f"={days[1]}/")
+    (file,) = files.filter(of_day).select(["file_path", "file_size_in_bytes"]).to_pylist()
+    with without_object(file["file_path"], b"PAR1" + bytes(file["file_size_in_bytes"] - 8) + b"PAR1"):
         results, failures = compute(zone.session, [d for d in zone.due() if d.dataset.slug == "visits"])
     assert {result.rollup.name: set(result.rows) for result in results[0]} == {
         "daily": {days[0], days[2]},
