@@ -71,6 +71,25 @@ def test_a_problem_says_what_to_do_in_words_of_http(caller: Caller, name: str) -
     assert not CLASSES.search(answer.text), answer.text
 
 
+NAME = "body.name: string should match pattern '^[a-z][a-z0-9_]{0,62}$'"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"name": "A B", "schema": {"type": "object"}}, [NAME]),
+        ({"name": "A B", "fields": {"country": "string"}}, [NAME]),
+        ({"name": "a", "schema": {}, "fields": {}}, ["body.fields: is unknown"]),
+        ({"name": "a"}, ["body.schema: is missing"]),
+    ],
+    ids=["schema", "fields", "both", "neither"],
+)
+def test_what_is_wrong_with_a_schema_is_said_once(caller: Caller, body: Any, said: list[str]) -> None:
+    answer = caller.http.post("/v1/schemas", json=body)
+    assert answer.status_code == 422
+    assert [f"{each['at']}: {each['problem']}" for each in answer.json()["errors"]] == said
+
+
 def test_commands_are_not_what_to_do_over_http() -> None:
     command = problems.of(NotFound("no such schema", fix="Publish it with: pulse schema publish"))
     assert b"GET /openapi.json" in problems.document(command, "id")

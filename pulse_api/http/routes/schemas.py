@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Path, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
@@ -64,6 +64,20 @@ class FromFields(Body):
         return orjson.dumps(expand({"fields": self.fields_, "required": self.required} | named)).decode()
 
 
+def _form(given: Any) -> str:
+    """Which of the two a body is meant to be: what is wrong with it is then said once, of that one."""
+    shorthand = isinstance(given, FromFields) or (
+        isinstance(given, dict) and "fields" in given and "schema" not in given
+    )
+    return FromFields.__name__ if shorthand else FromSchema.__name__
+
+
+Published = Annotated[
+    Annotated[FromSchema, Tag(FromSchema.__name__)] | Annotated[FromFields, Tag(FromFields.__name__)],
+    Discriminator(_form),
+]
+
+
 class SchemaVersion(BaseModel):
     schema_uri: str = Field(description="Its address: `pulse://<tenant>/<name>/<version>`.")
     name: str
@@ -103,9 +117,7 @@ def _whole(found: PublishedSchema) -> Schema:
         **documented(400, 401, 403, 413, 422, 429, 503),
     },
 )
-async def publish(
-    request: Request, principal: Manager, body: FromSchema | FromFields, response: Response
-) -> Schema:
+async def publish(request: Request, principal: Manager, body: Published, response: Response) -> Schema:
     """Publish a JSON Schema, or its shorthand, as the next version of `name`.
 
     Versions are immutable. References outside the document are refused, and so are patterns that need
