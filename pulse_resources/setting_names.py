@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -10,6 +11,8 @@ from pydantic.fields import FieldInfo
 from pulse_resources.errors import meant
 
 PREFIX, BETWEEN = "PULSE_", "__"
+LOCAL = "local"
+"""What `pulse up` remembers for itself in settings.json."""
 _LINK = ("tcp://", "udp://")
 """What Kubernetes and Docker put into variables of the same form, such as PULSE_API_PORT."""
 
@@ -40,6 +43,20 @@ def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | Non
                 yield given, meant(joined[name], [joined[name]])
         elif BETWEEN.join(name.split(BETWEEN)[:2]) not in known:  # what follows is a part of its value
             yield given, meant(name, known)
+
+
+def unknown(sections: Mapping[str, FieldInfo], given: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """What settings.json sets and is none, as `section.field`, each with what may be meant, if known."""
+    known = {f"{section}.{name}" for section, name, _ in fields(sections)}
+    for section, values in given.items():
+        if section == LOCAL:
+            continue
+        if section not in sections:
+            yield section, meant(section, sections)
+        elif isinstance(values, dict):
+            for name in sorted(f"{section}.{field}" for field in values):
+                if name not in known:
+                    yield name, meant(name, known)
 
 
 def explained(error: ValidationError) -> str:

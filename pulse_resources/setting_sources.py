@@ -8,7 +8,7 @@ import orjson
 from pydantic import BaseModel
 
 from pulse_resources.setting_names import BETWEEN, PREFIX, fields, variable
-from pulse_resources.settings import Settings, load_settings, pulse_home
+from pulse_resources.settings import Settings, in_file, load_settings
 
 Source = Literal["default", "file", "environment"]
 
@@ -27,29 +27,21 @@ class InForce:
 def in_force() -> list[InForce]:
     """Every setting, section by section. Raises UserError as `load_settings` does."""
     settings = load_settings()
-    in_file = _in_file()
+    from_file = in_file()
     return [
-        InForce(variable(section, name), _shown(settings, section, name), _source(section, name, in_file))
+        InForce(variable(section, name), _shown(settings, section, name), _source(section, name, from_file))
         for section, name, _ in fields(Settings.model_fields)
     ]
 
 
-def _in_file() -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = orjson.loads((pulse_home() / "settings.json").read_bytes())
-    except OSError:
-        return {}
-    return found
-
-
-def _source(section: str, name: str, in_file: dict[str, Any]) -> Source:
+def _source(section: str, name: str, from_file: dict[str, Any]) -> Source:
     own = variable(section, name)
     given = {each.upper() for each in os.environ}
     if f"{PREFIX}{section}".upper() in given or any(
         each == own or each.startswith(own + BETWEEN) for each in given
     ):
         return "environment"
-    return "file" if name in in_file.get(section, ()) else "default"
+    return "file" if name in from_file.get(section, ()) else "default"
 
 
 def _shown(settings: Settings, section: str, name: str) -> str:

@@ -10,7 +10,9 @@ import tempfile
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import orjson
 from pydantic import AwareDatetime, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -28,7 +30,7 @@ from pulse_resources.service_settings import (
     PostgresSettings,
     SparkSettings,
 )
-from pulse_resources.setting_names import explained, misspelt, not_json
+from pulse_resources.setting_names import explained, misspelt, not_json, unknown
 
 _LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, by the kernel."""
@@ -251,16 +253,37 @@ class Settings(BaseSettings):
         return init_settings, env_settings, file
 
 
+def in_file() -> dict[str, Any]:
+    """What settings.json sets; nothing where there is none.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    try:
+        found = orjson.loads((pulse_home() / "settings.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
 @cache
 def load_settings() -> Settings:
     """The settings of this process, read once (`load_settings.cache_clear()` reads them again).
 
     Raises:
-        UserError: one of them is wrong, or an environment variable looks like a setting and is none.
+        UserError: one of them is wrong, or one that the environment or the file sets is none.
     """
+    file = pulse_home() / "settings.json"
     for name, fix in misspelt(Settings.model_fields):
         raise UserError(f"{name} is not a setting", fix=fix or "Unset it; `pulse config` shows all of them")
     try:
+        for name, fix in unknown(Settings.model_fields, in_file()):
+            raise UserError(
+                f"{name} in {file} is not a setting",
+                fix=f"{fix or 'Remove it.'} Or run `pulse up`: it writes the file anew",
+            )
         return Settings()
     except ValidationError as error:  # not as the cause: it holds values, secrets among them
         raise UserError(f"a setting is wrong: {explained(error)}") from None
@@ -268,5 +291,4 @@ def load_settings() -> Settings:
         wrong = not_json(str(error))
         raise UserError(f"a setting is wrong: {wrong}", fix='Lists and mappings are JSON: ["log"]') from None
     except (OSError, ValueError) as error:
-        file = pulse_home() / "settings.json"
         raise UserError(f"{file} cannot be read: {error}", fix="Repair it, or run `pulse up`") from error

@@ -26,7 +26,7 @@ from rich.console import Console
 from support.ingest import SCHEMA, Owner, event, ingest
 from typer.testing import CliRunner, Result
 
-from chaos.surroundings import PULSE, forget_connections
+from chaos.surroundings import PULSE, forget_connections, with_settings
 from pulse_api import cli, client
 from pulse_api.cli import collect as collecting
 from pulse_api.cli import guard, output
@@ -917,6 +917,34 @@ def test_a_setting_that_is_wrong_or_unknown_is_an_error(
     assert line.startswith("error: ")
     assert said in line
     assert "hush" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"kafka": {"pasword": "hush"}},
+            "kafka.pasword in {} is not a setting. Did you mean kafka.password",
+        ),
+        ({"kafak": {"password": "hush"}}, "kafak in {} is not a setting. Did you mean kafka?"),
+        ({"ingest": {"colour": 1}}, "ingest.colour in {} is not a setting. Remove it. Or run `pulse up`"),
+        (["hush"], "{} cannot be read: it is no JSON object"),
+    ],
+)
+def test_what_settings_json_says_and_is_no_setting_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: Any, said: str
+) -> None:
+    """What was misspelt there said nothing, and the default held. What `pulse up` remembers is its own."""
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(given))
+    with pytest.raises(UserError) as refused, with_settings():
+        load_settings()
+    assert said.format(file) in str(refused.value)
+    assert "hush" not in str(refused.value)
+    file.write_text(json.dumps({"local": {"ports": {}}, "kafka": {"password": "hush"}}))
+    with with_settings():
+        assert load_settings().kafka.password.get_secret_value() == "hush"
 
 
 @pytest.mark.parametrize(
