@@ -22,7 +22,9 @@ from pulse_resources.errors import UserError
 from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings, pulse_home
+from pulse_resources.watched_connection import WatchedConnection
 
+CONNECT_S = 10
 Connection = psycopg.Connection[TupleRow]
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -30,6 +32,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 @cache
 def pool(role: Role) -> "ConnectionPool[Connection]":
     """This process's pool of connections as `role`; a connection is checked before it is lent.
+
+    Those of the front doors are watched: somebody waits there. A run waits for a server that was paused.
 
     Raises:
         UserError: nothing says where Postgres is.
@@ -47,7 +51,8 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         timeout=10,
         name=f"pulse-{role}",
         check=ConnectionPool.check_connection,
-        kwargs={"application_name": "pulse"},
+        connection_class=WatchedConnection if role == "pulse_api" else psycopg.Connection[TupleRow],
+        kwargs={"application_name": "pulse", "connect_timeout": CONNECT_S},
     )
 
 

@@ -1,7 +1,7 @@
 """Whether Postgres and Kafka answer: looked at in a thread and by a connection that nothing else uses.
 
 What holds up all other requests cannot hold up this, and however many ask, there is one look a second.
-Whoever asks while one is under way is told what the last one found, unless that is long ago.
+Whoever asks while one is under way is told what the last one found, unless that is long ago and all was well.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ KEEP_S = 1.0
 """After a look has begun, until the next may."""
 STALE_S = 2.5
 """After a look has begun, until what it found says nothing any more."""
+GRACE_S = 0.5
+"""For a look to find that what was missing answers again: while it does not, each look takes long."""
 PATIENCE_S = 3
 """For each of the two to answer."""
 
@@ -54,9 +56,12 @@ class Readiness:
             self._last = ended.result() if ended.exception() is None else self._last
         if self._looking is None and now - self._last.began >= KEEP_S:
             self._looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look)
-        if self._looking is not None and now - self._last.began >= STALE_S:
-            return (await asyncio.shield(self._looking)).missing
-        return self._last.missing
+        looking, last = self._looking, self._last
+        if looking is not None and now - last.began >= STALE_S:
+            await asyncio.wait([looking], timeout=GRACE_S if last.missing else None)
+            if looking.done():
+                return looking.result().missing
+        return last.missing
 
     def stop(self) -> None:
         self._thread.shutdown()

@@ -5,8 +5,6 @@ import base64
 import ctypes
 import gzip
 import json
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ import pytest
 import zstandard
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner, ingest
+from support.pauses import paused
 
 from pulse_api.http.collect import publisher
 from pulse_api.http.collect.publisher import Outgoing
@@ -31,8 +30,6 @@ from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import quotas
 from pulse_resources import kafka
-from pulse_resources.local import state
-from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 
 
@@ -484,7 +481,7 @@ def test_without_an_acknowledgement_there_is_no_202(
     try:
         with served() as impatient, impatient.client(caller.key.text) as client:
             assert client.post("/v1/collect", json=sample("before")).status_code == 202
-            with broker_paused():
+            with paused("kafka"):
                 began = time.monotonic()
                 answer = client.post("/v1/collect", json=sample("during"))
                 assert answer.status_code == 503, answer.text
@@ -515,7 +512,7 @@ def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callab
             return client.get("/v1/usage").json()["months"][0]["accepted"]
 
         assert send(sample("first")).status_code == 202
-        with broker_paused():
+        with paused("kafka"):
             assert send(nine).status_code == 503
             assert accepted() == 10, "all nine may have been written"
             probe = threading.Thread(target=lambda: probes.append(send(sample("probe")).status_code))
@@ -548,7 +545,7 @@ def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch
 
         post("before")
         under_way = [threading.Thread(target=post, args=(f"during-{n}",)) for n in range(5)]
-        with broker_paused():
+        with paused("kafka"):
             for thread in under_way:
                 thread.start()
             assert _soon(lambda: len(made[0]) == 5)
@@ -615,22 +612,3 @@ def served_with(**settings: object) -> Iterator[Api]:
         with served() as api:
             yield api
     load_settings.cache_clear()
-
-
-class broker_paused:  # noqa: N801
-    """The Kafka broker of the stack is stopped by SIGSTOP, as a long pause or a partition would."""
-
-    def __enter__(self) -> None:
-        self._pid = broker_pid()
-        os.kill(self._pid, signal.SIGSTOP)
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self._pid, signal.SIGCONT)
-
-
-def broker_pid() -> int:
-    found = state.read(Layout(load_settings().home))
-    assert found is not None
-    process = found.services["kafka"].process
-    assert process is not None
-    return process.pid

@@ -80,6 +80,21 @@ def test_what_was_found_long_ago_says_nothing(asked: Readiness, looks: Looks) ->
     asyncio.run(ask())
 
 
+def test_nobody_waits_for_a_look_at_what_was_missing(asked: Readiness, looks: Looks) -> None:
+    """A service that stands still holds each look up for seconds, after which what it found is old."""
+
+    async def ask() -> None:
+        looks.missing, looks.began_ago = "Postgres", readiness.STALE_S
+        assert await asked.missing() == "Postgres"
+        looks.may_end.clear()
+        assert await asyncio.wait_for(asked.missing(), AGO / 2) == "Postgres"
+        looks.missing, looks.began_ago = None, 0.0
+        looks.may_end.set()
+        assert await asked.missing() is None, "there is time for a look that is quick"
+
+    asyncio.run(ask())
+
+
 def test_a_look_goes_on_when_whoever_asked_has_gone(asked: Readiness, looks: Looks) -> None:
     async def ask() -> None:
         looks.may_end.clear()
