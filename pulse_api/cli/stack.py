@@ -12,8 +12,8 @@ from rich.table import Table
 
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless
-from pulse_resources.errors import PulseError, UserError
-from pulse_resources.local import dagster, stack
+from pulse_resources.errors import PulseError, Transient, UserError
+from pulse_resources.local import dagster, provision, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
 from pulse_resources.local.status import Row, status
@@ -22,6 +22,8 @@ from pulse_resources.settings import load_settings, pulse_home
 app = typer.Typer()
 _console = Console()
 _errors = Console(stderr=True)
+PORT_TRIES = 3
+"""Starts of a stack whose ports other programs take between the choice and the service's start."""
 _ADDRESSES_FIRST = {"api": "HTTP API", "lake": "REST catalog", "dagster-webserver": "Dagster UI"}
 
 
@@ -106,8 +108,17 @@ def bring_up(
     try:
         with console.status("Looking around") as spinner:
             progress = _Progress(spinner, console)
-            started = stack.start(layout, wanted, progress, definitions, with_tls=with_tls)
-            _follow(layout, wanted, progress, quiet=not started)
+            for tries_left in reversed(range(PORT_TRIES)):
+                try:
+                    started = stack.start(layout, wanted, progress, definitions, with_tls=with_tls)
+                    _follow(layout, wanted, progress, quiet=not started)
+                    break
+                except Transient as error:
+                    lost = provision.lost_port(layout, error.where.get("service", ""))
+                    if lost is None or not tries_left:
+                        raise
+                    wanted = stack.with_known(layout, wanted)  # of which the one that failed took all with it
+                    progress.done(f"Another program has taken port {lost}: starting anew with another one")
     except KeyboardInterrupt:
         _interrupted(layout, started)
         raise typer.Exit(130) from None

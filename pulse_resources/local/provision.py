@@ -40,6 +40,8 @@ _DEFAULT_PORTS = {
     "lake_health": 8182,
     "webserver": 3000,
 }
+_LISTENER = {"kafka_controller": "kafka", "api_health": "api", "webserver": "dagster-webserver"}
+"""The service that listens at a port, where that is named otherwise."""
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
     "api": "PULSE_API__PORT",
@@ -97,6 +99,16 @@ def _kafka_mechanism(layout: Layout) -> str:
 def local_port(layout: Layout, name: str) -> int:
     """A port that only the embedded stack knows (Kafka's controller)."""
     return int(_remembered(layout)["ports"][name])
+
+
+def lost_port(layout: Layout, service: str) -> int | None:
+    """A port of a service that does not run, which another program has taken since it was chosen.
+
+    The next `provision` chooses another one.
+    """
+    named = _remembered(layout).get("ports", {}).items()
+    own = (port for name, port in named if _LISTENER.get(name, name) == service)
+    return next((port for port in own if not ports.is_free(port)), None)
 
 
 def _remembered(layout: Layout) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
 from pulse_resources.local import dagster, provision, services, state
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
@@ -71,6 +72,7 @@ def start(
         _fetch(wanted, progress)
         _clear_leftovers(layout, progress)
         provision.provision(layout, with_tls=with_tls)
+        fail_point("stack.after_provision")
         layout.stack_file.unlink(missing_ok=True)
         layout.wanted_file.unlink(missing_ok=True)
         _launch(layout, wanted, definitions, lock)
@@ -99,6 +101,12 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
         elif not _locked(layout):
             raise Transient("The supervisor did not start", service="supervisor")
         time.sleep(_TICK)
+
+
+def with_known(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """`wanted`, and what the stack ran beside it when it gave up."""
+    found = state.read(layout)
+    return tuple({*wanted, *(found.services if found else ())})
 
 
 def stop(layout: Layout, progress: Progress) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.faults import AtPoint
 from typer.testing import CliRunner
 
 from chaos.surroundings import forget_connections
@@ -118,11 +119,12 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert not [secret for secret in secrets if secret.encode() in commands]
     assert stat.S_IMODE(layout.settings_file.stat().st_mode) == 0o600
 
-    # What dies comes back, at the same address.
-    for name in ("api", "kafka", "postgres"):
-        victim = first[name].pid
+    # What dies comes back, at the same address; also where what it needs died with it.
+    victims = {name: first[name].pid for name in ("api", "kafka", "postgres")}
+    for victim in victims.values():
         assert victim
         os.kill(victim, signal.SIGKILL)
+    for name, victim in victims.items():
         until(lambda name=name: rows(layout)[name].restarts > 0 and rows(layout)[name].up, 60)  # type: ignore[misc]
         assert rows(layout)[name].address == first[name].address
         assert rows(layout)[name].pid != victim
@@ -205,6 +207,23 @@ def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -
     found = state.read(layout)
     assert found
     assert found.culprit == "kafka"
+
+
+def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(layout: Layout, at: AtPoint) -> None:
+    """Another program was faster: the stack gave up, and said that MinIO had ended three times."""
+    with socket.socket() as other:
+
+        def take() -> int:
+            port = int(json.loads(layout.settings_file.read_text())["local"]["ports"]["minio"])
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            return port
+
+        taken = at("stack.after_provision", take)
+        output = run("up", "--only", "minio")
+        assert f"taken port {taken[0]}" in output
+        assert rows(layout)["minio"].up
+        assert not rows(layout)["minio"].address.endswith(str(taken[0]))
 
 
 def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
