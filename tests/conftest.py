@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("pulse", deadline=None)  # no test asserts how long something takes
+settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
 settings.load_profile("pulse")
 
 pytest_plugins = [

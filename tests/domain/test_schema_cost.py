@@ -6,8 +6,9 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import times
 
 from pulse_pipelines.domain.cost import Bound, cost
 from pulse_pipelines.domain.guards import guarded
@@ -165,7 +166,7 @@ FRAGMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@times(4)
 @given(FRAGMENTS, VALUES, st.sampled_from(DRAFTS))
 def test_guards_change_no_verdict(fragment: Schema, value: Any, draft: str) -> None:
     document = a(fragment) | {"$schema": draft}

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from support.examples import times
 
 from pulse_pipelines.domain.cost import Bound, check_cost, cost
 from pulse_pipelines.domain.safety import check_bounds
@@ -286,7 +287,7 @@ def check(pair: Pair) -> None:
     )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@times(1.2, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_random_schemas_do_not_beat_the_model(draw: random.Random) -> None:
     check(next(seeds(draw)))

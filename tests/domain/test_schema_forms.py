@@ -9,8 +9,9 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import times
 
 from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.columns import Kind, columns
@@ -210,7 +211,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@times(15)
 @given(FRAGMENTS, st.lists(st.dictionaries(st.sampled_from("ab"), VALUES), max_size=6))
 def test_a_certain_column_holds_whatever_is_accepted(fragment: Any, events: list[Schema]) -> None:
     document = {"allOf": [fragment]} if isinstance(fragment, dict) else schema(properties={"a": fragment})
@@ -389,7 +390,7 @@ def choices(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     ]
 
 
-@settings(max_examples=1500, deadline=None)
+@times(15)
 @given(choices(), st.sampled_from([*DRAFTS[:3], DRAFTS[3]]))
 def test_telling_choices_apart_changes_no_verdict(case: tuple[Schema, list[Any]], draft: str) -> None:
     document = {"$schema": draft} | case[0]
@@ -476,7 +477,7 @@ ITEMS = st.recursive(
 )
 
 
-@settings(max_examples=3000, deadline=None)
+@times(30)
 @given(st.lists(ITEMS, max_size=5))
 def test_items_are_equal_where_the_validator_holds_them_for_equal(items: list[Any]) -> None:
     plain = jsonschema_rs.validator_for({"uniqueItems": True})

@@ -23,7 +23,7 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.local.spark import CATALOG
 from pulse_resources.settings import Settings
 
-DAEMON = "from pulse_pipelines.runtime import spark_daemon; spark_daemon.LOOK_S = 0.7; spark_daemon.main()"
+DAEMON = "from pulse_pipelines.runtime import spark_daemon; spark_daemon.LOOK_S = 0.3; spark_daemon.main()"
 
 
 def daemon_of(session: SparkSession) -> tuple[int, list[bytes]]:
@@ -80,7 +80,7 @@ def test_a_daemon_without_workers_leaves() -> None:
         assert process.stdout
         with socket.create_connection(("127.0.0.1", number())) as connection:
             assert struct.unpack("!i", connection.recv(4))[0] > 0, "the worker"
-            time.sleep(5)
+            time.sleep(2)  # longer than one without workers stays
             assert process.poll() is None, "it has a worker"
         assert process.wait(30) == 0
 

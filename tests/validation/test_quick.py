@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.conform import TENANT, dataset, messages
+from support.examples import times
 
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
@@ -233,7 +233,7 @@ def refused(schema: dict[str, Any]) -> bool:
     return False
 
 
-@settings(max_examples=600, deadline=timedelta(seconds=60))
+@times(6)
 @given(cases())
 def test_rows_and_verdicts_are_those_of_the_validator(case: tuple[dict[str, Any], list[bytes]]) -> None:
     schema, payloads = case
