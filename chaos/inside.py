@@ -17,6 +17,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.maintenance import rewrite
+from pulse_resources.settings import load_settings
 
 EVERYTHING = 1_000_000
 
@@ -29,14 +30,18 @@ def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None 
     return planning.plan_batch(plan(wanted, EVERYTHING), survey) if wanted else None
 
 
+def ingest_job() -> dg.JobDefinition:
+    """The job without all that Dagster loads beside it: as long as there are assets for hundreds of slugs."""
+    resources = services() | {"attempt": BatchAttempt.configure_at_launch()}
+    return dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
+
+
 def attempt(
     batch: str, number: int, *, raise_on_error: bool, log_level: str = "DEBUG"
 ) -> dg.ExecuteInProcessResult:
     """One attempt, here."""
-    resources = services() | {"attempt": BatchAttempt.configure_at_launch()}
-    job = dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
     with dg.DagsterInstance.ephemeral() as instance:
-        return job.execute_in_process(
+        return ingest_job().execute_in_process(
             run_config=run_config(batch, number)
             | {"loggers": {"console": {"config": {"log_level": log_level}}}},
             instance=instance,
@@ -44,12 +49,19 @@ def attempt(
         )
 
 
-def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str]) -> None:
-    """One attempt; leaves with 1 when it failed."""
+def surrounded(environment: Mapping[str, str], log: str) -> None:
+    """Give this process, which was forked, the environment of whom it works for; it prints to a file."""
+    os.environ.clear()  # of whoever was first to have one forked; and so are the settings
     os.environ |= environment
+    load_settings.cache_clear()
     with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
+
+
+def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str]) -> None:
+    """One attempt; leaves with 1 when it failed."""
+    surrounded(environment, log)
     done = attempt(batch, number, raise_on_error=False)
     sys.stdout.flush()
     os._exit(0 if done.success else 1)  # Spark's client would linger

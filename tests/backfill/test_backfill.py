@@ -1,23 +1,19 @@
 """Backfill: the same rows come out, or more, whatever else happens to the table."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from datetime import date
 from typing import Any
 
 import pytest
 from support.backfill import balanced, move, rebuilt
+from support.forked import forked
 from support.ingest import (
     Owner,
     event,
     ingest,
     plan_batch,
     start_attempt,
-    wait_until_stopped,
 )
 from support.lake import changed, harmed, location, table
 
@@ -203,11 +199,9 @@ def test_a_batch_in_flight_lands_on_top(owner: Owner) -> None:
     owner.send(event("b"), event("a"))
     batch = plan_batch([owner])
     process = start_attempt(batch, PULSE_FAIL_POINT="stop:after.land")
-    wait_until_stopped(process)
+    process.stopped()
     rebuilt(owner)
-    process.send_signal(signal.SIGCONT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+    assert process.goes_on() == 0, process.said
     assert [row["id"] for row in owner.rows()] == ["a", "b"]
     assert balanced(owner) == (2, 1, 0)
     assert rebuilt(owner).rows == 2
@@ -257,9 +251,7 @@ def test_a_backfill_killed_anywhere_leaves_the_old_or_the_new(owner: Owner, poin
     owner.send(event("a", count=1), event("b", count=1.5))
     ingest(owner)
     move(owner, count={"type": "number"})
-    killed = start_backfill(owner, PULSE_FAIL_POINT=point)
-    output, _ = killed.communicate(timeout=120)
-    assert killed.returncode == -signal.SIGKILL, output
+    forked(rebuilt, owner, PULSE_FAIL_POINT=point).killed()
     landed = 2 if point == "rewrite.after_commit" else 1
     assert balanced(owner) == (landed, 0, 2 - landed)
     assert len(owner.rows()) == owner.claims() == landed
@@ -267,24 +259,3 @@ def test_a_backfill_killed_anywhere_leaves_the_old_or_the_new(owner: Owner, poin
         pass  # nobody has it
     assert rebuilt(owner).rows == 2
     assert balanced(owner) == (2, 0, 0)
-
-
-SCRIPT = """
-import sys
-from datetime import date
-from pulse_pipelines import registry
-from pulse_pipelines.backfill import backfill
-from pulse_resources import spark
-with spark.session() as session:
-    backfill(session, registry.find_tenant(sys.argv[1]), "orders", date(2026, 11, 19), parallelism=2)
-"""
-
-
-def start_backfill(owner: Owner, **env: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, owner.tenant.slug],
-        env=os.environ | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )

@@ -1,20 +1,17 @@
 """The curated zone on the real stack: what is computed, when, and that it is all there or not at all."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from pyspark.sql.connect.session import SparkSession
 from support.curated import EVER, Zone, make_zone, plain, visit
+from support.forked import forked
 from support.http import Api, Caller
 from support.ingest import event, ingest, make_owner
 
@@ -27,7 +24,7 @@ from pulse_pipelines.curated.due import survey
 from pulse_pipelines.curated.orphans import remove_orphan_files
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, spark
 from pulse_resources.errors import NotFound
 from pulse_resources.settings import load_settings
 
@@ -285,17 +282,10 @@ def test_a_broken_file_stops_no_other(zone: Zone) -> None:
 
 # all or nothing ----------------------------------------------------------------------------------
 
-CURATE = """
-import sys
-from pathlib import Path
-from uuid import UUID
-from support.curated import Zone
-from support.ingest import Owner
-from pulse_pipelines import registry
-from pulse_resources import spark
-with spark.session() as session:
-    Zone(Owner(registry.find_tenant(sys.argv[1])), session, Path(sys.argv[2])).curate()
-"""
+
+def curate_alone(zone: Zone) -> None:
+    with spark.session() as session:
+        replace(zone, session=session).curate()
 
 
 @pytest.mark.slow
@@ -320,17 +310,8 @@ def test_killed_anywhere_it_is_old_or_new(zone: Zone) -> None:
         zone.owner.send(visit("2026-11-18T09:00:00", kind="a", who="ann"))
         ingest(zone.owner)
         before = everything()
-        script = [sys.executable, "-c", CURATE, zone.owner.tenant.slug, str(zone.folder)]
-        folder = str(Path(__file__).parents[1])
-        killed = subprocess.run(
-            script,
-            env=os.environ | {"PYTHONPATH": folder, "PULSE_FAIL_POINT": point},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert killed.returncode == -9, killed.stdout + killed.stderr
+        alone = replace(zone, session=None)  # type: ignore[arg-type]
+        forked(curate_alone, alone, PULSE_FAIL_POINT=point).killed()
         if new:
             assert everything()[0][0]["events"] == number + 1
             assert tables() == everything()

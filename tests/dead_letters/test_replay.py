@@ -1,9 +1,5 @@
 """Dead letters: listed, replayed through the same gate, discarded; and what a crash or a rival leaves."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from confluent_kafka import Message
+from support.forked import forked
 from support.ingest import SCHEMA, Owner, event, ingest, make_owner
 from support.topics import follow
 
@@ -24,6 +21,7 @@ from pulse_pipelines.dead_letters import Filter, Outcome, Result, discard, repla
 from pulse_pipelines.dead_letters.letters import Cursor
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import State
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import NotFound, Transient, UserError
@@ -382,22 +380,13 @@ def test_replays_of_the_same_ids_at_once_publish_once() -> None:
     assert len(messages(owner)) == 40
 
 
-REPLAY = """
-import sys
-from pulse_pipelines import dead_letters, registry
-dead_letters.replay(registry.find_tenant(sys.argv[1]), dead_letters.Filter())
-"""
+def replay_all(tenant: Tenant) -> None:
+    dead_letters.replay(tenant, dead_letters.Filter())
 
 
 def test_a_replay_killed_between_publish_and_mark_is_repeated_without_harm() -> None:
     owner = late(3)
-    dying = subprocess.run(
-        [sys.executable, "-c", REPLAY, owner.tenant.slug],
-        env=os.environ | {"PULSE_FAIL_POINT": "replay.before_mark"},
-        check=False,
-        timeout=60,
-    )
-    assert dying.returncode == -signal.SIGKILL
+    forked(replay_all, owner.tenant, PULSE_FAIL_POINT="replay.before_mark").killed()
     assert len(messages(owner)) == 6, "published"
     assert len(listed(owner)) == 3, "and not marked"
     assert replay(owner.tenant, ALL).counts == {Outcome.PUBLISHED: 3}, "again, for no batch has claimed them"
@@ -408,13 +397,7 @@ def test_a_replay_killed_between_publish_and_mark_is_repeated_without_harm() -> 
 
 def test_a_replay_killed_and_ingested_is_repeated_as_duplicates() -> None:
     owner = late(2)
-    dying = subprocess.run(
-        [sys.executable, "-c", REPLAY, owner.tenant.slug],
-        env=os.environ | {"PULSE_FAIL_POINT": "replay.before_mark"},
-        check=False,
-        timeout=60,
-    )
-    assert dying.returncode == -signal.SIGKILL
+    forked(replay_all, owner.tenant, PULSE_FAIL_POINT="replay.before_mark").killed()
     ingest(owner)
     assert replay(owner.tenant, ALL).counts == {Outcome.DUPLICATE: 2}
     assert listed(owner) == []

@@ -12,8 +12,9 @@ import pytest
 import yaml
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from support.far import ANY_TIME
-from support.ingest import SCHEMA, Owner, event, ingest_job, make_owner, plan_batch, run_config
+from support.ingest import SCHEMA, Owner, event, make_owner, plan_batch
 
+from chaos.inside import ingest_job
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.curated.behaviour import behaviour
@@ -24,6 +25,7 @@ from pulse_pipelines.defs.datasets.backfill import rebuilt_from_raw_zone
 from pulse_pipelines.defs.datasets.partitions import asset_key, partitions, tenant_partitions
 from pulse_pipelines.defs.datasets.presentation import GROUP_SIZE, column_schema, groups, present
 from pulse_pipelines.defs.datasets.sensor import registry_changes, registry_fingerprint
+from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import Family, Member

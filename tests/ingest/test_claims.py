@@ -1,7 +1,6 @@
 """Claims: an id belongs to the row that landed, and to nothing that an attempt found before it died."""
 
 import json
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from support.ingest import (
     plan_batch,
     run_batch,
     start_attempt,
-    wait_until_stopped,
 )
 from support.topics import accept, follow, recreate
 
@@ -39,7 +37,7 @@ def of_version(event_id: str, version: int) -> bytes:
 
 def die_after_the_gate(batch: str) -> int:
     """Attempt 1 dies once the gate has judged; returns the attempt that follows."""
-    start_attempt(batch, **STOPPED).communicate(timeout=120)
+    start_attempt(batch, **STOPPED).killed()
     given_up = batches.current(batch)
     assert given_up is not None
     return given_up.attempt
@@ -151,11 +149,10 @@ def test_what_a_crash_of_postgres_empties_is_drained_again(owner: Owner) -> None
     owner.send(event("a"), b"not JSON")
     batch = plan_batch([owner])
     running = start_attempt(batch, PULSE_FAIL_POINT="stop:after.land")
-    wait_until_stopped(running)
+    running.stopped()
     with superuser() as connection:
         connection.execute(f"TRUNCATE staging.dead_letters_{batch}_1")
-    running.send_signal(signal.SIGCONT)
-    running.communicate(timeout=120)
+    running.goes_on()
     assert ids(owner) == []
     given_up = batches.current(batch)
     assert given_up is not None

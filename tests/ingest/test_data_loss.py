@@ -1,11 +1,10 @@
 """A loss that an operator accepts: recorded, never silent, and what follows lands exactly once."""
 
-import signal
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import TopicPartition
-from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt, wait_until_stopped
+from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
 from support.topics import accept, delete_topic, recreate
 from typer.testing import CliRunner
 
@@ -121,7 +120,7 @@ def test_ids_that_were_lost_may_come_again(owner: Owner) -> None:
     """An attempt had them at the gate and died; then the topic was recreated."""
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
-    start_attempt(batch, PULSE_FAIL_POINT="after.dedup_gate").communicate(timeout=120)
+    start_attempt(batch, PULSE_FAIL_POINT="after.dedup_gate").killed()
     recreate(owner)
     owner.send(event("x"), event("a"), event("b"))
     accept(owner)
@@ -158,11 +157,10 @@ def test_the_command_asks_and_says_what_is_lost(owner: Owner) -> None:
 def test_a_batch_that_settles_after_the_look_is_not_undone(owner: Owner) -> None:
     owner.send(event("a"), event("b"))
     running = start_attempt(plan_batch([owner]), PULSE_FAIL_POINT="stop:after.land")
-    wait_until_stopped(running)
+    running.stopped()
     recreate(owner)
     seen = data_loss.look(owner.tenant)
-    running.send_signal(signal.SIGCONT)
-    running.communicate(timeout=120)
+    running.goes_on()
     assert ids(owner) == ["a", "b"]
     with pytest.raises(Conflict, match="meanwhile"):
         data_loss.accept(owner.tenant, seen)

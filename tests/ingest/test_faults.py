@@ -23,7 +23,6 @@ from support.ingest import (
     plan_batch,
     run_batch,
     start_attempt,
-    wait_until_stopped,
 )
 from support.lake import spark
 
@@ -53,9 +52,8 @@ def test_two_runs_of_one_attempt_land_once(owner: Owner) -> None:
     runs = [start_attempt(batch), start_attempt(batch)]
     codes = []
     for run in runs:
-        output, _ = run.communicate(timeout=120)
-        codes.append(run.returncode)
-        assert run.returncode == 0 or "another attempt owns this batch" in output, output
+        codes.append(run.ended())
+        assert codes[-1] == 0 or "another attempt owns this batch" in run.said, run.said
     assert 0 in codes
     assert reconcile_tenant(owner.tenant).balanced
     assert len(owner.rows()) == 2
@@ -66,17 +64,15 @@ def test_a_stopped_run_whose_batch_was_taken_over_is_fenced(owner: Owner) -> Non
     owner.send(*EVENTS)
     batch = plan_batch([owner])
     slow = start_attempt(batch, PULSE_FAIL_POINT="stop:after.land")
-    wait_until_stopped(slow)
+    slow.stopped()
     # Its lease is still held by the stopped process, as by one behind a cut network: the server
     # ends such a session when its keep-alives fail; here an operator does.
     end_sessions(f"pulse-batch/{batch}")
     attempts.next_attempt(batch, 1, "the run does not answer")
     run_batch(batch, 2)
     before = content(owner)
-    slow.send_signal(signal.SIGCONT)
-    output, _ = slow.communicate(timeout=120)
-    assert slow.returncode != 0
-    assert Fenced.__name__ in output
+    assert slow.goes_on() != 0
+    assert Fenced.__name__ in slow.said
     assert content(owner) == before
     assert reconcile_tenant(owner.tenant).balanced
 
@@ -166,9 +162,8 @@ def test_an_attempt_that_hangs_is_killed_and_followed_by_the_next(owner: Owner) 
         lock = "SELECT FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s FOR UPDATE"
         connection.execute(lock, [owner.tenant.namespace])
         hanging = start_attempt(batch, PULSE_INGEST__ATTEMPT_SECONDS="8")
-        output, _ = hanging.communicate(timeout=120)
-    assert hanging.returncode == -signal.SIGKILL
-    assert f"attempt 1 at batch {batch} hangs" in output
+        hanging.killed()
+    assert f"attempt 1 at batch {batch} hangs" in hanging.said
     given_up = batches.current(batch)
     assert given_up
     run_batch(batch, given_up.attempt)

@@ -1,10 +1,9 @@
 """What a sweep removes, and what it can never take: in flight, in history, of others, of deleted datasets."""
 
-import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt, wait_until_stopped
+from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
 from support.lake import table
 from support.maintenance import done, live_files, objects, orders
 
@@ -49,15 +48,13 @@ def test_a_batch_in_flight_keeps_all_of_its_files(point: str, owner: Owner) -> N
     owner.send(event("b"), event("a"), event("c"))
     batch = plan_batch([owner])
     running = start_attempt(batch, PULSE_FAIL_POINT=f"stop:{point}")
-    wait_until_stopped(running)
+    running.stopped()
     raw_before = objects(raw_prefix(owner))
     swept, _ = done(owner, Task.SWEEP, Task.RAW)
     assert orphan not in objects(table(owner).location())
     assert swept.after["removed"] >= 1
     assert objects(raw_prefix(owner)) == raw_before
-    running.send_signal(signal.SIGCONT)
-    output, _ = running.communicate(timeout=120)
-    assert running.returncode == 0, output
+    assert running.goes_on() == 0, running.said
     assert [row["id"] for row in owner.rows()] == ["a", "b", "c"]
     assert reconcile_tenant(owner.tenant).balanced
 
@@ -66,7 +63,7 @@ def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner
     owner.send(event("a"), event("b"))
     batch = plan_batch([owner])
     dying = start_attempt(batch, PULSE_FAIL_POINT="after.land")
-    dying.communicate(timeout=120)
+    dying.killed()
     left = objects(table(owner).location()) | objects(raw_prefix(owner))
     done(owner, Task.SWEEP, Task.RAW)
     assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
@@ -187,14 +184,13 @@ def test_retention_says_so_before_it_deletes_and_spares_claims_in_flight(owner: 
     owner.send(event("c"))
     batch = plan_batch([owner])
     running = start_attempt(batch, PULSE_FAIL_POINT="stop:after.dedup_gate")
-    wait_until_stopped(running)
+    running.stopped()
     age(owner)
     with with_settings(UPKEEP__RAW_DAYS=1, UPKEEP__CLAIM_DAYS=1):
         (gone,) = done(owner, Task.RETENTION)
     assert gone.after == {"raw_objects_removed": len(kept), "claims_removed": 2}
     assert not objects(raw_prefix(owner)) & kept
-    running.send_signal(signal.SIGCONT)
-    running.communicate(timeout=120)
+    running.goes_on()
     owner.send(event("a"), event("c"))
     ingest(owner)
     assert [row["id"] for row in owner.rows()] == ["a", "b", "c", "a"], "an id that is forgotten lands again"

@@ -2,10 +2,6 @@
 
 import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,15 +12,17 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from support.ingest import Owner, event, ingest, ingest_job, plan_batch, run_batch, run_config
+from support.forked import forked
+from support.ingest import Owner, event, ingest, plan_batch, run_batch
 from typer.testing import CliRunner
 
+from chaos.inside import ingest_job
 from chaos.surroundings import superuser
 from pulse_api import cli
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.alerts.sensor import alert_watch
-from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests
+from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests, run_config
 from pulse_pipelines.defs.tags import NAMED, tenant_tags
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.monitoring import alerts, issues
@@ -215,18 +213,9 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
     assert len(receiver.got) == 1
 
 
-DELIVER = "from pulse_pipelines.monitoring import alerts; alerts.deliver()"
-
-
 def test_a_process_that_dies_after_telling_tells_again(receiver: Receiver) -> None:
     alerts.record(found(finding()))
-    dying = subprocess.run(
-        [sys.executable, "-c", DELIVER],
-        env=os.environ | {"PULSE_FAIL_POINT": "alerts.before_mark"},
-        capture_output=True,
-        timeout=60,
-    )
-    assert dying.returncode == -signal.SIGKILL, dying.stderr
+    forked(alerts.deliver, PULSE_FAIL_POINT="alerts.before_mark").killed()
     deadline = time.monotonic() + 30  # until the server has seen that its client is gone
     while not alerts.deliver() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -11,12 +11,14 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IntegerType, LongType, StringType
-from support.ingest import Owner, event, ingest, ingest_job, make_owner, plan_batch, run_config
+from support.ingest import Owner, event, ingest, make_owner, plan_batch
 from support.lake import changed, harmed, location, pointing_at, row, table, with_file, without_object
 
+from chaos.inside import ingest_job
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.assets import asset_key, partitions, tenant_partitions
+from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_schema
 from pulse_resources import iceberg, postgres

@@ -8,15 +8,17 @@ from contextlib import AbstractContextManager
 import dagster as dg
 import pytest
 from pyspark.sql.connect.session import SparkSession
-from support.ingest import Owner, event, ingest, ingest_job, make_owner, plan_batch, run_config
+from support.ingest import Owner, event, ingest, make_owner, plan_batch
 from support.lake import changed, harmed, pointing_at, row, table, with_file
 
+from chaos.inside import ingest_job
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.checks import DESCRIPTIONS
 from pulse_pipelines.defs.datasets.evaluation import evaluation
 from pulse_pipelines.defs.datasets.lake_check import check_lake_hourly, evaluations
 from pulse_pipelines.defs.datasets.partitions import asset_key
+from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.checks import Finding, Inspection, Scope, freshness
 from pulse_resources.settings import Settings, load_settings

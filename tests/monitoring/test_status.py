@@ -120,7 +120,7 @@ def test_stuck_batches_alarms_and_an_unpaid_outbox_are_there(owner: Owner) -> No
     attempts.unstick(batch)
     number = load_settings().ingest.max_attempts + 1
     dying = start_attempt(batch, number, PULSE_FAIL_POINT="after.settle")
-    dying.communicate(timeout=120)
+    dying.killed()
     owed = gather()
     assert owed.outbox_batches == before.outbox_batches + 1
     assert owed.outbox_seconds > 0
@@ -164,7 +164,7 @@ def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_found_it_valid(owner: O
     owner.send(event("a"))
     batch = plan_batch([owner])
     dying = start_attempt(batch, PULSE_FAIL_POINT="after.dedup_gate")
-    dying.communicate(timeout=120)
+    dying.killed()
     assert owner.claims() == 0
     document = '{"type": "object", "required": ["amount"], "properties": {}}'
     stricter = registry.publish_schema(owner.tenant, "orders", document).schema_uri

@@ -1,10 +1,6 @@
 """A move that writes data files again is a run: asked for, launched, followed, killed anywhere, done once."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from support.faults import AtPoint
+from support.forked import forked
 from support.ingest import Owner, ingest
 from support.lake import harmed, spark, without_object
 from support.maintenance import live_files, log
@@ -29,6 +26,7 @@ from pulse_pipelines.tables import rewrite_file
 from pulse_pipelines.tables.rewrite_file import Rewrite
 from pulse_resources.errors import Conflict, Fenced, NotFound, Terminal
 from pulse_resources.settings import Settings
+from pulse_resources.spark import session_on_demand
 
 OLD = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
 ADDED = {"type": "object", "properties": OLD["properties"] | {"t": {"type": "string"}}}
@@ -159,29 +157,18 @@ POINTS = {
     "move.before_commit": False,
     "move.after_commit": True,
 }
-TAKE = """
-import sys
-from pulse_pipelines import registry
-from pulse_pipelines.moves.run import attempt
-from pulse_resources import spark
-with spark.session_on_demand() as session:
-    attempt(session, registry.find_tenant(sys.argv[1]), sys.argv[2], 1)
-"""
+
+
+def take_alone(owner: Owner, move_id: str) -> None:
+    with session_on_demand() as session:
+        attempt(session, owner.tenant, move_id, 1)
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance) -> None:
     move, moved = ask(owner), POINTS[point]
     before = registry.current_table(owner.tenant, "orders")
-    died = subprocess.run(
-        [sys.executable, "-c", TAKE, owner.tenant.slug, move.move_id],
-        env=os.environ | {"PULSE_FAIL_POINT": point},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    forked(take_alone, owner, move.move_id, PULSE_FAIL_POINT=point).killed()
     after = registry.current_table(owner.tenant, "orders")
     assert (after != before, after.dataset.schema_uri == move.schema_uri) == (moved, moved)
     assert now(owner, move).state == (State.DONE if moved else State.RUNNING)

@@ -7,15 +7,13 @@ from typing import Any
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Backfilled, backfill
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_resources import spark
 from support.ingest import SCHEMA, Owner
-from support.lake import DAY
+from support.lake import DAY, spark
 from support.moves import moved
 
 
 def rebuilt(owner: Owner, day: date = DAY, **how: Any) -> Backfilled:
-    with spark.session() as session:
-        return backfill(session, owner.tenant, "orders", day, parallelism=2, **how)
+    return backfill(spark(), owner.tenant, "orders", day, parallelism=2, **how)
 
 
 def balanced(owner: Owner) -> tuple[int, int, int]:

@@ -1,19 +1,15 @@
 """Tenants, events, and one batch at a time through the real job."""
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from chaos.waiting import stands_still, wait
+from chaos import inside
 from pulse_pipelines import registry
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.domain.tenant import Tenant
@@ -21,6 +17,7 @@ from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import Settings
+from support.forked import Forked, forked
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -109,24 +106,9 @@ def plan_batch(owners: Iterable[Owner]) -> str:
     return name
 
 
-def run_config(batch: str, attempt: int) -> dict[str, Any]:
-    from pulse_pipelines.defs.ingest.sensor import run_config
-
-    return run_config(batch, attempt)
-
-
-def ingest_job() -> dg.JobDefinition:
-    from pulse_pipelines.definitions import defs
-
-    return defs().get_job_def("ingest")
-
-
 def run_batch(batch: str, attempt: int = 1, *, raise_on_error: bool = True) -> dg.ExecuteInProcessResult:
     """Run one attempt in this process, through the job that Dagster runs."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        return ingest_job().execute_in_process(
-            run_config=run_config(batch, attempt), instance=instance, raise_on_error=raise_on_error
-        )
+    return inside.attempt(batch, attempt, raise_on_error=raise_on_error)
 
 
 def ingest(*owners: Owner) -> str:
@@ -136,30 +118,6 @@ def ingest(*owners: Owner) -> str:
     return batch
 
 
-ATTEMPT = """
-import sys
-from support.ingest import run_batch
-run_batch(sys.argv[1], int(sys.argv[2]))
-"""
-
-
-def start_attempt(batch: str, attempt: int = 1, **env: str) -> "subprocess.Popen[str]":
+def start_attempt(batch: str, attempt: int = 1, **env: str) -> Forked:
     """Start one attempt in a process of its own, to be killed or stopped."""
-    folder = str(Path(__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, "-c", ATTEMPT, batch, str(attempt)],
-        env=os.environ | {"PYTHONPATH": folder} | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
-    """Wait until a process reached its `stop:` fail point."""
-
-    def stopped() -> bool:
-        assert process.poll() is None, process.communicate()[0]
-        return stands_still(process.pid)
-
-    wait(stopped, "the run did not reach its stop")
+    return forked(run_batch, batch, attempt, **env)

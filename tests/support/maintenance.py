@@ -1,10 +1,6 @@
 """Upkeep by hand: tasks of one tenant's `orders`, and settings as a test wants them."""
 
-import os
-import subprocess
-import sys
 from datetime import date
-from pathlib import Path
 from uuid import UUID
 
 from pulse_pipelines.domain.dataset import Dataset
@@ -14,6 +10,7 @@ from pulse_pipelines.maintenance.policy import Need
 from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.registry import find_dataset
 from pulse_resources import iceberg, object_store, postgres
+from support.forked import Forked, forked
 from support.ingest import Owner
 from support.lake import DAY, spark, table
 
@@ -76,22 +73,6 @@ def rewritten(owner: Owner) -> list[int]:
         return [files for (files,) in connection.execute(REWRITTEN, [mine])]
 
 
-ATTEMPT = """
-import sys
-from support.ingest import Owner
-from support.maintenance import do
-from pulse_pipelines import registry
-from pulse_pipelines.domain.requests import Task
-do(Owner(registry.find_tenant(sys.argv[1])), *map(Task, sys.argv[2:]))
-"""
-
-
-def start(owner: Owner, *tasks: Task, **env: str) -> "subprocess.Popen[str]":
+def start(owner: Owner, *tasks: Task, **env: str) -> Forked:
     """Upkeep in a process of its own, to be killed or stopped."""
-    return subprocess.Popen(
-        [sys.executable, "-c", ATTEMPT, owner.tenant.slug, *tasks],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)} | env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return forked(do, owner, *tasks, **env)
