@@ -28,8 +28,7 @@ from pulse_resources.settings import load_settings
 _log = logging.getLogger("pulse.attempts")
 
 OPEN_BATCHES = """
-SELECT batch_id, attempt, state, not_before <= now(), extract(epoch FROM now() - planned_at)::float8,
-       last_error
+SELECT batch_id, attempt, state, not_before <= now(), last_error
 FROM ingest_batches WHERE state <> 'settled' ORDER BY planned_at
 """
 BEGIN = """
@@ -76,7 +75,6 @@ class OpenBatch:
     state: str
     ready: bool
     """Its back-off is over."""
-    age_s: float
     last_error: str | None
 
     @property
