@@ -36,7 +36,7 @@ SETTINGS = {
     "PULSE_CURATED__QUIET_SECONDS": "3",
     "PULSE_CURATED__ROLLUPS_DIR": str(Path(__file__).parent.parent / "docs" / "examples" / "rollups"),
 }
-DAYS = 3
+DAYS = 2
 EVENTS = 30_000
 
 
@@ -89,10 +89,21 @@ def test_a_second_demo_is_nothing_but_redelivery(demo: dict[str, object], home: 
     assert again["totals"]["duplicates"] == demo["totals"]["landed"] + demo["totals"]["duplicates"]
 
 
-@pytest.mark.parametrize("victim", ["run", pytest.param("spark", marks=pytest.mark.slow)])
-def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, demo: dict[str, object]) -> None:
+def send_many() -> Owner:
+    """A tenant whose batch takes long enough to be killed."""
     owner = make_owner()
     owner.send(*(event(f"e{n}", count=n) for n in range(EVENTS)), b"not json")
+    return owner
+
+
+@pytest.fixture(scope="module")
+def many(demo: dict[str, object]) -> Owner:
+    return send_many()
+
+
+@pytest.mark.parametrize("victim", ["run", pytest.param("spark", marks=pytest.mark.slow)])
+def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, many: Owner) -> None:
+    owner = many if victim == "run" else send_many()
     batch = wait_for_running_batch()
     pid = run_pid(batch) if victim == "run" else spark_pid()
     os.kill(pid, signal.SIGKILL)
@@ -102,16 +113,15 @@ def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, demo
     assert report.balanced, report.problems
 
 
-def test_days_are_computed_without_a_hand(demo: dict[str, object]) -> None:
-    owner = make_owner()
-    owner.send(event("a"), event("b"))
-    wait_until_settled(owner, 2)
+def test_days_are_computed_without_a_hand(many: Owner) -> None:
+    """Of the events whose run was killed, too."""
+    wait_until_settled(many, EVENTS + 1)
     deadline = time.monotonic() + 180
-    while not computed(owner, "by_country"):
+    while not computed(many, "by_country"):
         assert time.monotonic() < deadline, "nobody computed the day"
         time.sleep(1)
-    (day,) = summary(owner.tenant, "orders", "by_country", DAY, DAY).days
-    assert day.rows == [{"country": "DE", "events": 2, "amount": None}]
+    (day,) = summary(many.tenant, "orders", "by_country", DAY, DAY).days
+    assert day.rows == [{"country": "DE", "events": EVENTS, "amount": None}]
 
 
 def test_assets_follow_the_registry_within_a_minute(demo: dict[str, object]) -> None:

@@ -119,11 +119,12 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     assert not [secret for secret in secrets if secret.encode() in commands]
     assert stat.S_IMODE(layout.settings_file.stat().st_mode) == 0o600
 
-    # What dies comes back, at the same address.
-    for name in ("api", "kafka", "postgres"):
-        victim = first[name].pid
+    # What dies comes back, at the same address; also where what it needs died with it.
+    victims = {name: first[name].pid for name in ("api", "kafka", "postgres")}
+    for victim in victims.values():
         assert victim
         os.kill(victim, signal.SIGKILL)
+    for name, victim in victims.items():
         until(lambda name=name: rows(layout)[name].restarts > 0 and rows(layout)[name].up, 60)  # type: ignore[misc]
         assert rows(layout)[name].address == first[name].address
         assert rows(layout)[name].pid != victim
