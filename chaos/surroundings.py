@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_resources import kafka, object_store, postgres
+from pulse_resources import postgres, task_settings
 from pulse_resources.settings import load_settings
 
 PULSE = str(Path(sys.executable).parent / "pulse")
@@ -33,9 +33,8 @@ def pulse(
 
 def forget_connections() -> None:
     """Drop every cached client and setting of this process: the addresses have changed."""
-    postgres.close_pools()
-    for cached in (load_settings, kafka.admin, object_store.file_system):
-        cached.cache_clear()
+    load_settings.cache_clear()
+    task_settings.forget_clients()
     # The session is not closed, only forgotten: others of its stack share it.
     SparkSession._default_session = None
     SparkSession._active_session.session = None

@@ -26,6 +26,8 @@ from pulse_resources.watched_connection import WatchedConnection
 
 CONNECT_S = 10
 Connection = psycopg.Connection[TupleRow]
+TASKS: Role = "pulse_pipeline"
+"""The role of Spark's tasks; the only one whose password they are given."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

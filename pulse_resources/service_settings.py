@@ -5,7 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
@@ -169,9 +169,11 @@ class ObjectStoreSettings(BaseModel):
 
 class SparkSettings(BaseModel):
     remote: str = "sc://127.0.0.1:15002"
-    """Spark Connect address, with its secrets; a cluster's address works the same way."""
+    """Spark Connect address, with parameters as pyspark takes them: `sc://host:port/;use_ssl=true`."""
+    token: SecretStr | None = None
+    """With which clients sign in (the server's `spark.connect.authenticate.token`, or that of a proxy)."""
     parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
-    """Task slots that one ingest batch spreads over."""
+    """Task slots that one ingest batch spreads over: those of the whole cluster."""
     task_memory_mb: int = Field(default=4_096, ge=2_048)
     """What the process of a task may allocate; Arrow reserves more than a gigabyte of it at its start. An
     event that needs more becomes a dead letter (`processing_failed`), and ends neither the executor nor its
@@ -179,7 +181,7 @@ class SparkSettings(BaseModel):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the remote, which may carry parameters: `sc://host:port/;token=...`."""
+        """Host and port of the remote, which may carry parameters: `sc://host:port/;use_ssl=true`."""
         host, _, port = self.remote.removeprefix("sc://").split("/")[0].partition(":")
         return host, int(port or 15002)
 
@@ -190,10 +192,33 @@ class SparkSettings(BaseModel):
         return f"sc://{host}:{port}"
 
     @property
-    def token(self) -> str | None:
-        """The token that the remote's header `authorization` carries.
-
-        A header, because pyspark sends its parameter `token` by TLS alone, but to `localhost`.
-        """
+    def bearer(self) -> str | None:
+        """The token, whether it is a setting of its own or a header of the remote."""
+        if self.token:
+            return self.token.get_secret_value()
         given = re.search(r"[/;]authorization=Bearer%20([^;]+)", self.remote)
+        return unquote(given[1]) if given else None
+
+    def url(self, session_id: str | None = None) -> str:
+        """What pyspark's client connects to; holds a secret, never log it.
+
+        Without TLS the token is a header: pyspark sends its parameter `token` by TLS alone, but to localhost.
+
+        Args:
+            session_id: of the session to enter; None: a new one.
+        """
+        named = re.sub(r";?session_id=[^;]*", "", self.remote).rstrip("/;")
+        parameters = named.partition("/;")[2] if "/;" in named else ""
+        given = [parameters] if parameters else []
+        if self.token:
+            name = "token=" if re.search(r"(^|;)use_ssl=true", parameters) else "authorization=Bearer%20"
+            given.append(f"{name}{_quoted(self.token.get_secret_value())}")
+        if session_id:
+            given.append(f"session_id={session_id}")
+        return f"{self.place}/;{';'.join(given)}"
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the remote names for all runs, if it names one."""
+        given = re.search(r"[/;]session_id=([^;]+)", self.remote)
         return given[1] if given else None

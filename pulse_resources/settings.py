@@ -268,6 +268,21 @@ def in_file() -> dict[str, Any]:
     return found
 
 
+_given: list[Settings] = []
+
+
+def give(settings: Settings) -> bool:
+    """Have this process go by these settings and no other; whether they differ from those that it had.
+
+    For Spark's tasks: whatever is in their environment is not the run's.
+    """
+    if _given == [settings]:
+        return False
+    _given[:] = [settings]
+    load_settings.cache_clear()
+    return True
+
+
 @cache
 def load_settings() -> Settings:
     """The settings of this process, read once (`load_settings.cache_clear()` reads them again).
@@ -275,6 +290,8 @@ def load_settings() -> Settings:
     Raises:
         UserError: one of them is wrong, or one that the environment or the file sets is none.
     """
+    if _given:
+        return _given[0]
     file = pulse_home() / "settings.json"
     for name, fix in misspelt(Settings.model_fields):
         raise UserError(f"{name} is not a setting", fix=fix or "Unset it; `pulse config` shows all of them")

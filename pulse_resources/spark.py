@@ -3,21 +3,22 @@
 import atexit
 import os
 import pkgutil
-import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, TypeVar
+from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pulse_resources import faults, frames, memory
+from pulse_resources import faults, frames, memory, spark_server, task_settings
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
+from pulse_resources.task_settings import TaskSettings
 
 CONNECT_S = 10.0
 Task = TypeVar("Task")
@@ -39,13 +40,29 @@ def session() -> Iterator[SparkSession]:
         socket.create_connection(spark.address, CONNECT_S).close()
     except OSError as error:
         raise Transient(f"Spark does not answer: {error}", remote=spark.place) from error
-    own = re.sub(r";?session_id=[^;]*", "", spark.remote)
-    opened = SparkSession.builder.remote(own).create()
+    opened = SparkSession.builder.remote(spark.url()).create()
     leave_at_once(opened)
     try:
+        spark_server.prepare(opened)
         yield opened
     finally:
         opened.stop()
+
+
+def shared() -> SparkSession:
+    """The session that all runs share; nobody may close it.
+
+    Where the settings name none it follows from the code and the catalog that it is given.
+
+    Raises:
+        UserError: the server is none that Pulse can use.
+    """
+    settings = load_settings()
+    session_id = settings.spark.session_id or str(uuid5(NAMESPACE_URL, spark_server.fingerprint(settings)))
+    entered = SparkSession.builder.remote(settings.spark.url(session_id)).getOrCreate()
+    leave_at_once(entered)
+    spark_server.prepare(entered)
+    return entered
 
 
 @contextmanager
@@ -74,6 +91,8 @@ def run_tasks(
 ) -> list[Given]:
     """Run `work` once per task on Spark's executors and collect the small values that it yields.
 
+    A task goes by the settings of this process: they come with it, as one of its arguments.
+
     Args:
         spark: a Spark Connect session.
         tasks: of one dataclass, which a frame can hold; each becomes one Spark partition.
@@ -87,6 +106,8 @@ def run_tasks(
     most = load_settings().spark.task_memory_mb * 1024 * 1024
     given = frames.frame(tasks, [kind])
     schema, packed = given.schema, given.serialize().to_pybytes()
+    told_settings = frames.frame([task_settings.of_run(load_settings())], [TaskSettings])
+    settings_schema, settings_packed = told_settings.schema, told_settings.serialize().to_pybytes()
     names = [_name(each) for each in (work, kind, *gives)]
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -97,6 +118,10 @@ def run_tasks(
             # fork workers in it.
             os.chdir("/")
         memory.limit(most)
+        (told_settings,) = frames.values(
+            pa.ipc.read_record_batch(settings_packed, settings_schema), [TaskSettings]
+        )
+        task_settings.take(told_settings)
         work, kind, *gives = (pkgutil.resolve_name(name) for name in names)
         tasks = pa.ipc.read_record_batch(packed, schema)
         for batch in batches:

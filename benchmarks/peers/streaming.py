@@ -19,6 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks import load
 from benchmarks.peers import tables
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import spark_server
+from pulse_resources.iceberg import CATALOG
 from pulse_resources.local import spark
 from pulse_resources.local.downloads import Jar, jars
 from pulse_resources.local.layout import Layout
@@ -106,7 +108,7 @@ def _measure_full(peer: str, tenant: Tenant, warm: Tenant, rows: int) -> float:
     tables.make(peer, [tenant])
     with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
         session = _session(load_settings(), Path(folder))
-        target = ".".join((spark.CATALOG, *tables.name(peer, tenant)))
+        target = ".".join((CATALOG, *tables.name(peer, tenant)))
         columns = (f"{value.format(rows=rows)} AS {name}" for name, value in FILLED.items())
         session.range(0, rows, numPartitions=60).selectExpr(*columns).writeTo(target).append()
         _stream(session, f"{peer}_warm", [warm], _merge, f"{folder}/warm")
@@ -139,17 +141,16 @@ def _measure(peer: str, tenants: list[Tenant], warm: Tenant, merge: bool) -> flo
 
 
 def _session(settings: Settings, folder: Path) -> SparkSession:
-    prefix = f"spark.sql.catalog.{spark.CATALOG}"
+    prefix = f"spark.sql.catalog.{CATALOG}"
     postgres = settings.postgres
     uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"
-    catalog = spark.catalog(settings) | {
+    catalog = spark_server.catalog(settings) | {
         f"{prefix}.uri": f"{uri}?currentSchema={tables.POSTGRES_SCHEMA}",
         f"{prefix}.jdbc.user": tables.ROLE,
         f"{prefix}.jdbc.password": postgres.role_passwords[tables.ROLE].get_secret_value(),
         f"{prefix}.warehouse": tables.warehouse(),
         f"{prefix}.cache-enabled": "true",  # nobody else commits to these tables
     }
-    extensions = "spark.sql.extensions"
     engine = {
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
@@ -159,9 +160,9 @@ def _session(settings: Settings, folder: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": spark_server.EXTENSIONS,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"file:{folder}/warehouse",
-        extensions: catalog.pop(extensions),
     }
     session = SparkSession.builder.master("local[2]").config(map=engine).getOrCreate()
     # Not before: what the builder knows stands in a command line, which shows its secrets to every user.
@@ -172,7 +173,7 @@ def _session(settings: Settings, folder: Path) -> SparkSession:
 
 def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Write, checkpoint: str) -> None:
     settings = load_settings()
-    targets = {tenant.topic: ".".join((spark.CATALOG, *tables.name(peer, tenant))) for tenant in tenants}
+    targets = {tenant.topic: ".".join((CATALOG, *tables.name(peer, tenant))) for tenant in tenants}
 
     def land(batch: DataFrame, _: int) -> None:
         batch.persist()  # else every tenant would read and decode all of it

@@ -12,7 +12,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import BooleanType, DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources.local.spark import CATALOG
+from pulse_resources.iceberg import CATALOG
 from pulse_resources.settings import load_settings
 
 POSTGRES_SCHEMA = "bench"

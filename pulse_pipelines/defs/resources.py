@@ -12,7 +12,9 @@ from typing import TypeAlias
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pyspark.sql.connect.session import SparkSession
 
+from pulse_resources import spark
 from pulse_resources.settings import load_settings
 
 
@@ -31,10 +33,19 @@ Catalog: TypeAlias = dg.ResourceParam[Service]
 """What an op or asset is given of each."""
 
 
+class SharedSpark(LazyPySparkResource):
+    """The session that all runs share, entered and checked when an op first asks for it."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        self._spark_session = self._spark_session or spark.shared()
+        return self._spark_session
+
+
 def services() -> dict[str, dg.ResourceDefinition]:
     """The resources of all definitions, by the name under which ops take them."""
     settings = load_settings()
-    postgres, kafka, store, spark = settings.postgres, settings.kafka, settings.object_store, settings.spark
+    postgres, kafka, store = settings.postgres, settings.kafka, settings.object_store
     database = f"{postgres.host}:{postgres.port}/{postgres.database}"
     return {
         "postgres": _service(
@@ -60,7 +71,7 @@ def services() -> dict[str, dg.ResourceDefinition]:
             "The SQL catalog of the Iceberg tables: a namespace for each tenant.",
             Service(database, {"schema": "iceberg_catalog", "warehouse": f"s3://{store.bucket}"}),
         ),
-        "pyspark": _pyspark(spark.place, spark.parallelism),
+        "pyspark": _pyspark(settings.spark.place, settings.spark.parallelism),
     }
 
 
@@ -73,7 +84,7 @@ def _service(what: str, found: Service) -> dg.ResourceDefinition:
 
 def _pyspark(place: str, parallelism: int) -> dg.ResourceDefinition:
     def session(_: dg.InitResourceContext) -> LazyPySparkResource:
-        return LazyPySparkResource(spark_config={"spark.remote": load_settings().spark.remote})
+        return SharedSpark(spark_config={})
 
     what = "A session of Spark Connect, which all runs share."
     about = _described(what, Service(place, {"tasks of a batch at a time": parallelism}))

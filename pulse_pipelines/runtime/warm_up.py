@@ -7,12 +7,10 @@ daemon. That takes some seconds, in which ten thousand events would land.
 import logging
 import socket
 
-from pyspark.sql.connect.session import SparkSession
-
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources.settings import load_settings
-from pulse_resources.spark import CONNECT_S, run_tasks
+from pulse_resources.spark import CONNECT_S, run_tasks, shared
 
 _log = logging.getLogger("pulse.warm_up")
 
@@ -25,9 +23,8 @@ def warm_up() -> int:
     spark = load_settings().spark
     try:
         socket.create_connection(spark.address, CONNECT_S).close()  # its client would try for many minutes
-        session = SparkSession.builder.remote(spark.remote).getOrCreate()
         tasks = [Probe(event_limits()) for _ in range(spark.parallelism)]
-        return sum(found.rows for found in run_tasks(session, tasks, probe_task, [Conforms]))
+        return sum(found.rows for found in run_tasks(shared(), tasks, probe_task, [Conforms]))
     except Exception as error:
         _log.warning("Spark at %s was not warmed up, so the first batch waits for it: %s", spark.place, error)
         return 0

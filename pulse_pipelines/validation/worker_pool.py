@@ -96,7 +96,10 @@ class _Worker:
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                # On an executor Pulse is where Spark put it, which its Python alone does not know.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
 
     def ask(self, request: bytes, patience: float) -> bytes | None:

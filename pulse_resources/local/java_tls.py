@@ -7,8 +7,8 @@ import base64
 import re
 import subprocess
 from pathlib import Path
-from urllib.parse import quote
 
+from pulse_resources import spark_server
 from pulse_resources.errors import Terminal, UserError
 from pulse_resources.local.layout import write_atomically
 from pulse_resources.local.prerequisites import java
@@ -51,13 +51,7 @@ def options(folder: Path, settings: Settings) -> str:
 
 def jdbc(folder: Path, postgres: PostgresSettings) -> str:
     """Parameters of a JDBC URL, each after `&`."""
-    given = dict(postgres.tls)
-    if given.get("sslrootcert") == "system":
-        given["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
-        del given["sslrootcert"]
-    if "sslkey" in given:
-        given["sslkey"] = str(folder / _KEY)
-    return "".join(f"&{name}={quote(value, safe='')}" for name, value in given.items())
+    return spark_server.jdbc_tls(postgres, folder / _KEY)
 
 
 def _trust(store: Path, authorities: Path) -> None:

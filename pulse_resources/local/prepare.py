@@ -44,6 +44,14 @@ def _kafka(settings: Settings) -> None:
     raise Transient("No Kafka broker answers", servers=settings.kafka.bootstrap_servers)
 
 
+def _spark(_: Settings) -> None:
+    """Somebody's own server: refused now, and not by the first batch."""
+    from pulse_resources import spark
+
+    with spark.session():
+        pass
+
+
 def _webserver(settings: Settings) -> None:
     from pulse_resources.local.dagster import load_problem
 
@@ -55,6 +63,7 @@ _STEPS = {
     "postgres": _postgres,
     "minio": _minio,
     "kafka": _kafka,
+    "spark": _spark,
     "dagster-webserver": _webserver,
 }
 

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
+from pulse_resources import spark_server
 from pulse_resources.errors import UserError
 from pulse_resources.local import java_tls
 from pulse_resources.local.downloads import Jar, jars, spark_home
@@ -21,7 +21,6 @@ from pulse_resources.settings import Settings, load_settings
 ICEBERG = "1.12.0"
 RUNTIME = "iceberg-spark-runtime-4.1_2.13"
 POSTGRES_DRIVER = "42.7.8"
-CATALOG = "pulse"
 
 DOWNLOAD = jars(
     f"spark-jars-iceberg-{ICEBERG}-pg-{POSTGRES_DRIVER}",
@@ -32,7 +31,6 @@ DOWNLOAD = jars(
 )
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_IDLE_S = 30
 _OVERLAP = 2
 """Batches that find a slot for each of their tasks at once, a large one and a small one, say. The
 kernel divides the cores among them better than a queue in which a large batch's tasks come first."""
@@ -95,7 +93,7 @@ def service(layout: Layout, settings: Settings) -> Service:
 
 def external(settings: Settings) -> Service:
     host, port = settings.spark.address
-    return Service("spark", settings.spark.place, listens(f"{host}:{port}"), external=True)
+    return Service("spark", settings.spark.place, listens(f"{host}:{port}"), external=True, prepare=True)
 
 
 def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
@@ -106,7 +104,8 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
     (folder / "log4j2.properties").write_text(_LOGGING)
     (folder / "scheduling.xml").write_text(_SCHEDULING)
     java_tls.prepare(folder, settings)
-    configuration = _engine(folder, settings, host) | catalog(settings)
+    configuration = _engine(folder, settings, host) | spark_server.SESSION
+    configuration |= spark_server.catalog(settings, java_tls.jdbc(folder, settings.postgres))
     # A file only its owner can read: a command line shows its secrets to every user.
     lines = (f"{key} {_escaped(value)}\n" for key, value in configuration.items())
     write_atomically(properties, "".join(lines))
@@ -118,11 +117,11 @@ def _escaped(value: str) -> str:
 
 
 def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
-    port, token = str(settings.spark.address[1]), settings.spark.token
+    port, token = str(settings.spark.address[1]), settings.spark.bearer
     if token is None:
         raise UserError(
             "anybody could use the Spark server",
-            fix="Give the setting spark.remote a token: sc://host:port/;authorization=Bearer%20<token>",
+            fix="Set PULSE_SPARK__TOKEN, here and where Pulse runs",
         )
     java_options = (
         "-Xms128m -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -XX:MaxDirectMemorySize=512m "
@@ -141,7 +140,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.connect.grpc.binding.port": port,
         "spark.connect.authenticate.token": token,
         # All runs share one session (see provision): who stops it must not close it for the others.
-        "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
+        spark_server.TOMBSTONES: "0",
         # A run that was killed leaves its work behind: end that when nobody asks for it any more.
         "spark.connect.execute.manager.detachedTimeout": "60s",
         "spark.local.dir": str(folder / "local"),
@@ -152,44 +151,10 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.python.daemon.module": "pulse_pipelines.runtime.spark_daemon",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": spark_server.EXTENSIONS,
+        spark_server.OURS: "true",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": f"file:{folder / 'warehouse'}",
-    }
-
-
-def catalog(settings: Settings) -> dict[str, str]:
-    """Spark's view of the Iceberg catalog that pyiceberg's SqlCatalog shares; holds secrets."""
-    postgres, store = settings.postgres, settings.object_store
-    prefix = f"spark.sql.catalog.{CATALOG}"
-    # Iceberg never closes a connection of a session that has ended: Postgres does.
-    options = f"currentSchema=iceberg_catalog&options=-c%20idle_session_timeout={_IDLE_S}s"
-    options += java_tls.jdbc(settings.home / "spark", postgres)
-    uri = f"jdbc:postgresql://{postgres.place}/{quote(postgres.database)}?{options}"
-    token = store.session_token
-    return {
-        "spark.sql.extensions": ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": uri,
-        f"{prefix}.jdbc.user": "pulse_catalog",
-        f"{prefix}.jdbc.password": postgres.role_passwords["pulse_catalog"].get_secret_value(),
-        f"{prefix}.jdbc.schema-version": "V1",
-        # Ended by Postgres, for either reason: the next query takes another connection.
-        f"{prefix}.retryable_status_codes": "57P01,57P05",
-        # Migrations make the catalog's tables; the role could not.
-        f"{prefix}.init-catalog-tables": "false",
-        f"{prefix}.warehouse": f"s3://{store.bucket}/iceberg",
-        # Others commit to these tables: what is pinned just now must be found.
-        f"{prefix}.cache-enabled": "false",
-        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        f"{prefix}.s3.endpoint": store.endpoint,
-        f"{prefix}.s3.path-style-access": "true",
-        f"{prefix}.s3.access-key-id": store.access_key,
-        f"{prefix}.s3.secret-access-key": store.secret_key.get_secret_value(),
-        f"{prefix}.client.region": store.region,
-        **({f"{prefix}.s3.session-token": token.get_secret_value()} if token else {}),
     }
 
 

@@ -18,9 +18,9 @@ from chaos.surroundings import superuser
 from chaos.waiting import wait
 from pulse_pipelines.runtime import spark_daemon
 from pulse_resources import spark
+from pulse_resources.iceberg import CATALOG
 from pulse_resources.local import state
 from pulse_resources.local.layout import Layout
-from pulse_resources.local.spark import CATALOG
 from pulse_resources.settings import Settings
 
 DAEMON = "from pulse_pipelines.runtime import spark_daemon; spark_daemon.LOOK_S = 0.3; spark_daemon.main()"

@@ -1,14 +1,21 @@
-"""Spark: its address, its version beside the client's, and whether a job runs."""
+"""Spark: its address, its version and configuration, whether a job runs, and what its executors lack."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.metadata import version
 
-from pulse_pipelines.monitoring.doctor.finding import Finding, reached
+from pyspark.errors import PySparkException
+
+from pulse_pipelines.monitoring.doctor import executors
+from pulse_pipelines.monitoring.doctor.finding import Finding, first_line, reached
 from pulse_resources import spark
+from pulse_resources.errors import UserError
 from pulse_resources.settings import Settings
 
 SPARK = "spark"
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_SPARK__REMOTE: sc://host:port"
+
+_LOGIN = "Set PULSE_SPARK__TOKEN to the server's spark.connect.authenticate.token"
 
 
 def look(settings: Settings) -> Iterator[Finding]:
@@ -17,10 +24,17 @@ def look(settings: Settings) -> Iterator[Finding]:
     yield at
     if not at.ok:
         return
-    with spark.session() as session:
-        ours, theirs = version("pyspark"), session.version
-        same = ours.split(".")[:2] == theirs.split(".")[:2]
-        fix = f"Use a Spark Connect server {'.'.join(ours.split('.')[:2])}, or that version's pyspark here"
-        yield Finding(SPARK, "version", same, f"{theirs}, the client has {ours}", fix)
+    with ExitStack() as opened:
+        try:
+            session = opened.enter_context(spark.session())
+        except UserError as error:
+            yield Finding(SPARK, "server", False, error.message, error.fix)
+            return
+        except PySparkException as error:
+            yield Finding(SPARK, "login", False, first_line(error), _LOGIN)
+            return
+        said = f"Spark {session.version}, the client has {version('pyspark')}"
+        yield Finding(SPARK, "server", True, f"{said}; its configuration has what Pulse needs")
         count = session.range(10).count()
         yield Finding(SPARK, "job", count == 10, "a job ran", "Look at the executors in Spark's UI")
+        yield from executors.look(session)
