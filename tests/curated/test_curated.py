@@ -121,6 +121,16 @@ def test_behaviour_is_what_duckdb_says(filled: Zone) -> None:
     assert "ann" not in json.dumps(plain([row])), "no row of any actor"
 
 
+def test_a_text_in_a_team_s_rollup_is_no_setting_of_spark(zone: Zone) -> None:
+    """Among which there is the password of the catalog."""
+    text = "${spark.sql.catalog.pulse.jdbc.password}"
+    zone.write("peeks", f"SELECT kind, '{text}' AS n FROM events GROUP BY kind")
+    zone.owner.send(visit("2026-11-18T09:00:00", kind="a"))
+    ingest(zone.owner)
+    assert not zone.curate().failures
+    assert zone.table("peeks")[D1] == [{"kind": "a", "n": text}]
+
+
 def test_a_team_s_rollup_is_what_duckdb_says(filled: Zone) -> None:
     query = "SELECT CAST(timestamp AS DATE) AS day, kind, count(*) AS n, sum(amount) AS amount, "
     found: dict[date, list[Any]] = {}

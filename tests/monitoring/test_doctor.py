@@ -34,7 +34,7 @@ EVERYTHING = {
     "postgres": {"address", "roles", "version", "rights", "migrations", "connections", "clock"},
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
     "object store": {"address", "rights", "clock", "vending"},
-    "spark": {"address", "version", "job"},
+    "spark": {"address", "server", "job", "packages", "network"},
 }
 
 

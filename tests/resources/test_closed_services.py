@@ -87,7 +87,7 @@ def test_spark_runs_nothing_for_a_stranger(stack: Settings) -> None:
         client.close()
     with spark.session() as session:
         assert session.sql("SELECT 1 AS one").toArrow().to_pylist() == [{"one": 1}]
-        assert str(stack.spark.token) not in str(session.conf.getAll)
+        assert str(stack.spark.bearer) not in str(session.conf.getAll)
 
 
 def test_secrets_are_in_no_file_of_which_others_could_read(stack: Settings) -> None:
@@ -213,7 +213,7 @@ def test_a_home_of_an_earlier_version_gets_what_it_has_not(
         assert again.kafka.security_protocol == "SASL_PLAINTEXT"
         assert again.kafka.sasl_mechanism == "PLAIN"
         assert again.kafka.bootstrap_servers == first.kafka.bootstrap_servers
-        assert again.spark.token not in (None, first.spark.token)
+        assert again.spark.bearer not in (None, first.spark.bearer)
         assert again.spark.address == first.spark.address
         assert again.dagster.token
         assert again.postgres == first.postgres
@@ -230,9 +230,9 @@ def test_services_that_speak_plain_text_are_not_taken_for_others(stack: Settings
 
 def test_addresses_are_told_without_their_secrets() -> None:
     given = SparkSettings(remote="sc://127.0.0.1:15002/;authorization=Bearer%20abc;session_id=x")
-    assert (given.place, given.token) == ("sc://127.0.0.1:15002", "abc")
-    assert SparkSettings(remote="sc://h/;session_id=x;authorization=Bearer%20abc").token == "abc"
-    assert SparkSettings(remote="sc://h:1/;session_id=x").token is None
+    assert (given.place, given.bearer) == ("sc://127.0.0.1:15002", "abc")
+    assert SparkSettings(remote="sc://h/;session_id=x;authorization=Bearer%20abc").bearer == "abc"
+    assert SparkSettings(remote="sc://h:1/;session_id=x").bearer is None
     assert set(KafkaSettings().client()) == {"bootstrap.servers", "security.protocol"}
 
 

@@ -13,7 +13,12 @@ from pydantic import SecretStr, ValidationError
 
 from pulse_resources.errors import UserError
 from pulse_resources.local import java_tls
-from pulse_resources.service_settings import KafkaSettings, ObjectStoreSettings, PostgresSettings
+from pulse_resources.service_settings import (
+    KafkaSettings,
+    ObjectStoreSettings,
+    PostgresSettings,
+    SparkSettings,
+)
 from pulse_resources.settings import Settings
 
 HOSTILE = "p@:/%41#?'\" $\\+&=;,{}[]ü"
@@ -120,3 +125,24 @@ def test_spark_s_driver_gets_the_files_that_it_can_read(tmp_path: Path) -> None:
     store = Settings(object_store=ObjectStoreSettings(ca_file=key))
     with pytest.raises(UserError, match="no certificate in it"):
         java_tls.prepare(tmp_path, store)
+
+
+@pytest.mark.parametrize(
+    ("remote", "sent"),
+    [
+        ("sc://h", "sc://h:15002/;authorization=Bearer%20p%2Fq"),
+        ("sc://h:1/;use_ssl=true", "sc://h:1/;use_ssl=true;token=p%2Fq"),
+        ("sc://h:1/;session_id=x;user_id=u", "sc://h:1/;user_id=u;authorization=Bearer%20p%2Fq"),
+    ],
+)
+def test_spark_s_token_is_a_header_where_the_client_would_not_send_it(remote: str, sent: str) -> None:
+    settings = SparkSettings(remote=remote, token=SecretStr("p/q"))
+    assert settings.url() == sent
+    assert settings.url("s") == f"{sent};session_id=s"
+    assert settings.bearer == "p/q"
+
+
+def test_spark_s_remote_may_have_the_token_itself() -> None:
+    settings = SparkSettings(remote="sc://h:1/;authorization=Bearer%20abc;session_id=x")
+    assert (settings.url(), settings.session_id) == ("sc://h:1/;authorization=Bearer%20abc", "x")
+    assert SparkSettings(remote="sc://h:1").url("y") == "sc://h:1/;session_id=y"

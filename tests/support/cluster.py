@@ -1,9 +1,11 @@
-"""A Spark cluster from the pyspark wheel: a master, workers that share nothing but the network, a Connect server.
+"""A Spark cluster from the pyspark wheel: a master, workers that share only the network, a Connect server.
 
 Each worker has a user (where the tests are root's), a home and a working directory of its own, a Python that
 has never seen Pulse, and no variable of Pulse's in its environment.
 """
 
+import html
+import json
 import os
 import pwd
 import re
@@ -14,6 +16,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +36,10 @@ CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 USERS = ("daemon", "bin", "games", "mail", "news")
 """That every machine has: Hadoop's library wants users with a name."""
 TOKEN = "the-token-of-the-cluster"
+DEPTH = 2
+LINK = re.compile(r'href="([^"#]+)"')
+DEED = "kill"
+"""In links that a visitor should not follow."""
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
 
 
@@ -145,6 +152,20 @@ class Cluster:
                     return str(task["executorId"])
         return None
 
+    @contextmanager
+    def another_server(self) -> Iterator[str]:
+        """A Connect server of one process beside the cluster, as Spark comes; its address."""
+        port = ports.choose(17_090, self.ports.values())
+        options = ["--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false"]
+        command = ["spark-submit", "--master", "local[1]", *options, "--class", CONNECT, "spark-internal"]
+        server = self.launch(f"server{port}", command, SPARK_CONNECT_AUTHENTICATE_TOKEN=TOKEN)
+        try:
+            wait(lambda: ports.answers("127.0.0.1", port), "the Connect server does not start")
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
     def stop(self) -> None:
         for number in list(self.workers):
             self.kill_worker(number)
@@ -153,41 +174,64 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def written(self) -> Iterator[tuple[Path, bytes]]:
-        """Every log, event log and configuration of the cluster, and what its web pages show is in `pages`."""
+    def written(self) -> Iterator[tuple[str, bytes]]:
+        """What processes of the cluster wrote for people: logs, event logs and configuration."""
         for path in self.folder.rglob("*"):
-            if path.is_file() and (
-                path.suffix in (".log", ".properties")
-                or "events" in path.parts
-                or path.name in ("stdout", "stderr")
-            ):
-                yield path, path.read_bytes()
+            told = path.suffix in (".log", ".properties") or path.name in ("stdout", "stderr")
+            if path.is_file() and (told or "events" in path.parts):
+                yield str(path), path.read_bytes()
 
-    def pages(self) -> Iterator[tuple[str, str]]:
-        """Every page of Spark's web interfaces, two links deep."""
+    def pages(self) -> Iterator[tuple[str, bytes]]:
+        """Pages of Spark's web interfaces, two links deep, and what its REST API says of the application."""
+        roots = [f"http://127.0.0.1:{self.ports[name]}" for name in ("ui", "master_ui")]
+        left, seen = [(f"{root}/", 0) for root in roots], set[str]()
         with httpx.Client(timeout=10, follow_redirects=True) as http:
-            for port in (self.ports["ui"], self.ports["master_ui"]):
-                root = f"http://127.0.0.1:{port}"
-                left, seen = [(f"{root}/", 0)], set()
-                while left:
-                    url, depth = left.pop()
-                    if url in seen or not url.startswith(root):
-                        continue
-                    seen.add(url)
-                    text = http.get(url).text
-                    yield url, text
-                    if depth < 2:
-                        links = re.findall(r'href="([^"#]+)"', text)
-                        left += [
-                            (str(httpx.URL(url).join(link.replace("&amp;", "&"))), depth + 1)
-                            for link in links
-                            if "kill" not in link and "static" not in link
-                        ]
+            while left:
+                url, depth = left.pop()
+                if url in seen or not url.startswith(tuple(roots)):
+                    continue
+                seen.add(url)
+                answer = http.get(url)
+                yield url, answer.content
+                if depth < DEPTH:
+                    found = (html.unescape(link) for link in LINK.findall(answer.text))
+                    left += [
+                        (str(httpx.URL(url).join(link)), depth + 1) for link in found if DEED not in link
+                    ]
+        for path in ("environment", "stages?details=true", "sql?details=true", "allexecutors", "jobs"):
+            yield path, json.dumps(self.rest(path)).encode()
+
+
+@contextmanager
+def a_worker_dies_at_work(running: Cluster) -> Iterator[None]:
+    """The first worker that has a task while the block runs dies of SIGKILL, all of it; another one comes."""
+    killed: list[str] = []
+
+    def kill() -> None:
+        wait(lambda: running.busy() is not None, "no executor was given a task")
+        executor = running.busy()
+        if executor is not None:
+            running.kill_worker(running.executors()[executor])
+            killed.append(executor)
+            running.add_worker()
+
+    with ThreadPoolExecutor(1) as aside:
+        under_way = aside.submit(kill)
+        yield
+        under_way.result()
+    (executor,) = killed
+
+    def removed() -> bool:
+        known = {each["id"]: each for each in running.rest("allexecutors")}
+        return not known[executor]["isActive"] and len(known) > len(running.workers)
+
+    wait(removed, "Spark has not noticed")
+    wait(lambda: len(running.executors()) == len(running.workers), "no executor in its place")
 
 
 @contextmanager
 def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
-    """A cluster whose Connect server has this configuration beside addresses and sizes; gone with the block."""
+    """A cluster whose Connect server has this configuration beside addresses and sizes."""
     folder = Path(tempfile.mkdtemp(prefix="pulse-cluster-", dir="/var/tmp"))
     folder.chmod(0o755)
     names = ("master", "master_ui", "connect", "ui")
@@ -240,7 +284,7 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
 
 
 def _python(folder: Path) -> tuple[Path, bool]:
-    """A Python without Pulse that the workers' users reach, and whether they can be other users than this one."""
+    """A Python without Pulse that the workers reach, and whether they can have users of their own."""
     base = Path(sys.base_prefix)
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     stranger = known_account(USERS)
