@@ -3,6 +3,7 @@
 A master, two workers and a Connect server from the pyspark wheel. Its configuration is what the docs say.
 """
 
+import json
 import re
 import uuid
 from collections import Counter, defaultdict
@@ -99,7 +100,7 @@ def through(own: Cluster, days: int, *, dying: tuple[str, ...]) -> Sent:
     for name in sorted({event.tenant for event in sent.events}):
         tenant = registry.create_tenant(f"{name}_{uuid.uuid4().hex[:6]}")
         dataset = "weather" if name == source.OPERATOR else "departures"
-        uri = registry.publish_schema(tenant, dataset, source.SCHEMAS[dataset]).schema_uri
+        uri = registry.publish_schema(tenant, dataset, json.dumps(source.SCHEMAS[dataset])).schema_uri
         registry.create_dataset(tenant, dataset, uri)
         sent.owners[name] = Owner(tenant)
     for half in range(HALVES):
