@@ -19,9 +19,10 @@ from psycopg_pool import ConnectionPool
 
 from pulse_resources import locks
 from pulse_resources.errors import UserError
+from pulse_resources.home import pulse_home
 from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
-from pulse_resources.settings import Settings, load_settings, pulse_home
+from pulse_resources.settings import Settings, load_settings
 from pulse_resources.watched_connection import WatchedConnection
 
 CONNECT_S = 10

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel
 
+from pulse_resources.home import in_file
 from pulse_resources.setting_names import BETWEEN, PREFIX, fields, variable
-from pulse_resources.settings import Settings, in_file, load_settings
+from pulse_resources.settings import Settings, load_settings
 
 Source = Literal["default", "file", "environment"]
 

@@ -10,9 +10,7 @@ import tempfile
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import orjson
 from pydantic import AwareDatetime, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -24,6 +22,7 @@ from pydantic_settings import (
 
 from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
+from pulse_resources.home import in_file, pulse_home
 from pulse_resources.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
@@ -34,11 +33,6 @@ from pulse_resources.setting_names import explained, misspelt, not_json, unknown
 
 _LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, by the kernel."""
-
-
-def pulse_home() -> Path:
-    """The one folder that holds all state of this installation (default `./.pulse`)."""
-    return Path(os.environ.get("PULSE_HOME", ".pulse")).absolute()
 
 
 class IngestSettings(BaseModel):
@@ -251,21 +245,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = JsonConfigSettingsSource(settings_cls, json_file=pulse_home() / "settings.json")
         return init_settings, env_settings, file
-
-
-def in_file() -> dict[str, Any]:
-    """What settings.json sets; nothing where there is none.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    try:
-        found = orjson.loads((pulse_home() / "settings.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
-    return found
 
 
 _given: list[Settings] = []

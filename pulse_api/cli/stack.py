@@ -13,11 +13,12 @@ from rich.table import Table
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless
 from pulse_resources.errors import PulseError, Transient, UserError
+from pulse_resources.home import pulse_home
 from pulse_resources.local import dagster, provision, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
 from pulse_resources.local.status import Row, status
-from pulse_resources.settings import load_settings, pulse_home
+from pulse_resources.settings import load_settings
 
 app = typer.Typer()
 _console = Console()

@@ -16,12 +16,13 @@ import threading
 import time
 from types import FrameType
 
+from pulse_resources.home import pulse_home
 from pulse_resources.local import dagster, logs, processes
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner, all_gone
 from pulse_resources.local.services import EVERYTHING, build
 from pulse_resources.local.state import Board
-from pulse_resources.settings import load_settings, pulse_home
+from pulse_resources.settings import load_settings
 
 _HOUSEKEEPING_S = 5.0
 
