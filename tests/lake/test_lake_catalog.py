@@ -334,13 +334,40 @@ NAMES = (
 )
 
 
+KINDS: dict[str, Callable[[str, str], str]] = {
+    "key": lambda key, token: f"Bearer {key}",
+    "token": lambda key, token: f"Bearer {token}",
+    "Basic": lambda key, token: basic("me", key),
+}
+"""Headers by which one comes in."""
+
+
+@pytest.fixture(scope="module")
+def way_in(catalog: Api, guests: tuple[Guest, Guest]) -> Callable[[str], dict[str, str]]:
+    """The guest's header of a kind."""
+    key = guests[0].key.text
+    form = {"grant_type": "client_credentials", "client_secret": key}
+    with catalog.client() as client:
+        made = client.post("/v1/oauth/tokens", data=form).json()["access_token"]
+    return lambda kind: {"Authorization": KINDS[kind](key, made)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("method", "path"), [e for e in ENDPOINTS if "orders" in e[1]])
 def test_a_table_of_others_is_like_none(
-    engine: httpx.Client, guests: tuple[Guest, Guest], method: str, path: str, name: str
+    catalog: Api,
+    guests: tuple[Guest, Guest],
+    way_in: Callable[[str], dict[str, str]],
+    method: str,
+    path: str,
+    name: str,
+    kind: str,
 ) -> None:
-    """In whatever way it is named; `metrics` looks at no table at all."""
+    """In whatever way it is named, and whoever asks comes in; `metrics` looks at no table at all."""
     theirs = guests[1].tenant.namespace
+    engine = catalog.client(**way_in(kind))
+    assert engine.get(ORDERS).status_code == 200
     for namespace in ("events", theirs, f"events\x1f{theirs}", "..", f"events/../{theirs}"):
         for table in {name, name if namespace == "events" else "orders"}:
             asked = path.replace("events", encoded(namespace)).replace("orders", encoded(table))
@@ -354,6 +381,7 @@ def test_a_table_of_others_is_like_none(
                 assert answer.json() == {
                     "error": {"message": message, "type": "NoSuchTableException", "code": 404}
                 }
+    engine.close()
 
 
 @pytest.mark.parametrize("name", ["absent", "..", "pulse", "a\x1fb", "events\x1fa", "EVENTS", "'"])
