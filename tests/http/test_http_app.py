@@ -250,7 +250,7 @@ def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
     tries: list[Any] = []
     touch = keys.touch_keys
 
-    def unsteady(used: Any, role: Role) -> None:
+    def unsteady(used: Any, role: Role = "pulse_api") -> None:
         if used:
             tries.append(used)
             if len(tries) < 4:
