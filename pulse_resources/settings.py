@@ -156,8 +156,10 @@ class LimitSettings(BaseModel):
 
     max_datasets: int = -1
     max_records_per_month: int = -1
+    """Both of events."""
     requests_per_second: float = 5_000
     events_per_second: float = 100_000
+    max_entity_datasets: int = -1
 
 
 class CuratedSettings(BaseModel):

@@ -9,7 +9,7 @@ from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.guard import FAILED, complain
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
 from pulse_pipelines import moves, registry
-from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import Incompatible, NotFound, UserError
 
@@ -30,6 +30,9 @@ def create_dataset(
     on_invalid: Annotated[
         OnInvalid, typer.Option(help="What the API does with an event that breaks the schema.")
     ] = OnInvalid.REFUSE,
+    kind: Annotated[
+        DatasetKind, typer.Option(help="What its rows are: events, or versions of entities.")
+    ] = DatasetKind.EVENTS,
     as_json: AsJson = False,
 ) -> None:
     """Create a dataset with its Iceberg table `pulse_<tenant>.<slug>`, partitioned by day.
@@ -37,7 +40,7 @@ def create_dataset(
     Example: pulse dataset create acme orders pulse://acme/orders/1 --on-invalid dead_letter
     """
     owner = registry.find_tenant(tenant)
-    dataset = registry.create_dataset(owner, slug, schema_uri, name, on_invalid)
+    dataset = registry.create_dataset(owner, slug, schema_uri, name, on_invalid, kind)
     if as_json:
         emit(_document(owner, dataset))
     else:
@@ -204,6 +207,7 @@ def _document(owner: Tenant, dataset: Dataset) -> dict[str, Any]:
         "schema_version": dataset.schema_version,
         "schema_versions": sorted(dataset.documents),
         "on_invalid": dataset.on_invalid,
+        "kind": dataset.kind,
         "table": f"{owner.namespace}.{dataset.slug}",
         "created_at": dataset.created_at,
         "columns": [

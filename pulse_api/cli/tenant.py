@@ -27,6 +27,9 @@ def _rate(value: float | None) -> float | None:
     raise typer.BadParameter(f"{value} is neither a rate nor {UNLIMITED}")
 
 
+MaxEntityDatasets = Annotated[
+    int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets of entities. {_MEANING}")
+]
 MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets. {_MEANING}")]
 MaxRecords = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Events in a month. {_MEANING}")]
 PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, averaged. {_MEANING}")]
@@ -97,6 +100,7 @@ def tenant_limits(
     max_records_per_month: MaxRecords = None,
     requests_per_second: PerSecond = None,
     events_per_second: PerSecond = None,
+    max_entity_datasets: MaxEntityDatasets = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a tenant's limits, each by its option; show them without options.
@@ -109,6 +113,7 @@ def tenant_limits(
         "max_records_per_month": max_records_per_month,
         "requests_per_second": requests_per_second,
         "events_per_second": events_per_second,
+        "max_entity_datasets": max_entity_datasets,
     }
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     in_force = registry.quotas.set_limits(owner, **chosen) if chosen else registry.quotas.find_limits(owner)

@@ -17,7 +17,7 @@ from uuid import UUID
 import psycopg
 
 from pulse_api.http.ttl_cache import TtlCache
-from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.key import ApiKey, Credential
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
@@ -44,13 +44,29 @@ class CachedTenant:
     view: TenantView
 
     @cached_property
-    def judge(self) -> Validator:
-        return _judge(self.view.tenant, self.view.datasets)
+    def of_events(self) -> "Judge":
+        return self._judge(DatasetKind.EVENTS)
+
+    @cached_property
+    def of_entities(self) -> "Judge":
+        return self._judge(DatasetKind.ENTITIES)
+
+    def _judge(self, kind: DatasetKind) -> "Judge":
+        return Judge(
+            _judge(self.view.tenant, tuple(each for each in self.view.datasets if each.kind == kind))
+        )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The validator of a tenant's datasets of one kind: what is sent to one of another kind is refused."""
+
+    validator: Validator
 
     @cached_property
     def packed_scope(self) -> bytes:
         """What another process makes its validator of."""
-        return pickle.dumps(self.judge.scope)
+        return pickle.dumps(self.validator.scope)
 
 
 @lru_cache(MAX_JUDGES)

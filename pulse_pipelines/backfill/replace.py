@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
+from pulse_pipelines.domain.quota import EVENTS
 from pulse_pipelines.tables import claims, commit, ledger, parquet_files, rewrite_file
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
@@ -108,4 +109,4 @@ def _land_letters(
     ):
         raise Overtaken
     ledger.dead_letters_landed(connection, tenant_id, places)
-    ledger.use(connection, tenant_id, len(landing), 0)
+    ledger.use(connection, tenant_id, EVENTS, len(landing), 0)

@@ -13,7 +13,7 @@ from pulse_pipelines.backfill.replace import Overtaken, replace
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables import leases, parquet_files
-from pulse_resources.errors import NotFound, Terminal, Transient
+from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
 LEASE_WAIT_S = 600.0
@@ -83,12 +83,20 @@ def backfill(
 
     Raises:
         NotFound: the tenant has no such dataset, or it never followed the version.
+        UserError: it is a dataset of entities.
         Terminal: the raw zone does not give what landed, or the table is gone; nothing was changed.
         Transient: other writers kept coming first; nothing was changed.
         OSError, psycopg.Error, PySparkException: a service failed; nothing was changed.
     """
     began = time.monotonic()
     dataset = registry.find_dataset(tenant, slug)
+    if dataset.of_entities:
+        raise UserError(
+            "a log of entities is not rebuilt from the raw zone: its places are readers' continuations",
+            fix="Send the entities again: what is unchanged costs nothing",
+            tenant=tenant.slug,
+            dataset=slug,
+        )
     choose_version(dataset, version)
     with leases.rewriting(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
         for _ in range(MAX_TRIES):

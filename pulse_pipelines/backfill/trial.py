@@ -98,7 +98,7 @@ def _following(dataset: Dataset, document: str) -> Dataset:
         document=document,
         earlier=tuple(dataset.documents.items()),
     )
-    return replace(moved, table_schema=table_schema(columns(moved.schema)).model_dump_json())
+    return replace(moved, table_schema=table_schema(columns(moved.schema), dataset.kind).model_dump_json())
 
 
 def _conformer(tenant: Tenant, dataset: Dataset) -> TopicConformer:

@@ -22,6 +22,15 @@ class OnInvalid(StrEnum):
     DEAD_LETTER = "dead_letter"
 
 
+class DatasetKind(StrEnum):
+    """What the rows of a dataset's table are."""
+
+    EVENTS = "events"
+    """Things that happened, each once."""
+    ENTITIES = "entities"
+    """Versions of things: the table is their log (see `domain.entities`)."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     dataset_id: UUID
@@ -37,6 +46,7 @@ class Dataset:
     created_at: datetime
     claim_seed: int
     """Of the digests of its event ids: a secret, so that nobody can choose ids that collide."""
+    kind: str = DatasetKind.EVENTS
     earlier: tuple[tuple[int, str], ...] = ()
     """Version and document of the schema versions that it followed before."""
 
@@ -48,6 +58,10 @@ class Dataset:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         return fitted(columns(self.schema), self.schema, self.table_schema)
+
+    @property
+    def of_entities(self) -> bool:
+        return self.kind == DatasetKind.ENTITIES
 
     def column_of(self, role: str) -> str | None:
         """The column of the property that plays a role (see `domain.roles`); None when there is none."""

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 UNLIMITED = -1
 NOT_CONFIGURED = 0
-EVENTS = "events"
-"""The kind of dataset that this version of Pulse has; each kind has quotas of its own."""
-
+EVENTS, ENTITIES = "events", "entities"
+"""Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
 
 COUNTED = "pulse.counted"
 """Header of a message whose event took its place in the month before it was published, as its sender says.
@@ -22,6 +21,7 @@ class Limits:
     max_records_per_month: int = NOT_CONFIGURED
     requests_per_second: float = NOT_CONFIGURED
     events_per_second: float = NOT_CONFIGURED
+    max_entity_datasets: int = NOT_CONFIGURED
 
     def over(self, defaults: "Limits") -> "Limits":
         """These limits, with the defaults where none is configured."""
@@ -30,6 +30,7 @@ class Limits:
             self.max_records_per_month or defaults.max_records_per_month,
             self.requests_per_second or defaults.requests_per_second,
             self.events_per_second or defaults.events_per_second,
+            self.max_entity_datasets or defaults.max_entity_datasets,
         )
 
 

@@ -35,3 +35,7 @@ class Task(StrEnum):
     RAW = "raw"
     """Remove what no ledger knows from a tenant's raw zone."""
     RETENTION = "retention"
+
+
+MAX_VERSIONS = 10_000
+"""In one page of a log of entities."""

@@ -5,20 +5,23 @@ is judged alone: its neighbours in a chunk can never change its verdict, unless 
 use up the time that judging them all may take.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.event import Rejected, json_pointer
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
+from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
 from pulse_resources import faults
@@ -61,6 +64,8 @@ class _Values(NamedTuple):
     declared: Callable[[Column], list[Any]]
     extras: pa.Array
     """What their schema does not declare, as JSON text."""
+    physical: Mapping[str, pa.Array] = MappingProxyType({})
+    """Columns that only versions of entities have."""
 
 
 class TopicConformer:
@@ -158,6 +163,7 @@ class TopicConformer:
             "_offset": pa.array([m.offset for m in messages], pa.int64()),
             "_extra": values.extras,
         }
+        arrays.update(values.physical)
         for column in target.columns:
             unsure = named if column.certain else range(count)
             arrays[column.name] = _declared(column, values.declared(column), unsure, rejects)
@@ -175,7 +181,11 @@ class TopicConformer:
 
 
 def _of_judged(target: Target, events: Sequence[Event]) -> _Values:
-    datas = [event["data"] for event in events]
+    physical: dict[str, pa.Array] = {}
+    if target.of_entities:
+        datas, physical = _of_entities(events)
+    else:
+        datas = [event["data"] for event in events]
     return _Values(
         ids=[event["event_id"] for event in events],
         timestamps=[event["timestamp"] for event in events],
@@ -184,7 +194,25 @@ def _of_judged(target: Target, events: Sequence[Event]) -> _Values:
         versions=[event.get("schema_version") for event in events],
         declared=lambda column: [data.get(column.field) for data in datas],
         extras=arrow_columns.extras(datas, target.columns),
+        physical=physical,
     )
+
+
+def _of_entities(events: Sequence[Event]) -> tuple[list[dict[str, Any]], dict[str, pa.Array]]:
+    """The contents of entities, and their columns; their places in the log are known when they land."""
+    deleted = [event.get(entities.DELETION) is True for event in events]
+    contents = [
+        {} if gone else entities.content(event["data"]) for event, gone in zip(events, deleted, strict=True)
+    ]
+    hashes = [
+        None if gone else entities.content_hash(content).hex()
+        for content, gone in zip(contents, deleted, strict=True)
+    ]
+    return contents, {
+        UPDATED: pa.array([0] * len(events), pa.int64()),
+        HASH: pa.array(hashes, pa.string()),
+        IS_DELETED: pa.array(deleted, pa.bool_()),
+    }
 
 
 def _in_order(parts: Sequence[tuple[pa.Table, list[int]]]) -> pa.Table:

@@ -1,24 +1,26 @@
 """Dedup gate: which accepted events are copies, of an earlier one of the batch or of one that landed before.
 
-Those that are not have to have a place in their tenant's month, too (see `ingest.quota`).
+Which entities are unchanged is the same question, of another kind of dataset (see `ingest.versions`). Events
+that are no copies have to have a place in their tenant's month, too (see `ingest.quota`).
 
 The gate only reads claims: settle adds them, in the transaction that lands the rows they stand for. So an
 attempt that dies leaves no claim behind, and every attempt judges anew, whatever the one before it found.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
 
-from pulse_pipelines.ingest import quota
+from pulse_pipelines.ingest import quota, versions
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Plan, Positions, TopicDrained
 from pulse_pipelines.tables import claim_files, claims, parquet_files
 from pulse_pipelines.tables.claims import Fresh
 from pulse_pipelines.tables.digests import ArrivedIds
+from pulse_pipelines.tables.heads import Append
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
@@ -35,6 +37,7 @@ class _Judged:
     over_quota: dict[UUID, Positions] = field(default_factory=dict)
     full: dict[UUID, str] = field(default_factory=dict)
     """By tenant."""
+    added: dict[UUID, Append] = field(default_factory=dict)
 
 
 def gate(drained: Drained) -> Gated:
@@ -62,6 +65,7 @@ def gate(drained: Drained) -> Gated:
                 all_of_them.fresh.update(outcome.fresh)
                 all_of_them.over_quota.update(outcome.over_quota)
                 all_of_them.full.update(outcome.full)
+                all_of_them.added.update(outcome.added)
     return Gated(
         drained.plan,
         drained.topics,
@@ -70,16 +74,21 @@ def gate(drained: Drained) -> Gated:
         (*drained.failures, *failures),
         all_of_them.over_quota,
         all_of_them.full,
+        all_of_them.added,
     )
 
 
 def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
-    arrived = _by_dataset(topics)
+    of_entities = {each.dataset_id for each in plan.scopes[tenant_id].datasets if each.of_entities}
+    arrived = _by_dataset(topics, without=of_entities)
+    logs = of_entities.intersection(dataset_id for topic in topics for dataset_id in topic.ids)
     found = _Judged()
-    if not arrived:
+    if not arrived and not logs:
         return found
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
+        for dataset_id in logs:
+            _judge_versions(connection, dataset_id, topics, found)
         runs = claims.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
@@ -91,7 +100,7 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
             if copies.any():
                 found.duplicates[dataset_id] = parquet_files.by_partition(positions[copies])
             new[dataset_id] = ArrivedIds(digests[~copies], positions[~copies])
-        every = np.concatenate([ids.positions for ids in new.values()])
+        every = np.concatenate([quota.NONE, *(ids.positions for ids in new.values())])
         over, why = quota.over(connection, plan, plan.scopes[tenant_id], topics, every)
         if len(over):
             found.full[tenant_id] = why
@@ -107,9 +116,20 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
     return found
 
 
-def _by_dataset(topics: Sequence[TopicDrained]) -> Mapping[UUID, ArrivedIds]:
+def _judge_versions(
+    connection: postgres.Connection, dataset_id: UUID, topics: Sequence[TopicDrained], found: _Judged
+) -> None:
+    unchanged, added = versions.judge(connection, dataset_id, topics)
+    if unchanged:
+        found.duplicates[dataset_id] = unchanged
+    if added is not None:
+        found.added[dataset_id] = added
+
+
+def _by_dataset(topics: Sequence[TopicDrained], without: Collection[UUID]) -> Mapping[UUID, ArrivedIds]:
     parts: dict[UUID, list[bytes]] = defaultdict(list)
     for topic in topics:
         for dataset_id, packed in topic.ids.items():
-            parts[dataset_id].append(packed)
+            if dataset_id not in without:
+                parts[dataset_id].append(packed)
     return {dataset_id: ArrivedIds.unpacked(packed) for dataset_id, packed in parts.items()}

@@ -27,9 +27,10 @@ from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
 from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
-from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables import heads, raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
 from pulse_pipelines.tables.digests import ArrivedIds, Digests
+from pulse_pipelines.tables.iceberg_schema import HASH
 from pulse_pipelines.tables.parquet_files import positions, token
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources import kafka, outages
@@ -141,6 +142,7 @@ def _drain_topic(
     part = random.SystemRandom().getrandbits(62)
     counts = {r.partition: PartitionCount() for r in ranges}
     ids: dict[UUID, list[bytes]] = defaultdict(list)
+    states: dict[UUID, list[bytes]] = defaultdict(list)
     datasets = {dataset.slug: dataset for dataset in scope.datasets}
     if task.aside is None:
         conform = TopicConformer(scope, plan.batch_id, task.limits).chunk
@@ -162,6 +164,8 @@ def _drain_topic(
                 dataset = datasets[slug]
                 digests = Digests.of(table.column("id"), dataset.claim_seed)
                 ids[dataset.dataset_id].append(ArrivedIds(digests, positions(table).to_numpy()).packed())
+                if dataset.of_entities:
+                    states[dataset.dataset_id].append(heads.states(table.column(HASH)).packed())
                 lake.add(dataset, table)
                 _count_accepted(counts, dataset.dataset_id, table)
             for letter in conformed.dead_letters:
@@ -181,6 +185,9 @@ def _drain_topic(
         ids={dataset_id: ArrivedIds.unpacked(parts).packed() for dataset_id, parts in ids.items()},
         copies=lake.copies,
         origins=() if origins is None else origins.found(),
+        states={
+            each: Digests.joined(map(Digests.unpacked, parts)).packed() for each, parts in states.items()
+        },
     )
 
 

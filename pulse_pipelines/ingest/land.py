@@ -14,13 +14,12 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import priority
+from pulse_pipelines.ingest import priority, versions
 from pulse_pipelines.ingest.results import (
     DayLanding,
     Failure,
@@ -30,13 +29,13 @@ from pulse_pipelines.ingest.results import (
     Positions,
     StagedTable,
 )
-from pulse_pipelines.tables import arrow_columns, parquet_files
+from pulse_pipelines.tables import parquet_files, rewrite_file
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
+from pulse_pipelines.tables.heads import Append
 from pulse_pipelines.tables.live_table import current_location
 from pulse_pipelines.tables.parquet_files import data_files
-from pulse_pipelines.tables.rewrite_file import fit_candidates
 from pulse_pipelines.tables.written_files import CandidateFile
-from pulse_resources import iceberg, object_store, readable
+from pulse_resources import iceberg, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
 from pulse_resources.spark import run_tasks
@@ -54,6 +53,8 @@ class LandDataset:
     duplicates: Positions
     over_quota: Positions
     bulk: bool
+    added: Append | None
+    """Of a dataset of entities: the versions that land, if any do."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             _in_files(gated, dataset.dataset_id),
             gated.over_quota.get(dataset.dataset_id, {}),
             plan.bulk,
+            gated.added.get(dataset.dataset_id),
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets
@@ -114,7 +116,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
                 failures.append(outcome)
     return Landed(
         *(plan, gated.topics, gated.duplicates, gated.fresh, tuple(tables), tuple(refused), tuple(failures)),
-        *(gated.over_quota, gated.full),
+        *(gated.over_quota, gated.full, gated.added),
     )
 
 
@@ -167,7 +169,10 @@ def land_dataset(work: LandDataset) -> StagedTable:
     pause = priority.between_pieces(work.bulk)
     for candidate in work.candidates:
         pause()
-        clean = _without(work.dataset, candidate, work.duplicates)
+        if work.dataset.of_entities:
+            clean = versions.numbered(work.dataset, candidate, work.added)
+        else:
+            clean = _without(work.dataset, candidate, work.duplicates)
         dropped = candidate.rows - (clean.rows if clean else 0)
         clean = clean and _without(work.dataset, clean, work.over_quota)
         before = days.get(candidate.day, DayLanding(candidate.day, 0, 0, 0, 0))
@@ -217,7 +222,7 @@ def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
     owner = current.properties.get(iceberg.DATASET_PROPERTY)
     if owner != str(table.dataset_id):
         raise Terminal("the dataset was deleted: its slug is another one's now", dataset=table.slug)
-    fitting = fit_candidates(table.files, current.schema())
+    fitting = rewrite_file.fit_candidates(table.files, current.schema())
     fail_point("land.before_stage")
     staged = iceberg.stage_append(current, data_files(fitting), {BATCH_PROPERTY: batch_id})
     fail_point("land.after_stage")
@@ -248,17 +253,11 @@ def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) ->
             return None
     if not gone:
         return candidate
-    with object_store.file_system().open_input_file(object_store.key(candidate.path)) as source:
-        rows = pq.read_table(source).cast(arrow_columns.arrow_schema(dataset.table_schema))
+    rows = rewrite_file.candidate_rows(dataset, candidate)
     left = rows.filter(pc.invert(pc.is_in(parquet_files.positions(rows), pa.array(list(gone), pa.int64()))))
     if left.num_rows == candidate.rows:
         return candidate
-    if not left.num_rows:
-        return None
-    path = candidate.path.removesuffix(".parquet") + f"-{parquet_files.token()}.parquet"
-    clean, content = parquet_files.encode(dataset, candidate.day, path, left)
-    object_store.put(path, content)
-    return clean
+    return rewrite_file.with_rows(dataset, candidate, left) if left.num_rows else None
 
 
 def _between(offsets: list[int], first: int, last: int) -> list[int]:

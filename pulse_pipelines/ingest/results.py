@@ -12,6 +12,7 @@ from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 
 if TYPE_CHECKING:  # the command line imports this module, and none that takes long
     from pulse_pipelines.tables.claims import Fresh
+    from pulse_pipelines.tables.heads import Append
 
 SHARED_ATTEMPTS = 2
 """Attempts in which all tenants of a batch share a Spark job."""
@@ -94,6 +95,8 @@ class TopicDrained:
     copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
     """By dataset: positions (see `parquet_files.position`) of copies that the task left out of its files."""
     origins: tuple[Origin, ...] = ()
+    states: Mapping[UUID, bytes] = field(default_factory=dict)
+    """By dataset of entities: the packed states (see `tables.heads`) of what is in `ids`, in its order."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Gated:
     plan: Plan
     topics: tuple[TopicDrained, ...]
     duplicates: Mapping[UUID, Positions]
-    """By dataset: positions of events whose id another event owns."""
+    """By dataset: positions of events whose id another event owns, and of unchanged entities."""
     fresh: "Mapping[UUID, Fresh]"
     """By dataset: the ids of the other events, which its rows are to have."""
     failures: tuple[Failure, ...] = ()
@@ -132,6 +135,8 @@ class Gated:
     """By dataset: positions of events that have no place in their month ..."""
     full: Mapping[UUID, str] = field(default_factory=dict)
     """... and by tenant, why."""
+    added: "Mapping[UUID, Append]" = field(default_factory=dict)
+    """By dataset of entities: the versions that land."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,7 @@ class Landed:
     failures: tuple[Failure, ...] = ()
     over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
     full: Mapping[UUID, str] = field(default_factory=dict)
+    added: "Mapping[UUID, Append]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Settle: the one Postgres transaction per tenant that makes its part of a batch real.
 
-Fence, swap the metadata pointers, claim the ids of the rows, advance the positions, write the ledger, commit.
-All of it or none; when the answer to COMMIT is lost, the ledger alone says what happened.
+Fence, swap the metadata pointers, claim the ids of the rows (of entities: advance their log), advance the
+positions, write the ledger, commit. All of it or none; when the answer to COMMIT is lost, the ledger alone
+says what happened.
 """
 
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from pulse_pipelines.domain.quota import ENTITIES, EVENTS
 from pulse_pipelines.ingest import attempts, land, tenant_parts, unlanded
 from pulse_pipelines.ingest.results import (
     Failure,
@@ -23,8 +25,9 @@ from pulse_pipelines.ingest.results import (
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.registry import intake
-from pulse_pipelines.tables import claims, ledger, live_table, raw_zone
+from pulse_pipelines.tables import claims, heads, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.heads import Append
 from pulse_pipelines.tables.ledger import Landing, Outcome
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
@@ -171,15 +174,29 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     ledger.land(connection, landings(plan.batch_id, part.tables))
     raw = [each for topic in part.topics for each in topic.raw]
     raw_zone.register(connection, tenant_id, plan.batch_id, raw)
-    size = sum(file.bytes for table in part.tables for file in table.files)
-    early = min(intake.settle(connection, tenant_id, plan.batch_id), total.landed)
-    ledger.use(connection, tenant_id, total.landed, size, early)
+    early = intake.settle(connection, tenant_id, plan.batch_id)
+    for kind, tables in _by_kind(part.tables, staged.landed.added).items():
+        rows = sum(day.rows for table in tables for day in table.days)
+        size = sum(file.bytes for table in tables for file in table.files)
+        ledger.use(connection, tenant_id, kind, rows, size, min(early, rows) if kind == EVENTS else 0)
+
+
+def _by_kind(
+    tables: Iterable[StagedTable], added: Mapping[UUID, Append]
+) -> Mapping[str, Sequence[StagedTable]]:
+    """What lands, by the kind of dataset that it is counted for; of events also where there is nothing."""
+    found: dict[str, list[StagedTable]] = {EVENTS: []}
+    for table in tables:
+        found.setdefault(ENTITIES if table.dataset_id in added else EVENTS, []).append(table)
+    return found
 
 
 def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) -> int:
-    """Claim the ids of the rows that land; how many they are."""
+    """Claim the ids of the rows that land, or add them to their log; how many they are."""
     count = 0
     for table in part.tables:
+        if (added := landed.added.get(table.dataset_id)) is not None:
+            count += _append(connection, landed, part, table, added)
         if (fresh := landed.fresh.get(table.dataset_id)) is None:
             continue
         if not claims.add(connection, part.tenant.tenant_id, table.dataset_id, fresh):
@@ -192,6 +209,21 @@ def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) ->
             )
         count += len(fresh.ids)
     return count
+
+
+def _append(
+    connection: postgres.Connection, landed: Landed, part: TenantPart, table: StagedTable, added: Append
+) -> int:
+    """Add versions to a log; how many they are."""
+    if not heads.advance(connection, part.tenant.tenant_id, table.dataset_id, added):
+        raise Transient(
+            "the log is not what the batch's versions were compared with: it was written to meanwhile",
+            fix="The next attempt compares them with what there is by then",
+            tenant=part.tenant.slug,
+            dataset=table.slug,
+            batch=landed.plan.batch_id,
+        )
+    return len(added.positions)
 
 
 def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
+from pulse_pipelines.domain.quota import EVENTS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import raw_duplicates
 from pulse_pipelines.monitoring.claimed_rows import Claims, copy_claims
@@ -34,7 +35,7 @@ WHERE tenant_id = %(tenant)s AND resolution IS DISTINCT FROM 'landed' GROUP BY 1
 ERASED = "SELECT partition, offsets FROM erased_offsets WHERE tenant_id = %(tenant)s"
 # The rows of a rollup's table, <slug>__<rollup>, are no events.
 TABLES = """
-SELECT t.table_name, t.metadata_location, d.dataset_id, d.claim_seed, (
+SELECT t.table_name, t.metadata_location, coalesce(d.kind, 'events'), d.dataset_id, d.claim_seed, (
     SELECT coalesce(-sum(l.rows), 0)::bigint FROM landings l
     JOIN erasures e ON e.tenant_id = l.tenant_id AND e.erasure_id = l.batch_id
     WHERE l.tenant_id = %(tenant)s AND l.dataset_id = d.dataset_id)
@@ -45,7 +46,7 @@ ORDER BY t.table_name
 """
 # What landed in a dataset stays in its files when it is deleted.
 DELETED = """
-SELECT slug, metadata_location FROM deleted_datasets
+SELECT slug, metadata_location, kind FROM deleted_datasets
 WHERE tenant_id = %(tenant)s AND metadata_location IS NOT NULL ORDER BY slug, deleted_at
 """
 REFUSED = """
@@ -65,7 +66,9 @@ class Table(NamedTuple):
     """Of its metadata."""
     deleted: bool
     claims: Claims | None
-    """None: its dataset is gone, nobody asks for them any more."""
+    """None: its dataset is gone, nobody asks for them any more; or it has versions of entities."""
+    of_entities: bool = False
+    """Whether an id may have several rows."""
 
     @property
     def name(self) -> str:
@@ -133,18 +136,21 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         positions = connection.execute(POSITIONS, values).fetchall()
         tables = []
-        for slug, location, dataset_id, seed, erased in connection.execute(TABLES, values).fetchall():
+        for slug, location, kind, dataset_id, seed, erased in connection.execute(TABLES, values).fetchall():
             claims = None
-            if dataset_id is not None:
+            if dataset_id is not None and kind == EVENTS:
                 claims = Claims(folder / f"{dataset_id}.parquet", seed, erased)
                 copy_claims(connection, dataset_id, claims.path)
-            tables.append(Table(slug, location, False, claims))
+            tables.append(Table(slug, location, False, claims, kind != EVENTS))
         deleted = connection.execute(DELETED, values)
         accounts = Accounts(
             settled={partition: settled for partition, settled, _ in positions},
             claims_from={partition: first for partition, _, first in positions},
             ranges=[SettledRange(*row) for row in connection.execute(RANGES, values)],
-            tables=[*tables, *(Table(slug, location, True, None) for slug, location in deleted)],
+            tables=[
+                *tables,
+                *(Table(slug, place, True, None, kind != EVENTS) for slug, place, kind in deleted),
+            ],
             duplicates=raw_duplicates.wanted(connection, tenant, everything=raw),
         )
         for partition, offsets in connection.execute(DEAD_LETTERS, values):
@@ -159,7 +165,7 @@ def locations(tenant: Tenant) -> list[str]:
     values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         tables = [location for _, location, *_ in connection.execute(TABLES, values).fetchall()]
-        return tables + [location for _, location in connection.execute(DELETED, values).fetchall()]
+        return tables + [location for _, location, _ in connection.execute(DELETED, values).fetchall()]
 
 
 def refused(tenant: Tenant, slug: str, event_ids: Sequence[str]) -> set[str]:

@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True)
 class BoundedFile:
-    """A data file, and moments between which its rows are."""
+    """A data file, and the bounds of its rows: moments, or of whichever column was asked for."""
 
     file: DataFile
     low: int
@@ -94,6 +94,17 @@ def newest_files(
         found += _read([manifest for _, manifest in group], column, until)
         floor = _floor((f for f in found if span.covers(f.low, f.high)), limit)
     return [f for f in found if f.high >= floor and span.meets(f.low, f.high)]
+
+
+def files_between(
+    metadata: TableMetadata, manifests: Iterable[ManifestFile], column: int, low: int, high: int, until: float
+) -> list[BoundedFile] | None:
+    """Files that may have rows with low <= column <= high, of longs; otherwise as `newest_files`."""
+    live = [each for each in manifests if each.has_added_files() or each.has_existing_files()]
+    spec = metadata.default_spec_id
+    if any(m.content is ManifestContent.DELETES or m.partition_spec_id != spec for m in live):
+        return None
+    return [f for f in _read(live, column, until) if f.low <= high and f.high >= low]
 
 
 def tries(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterator[Span]:
@@ -181,7 +192,7 @@ def _read(manifests: Sequence[ManifestFile], column: int, until: float) -> list[
 
 
 def _bounded(file: DataFile, column: int) -> BoundedFile:
-    """A file with no more of its statistics than its time bounds, so that many can be kept."""
+    """A file with no more of its statistics than the bounds asked for, so that many can be kept."""
     bounds = [(b or {}).get(column) for b in (file.lower_bounds, file.upper_bounds)]
     low, high = (None if b is None else struct.unpack("<q", b)[0] for b in bounds)
     lean = DataFile.from_args(

@@ -5,9 +5,11 @@ Everything that belongs to a tenant is read and written in its own RLS session.
 
 from pulse_pipelines.registry import keys, quotas
 from pulse_pipelines.registry.datasets import (
+    CurrentLog,
     CurrentTable,
     DeletedDataset,
     create_dataset,
+    current_log,
     current_table,
     current_tables,
     delete_dataset,
@@ -26,6 +28,7 @@ from pulse_pipelines.registry.schemas import (
 from pulse_pipelines.registry.tenants import create_tenant, find_tenant, list_tenants
 
 __all__ = [
+    "CurrentLog",
     "CurrentTable",
     "DeletedDataset",
     "Family",
@@ -36,6 +39,7 @@ __all__ = [
     "checked_schema",
     "create_dataset",
     "create_tenant",
+    "current_log",
     "current_table",
     "current_tables",
     "delete_dataset",

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import psycopg
 
+from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.columns import columns
-from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant, check_slug
@@ -16,18 +17,20 @@ from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
 from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, PROPERTIES, table_schema
 from pulse_resources import iceberg, locks, postgres
-from pulse_resources.errors import AlreadyExists, NotFound, Transient, meant
+from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, meant
 from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
 
 INSERT_DATASET = """
-INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, on_invalid)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO pdm_datasets (dataset_id, tenant_id, slug, name, schema_uri, table_schema, on_invalid, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 INSERT_VERSION = """
 INSERT INTO dataset_versions (tenant_id, dataset_id, version, schema_uri) VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
+LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"
+INSERT_LOG = "INSERT INTO entity_logs (tenant_id, dataset_id) VALUES (%s, %s)"
 INSERT_NAMESPACE = """
 INSERT INTO iceberg_catalog.iceberg_namespace_properties
     (catalog_name, namespace, property_key, property_value)
@@ -40,7 +43,7 @@ VALUES (%s, %s, %s, %s, 'TABLE')
 """
 # Those who write a dataset's summaries, or delete them, take turns.
 DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s"
-DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id"
+DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id, kind"
 DELETE_TABLE = """
 DELETE FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s RETURNING metadata_location
@@ -52,7 +55,8 @@ WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
     AND NOT EXISTS (SELECT FROM pdm_datasets d WHERE d.slug = t.table_name)
 """
 REMEMBER_DELETED = """
-INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location) VALUES (%s, %s, %s, %s)
+INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location, kind)
+VALUES (%s, %s, %s, %s, %s)
 """
 
 
@@ -62,14 +66,16 @@ def create_dataset(
     schema_uri: str,
     name: str | None = None,
     on_invalid: OnInvalid = OnInvalid.REFUSE,
+    kind: DatasetKind = DatasetKind.EVENTS,
 ) -> Dataset:
     """Create a dataset: its row, its Iceberg namespace and its table, or nothing at all.
 
     Raises:
-        UserError: the slug, the name or the schema address is not valid.
+        UserError: the slug, the name or the schema address is not valid, or the schema cannot be one of
+            entities.
         NotFound: the tenant has not published this schema.
         AlreadyExists: the tenant has a dataset with this slug.
-        QuotaExceeded: the tenant has as many datasets as it may have.
+        QuotaExceeded: the tenant has as many datasets of the kind as it may have.
         Transient: the object store failed; nothing was created.
     """
     check_slug("dataset", slug)
@@ -78,17 +84,22 @@ def create_dataset(
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             schema = find_schema(connection, tenant, schema_uri)
-            quotas.admit_dataset(connection, tenant)
+            declared = columns(check_document(schema.document))
+            if kind == DatasetKind.ENTITIES:
+                entities.check_schema(check_document(schema.document))
+            quotas.admit_dataset(connection, tenant, kind)
             dataset_id = uuid.uuid4()
             metadata, written = iceberg.write_new_table(
                 tenant.table_location(bucket, slug, dataset_id),
-                table_schema(columns(check_document(schema.document))),
+                table_schema(declared, kind),
                 PARTITIONED_BY_DAY,
                 PROPERTIES | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
             )
-            values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri]
-            connection.execute(INSERT_DATASET, [*values, written.model_dump_json(), on_invalid.value])
+            values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri, written.model_dump_json()]
+            connection.execute(INSERT_DATASET, [*values, on_invalid.value, kind.value])
             connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema_uri])
+            if kind == DatasetKind.ENTITIES:
+                connection.execute(INSERT_LOG, [tenant.tenant_id, dataset_id])
             connection.execute(INSERT_NAMESPACE, [iceberg.CATALOG, tenant.namespace])
             connection.execute(INSERT_TABLE, [iceberg.CATALOG, tenant.namespace, slug, metadata])
             (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id])
@@ -159,6 +170,31 @@ def current_tables(tenant: Tenant, slugs: Sequence[str], optional: Sequence[str]
 
 
 @dataclass(frozen=True)
+class CurrentLog(CurrentTable):
+    """A dataset of entities, and how far its log has come by that metadata."""
+
+    generation: int
+    updated: int
+
+
+def current_log(tenant: Tenant, slug: str) -> CurrentLog:
+    """As `current_table`, of a dataset of entities, all at one moment.
+
+    Raises:
+        Conflict: it is one of events; and what `current_table` raises.
+    """
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        dataset = _find(connection, tenant, slug)
+        location = iceberg.current_location(connection, (tenant.namespace, slug))
+        row = connection.execute(LOG, [dataset.dataset_id]).fetchone()
+    if row is None:
+        raise Conflict(
+            "it is a dataset of events: it has no log of entities", tenant=tenant.slug, dataset=slug
+        )
+    return CurrentLog(dataset, location, *row)
+
+
+@dataclass(frozen=True)
 class DeletedDataset:
     dataset_id: uuid.UUID
     slug: str
@@ -185,6 +221,7 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
         connection.execute(DELETE_CURATED, [iceberg.CATALOG, *tenant.curated_table(slug, "")])
         deleted = DeletedDataset(row[0], slug, table[0] if table else None)
         connection.execute(
-            REMEMBER_DELETED, [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location]
+            REMEMBER_DELETED,
+            [tenant.tenant_id, deleted.dataset_id, slug, deleted.metadata_location, row[1]],
         )
     return deleted

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.compatibility import incompatibilities
 from pulse_pipelines.domain.dataset import Dataset
@@ -230,6 +231,8 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, files
     if table.properties.get(iceberg.DATASET_PROPERTY) != str(dataset.dataset_id):
         raise Terminal("the table is not this dataset's", tenant=tenant.slug, dataset=dataset.slug)
     document = check_document(schema.document)
+    if dataset.of_entities:
+        entities.check_schema(document)
     declared = fitted(columns(document), document, dataset.table_schema, grow=True)
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:

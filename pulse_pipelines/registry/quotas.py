@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from pulse_pipelines.domain.quota import EVENTS, Limits, limited
+from pulse_pipelines.domain.quota import ENTITIES, EVENTS, Limits, limited
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import intake
 from pulse_pipelines.registry.intake import DIRECT, ROWS
@@ -14,9 +14,10 @@ from pulse_resources.settings import load_settings
 
 LIMITS = """
 SELECT coalesce(q.max_datasets, 0), coalesce(q.max_records_per_month, 0),
-    coalesce(r.requests_per_second, 0), coalesce(r.events_per_second, 0)
+    coalesce(r.requests_per_second, 0), coalesce(r.events_per_second, 0), coalesce(e.max_datasets, 0)
 FROM (SELECT app_tenant() AS tenant_id) t
 LEFT JOIN quotas q ON q.tenant_id = t.tenant_id AND q.kind = %s
+LEFT JOIN quotas e ON e.tenant_id = t.tenant_id AND e.kind = %s
 LEFT JOIN rates r ON r.tenant_id = t.tenant_id
 """
 # What is not given (NULL) stays as it is.
@@ -35,7 +36,7 @@ ON CONFLICT (tenant_id) DO UPDATE
 SET requests_per_second = coalesce(%(requests_per_second)s::float8, r.requests_per_second),
     events_per_second = coalesce(%(events_per_second)s::float8, r.events_per_second)
 """
-COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets"
+COUNT_DATASETS = "SELECT count(*) FROM pdm_datasets WHERE kind = %s"
 RECORDS_PER_MONTH = "SELECT max_records_per_month FROM quotas WHERE kind = %s"
 _OF = {name: part.format(month="intake.month") for name, part in (("direct", DIRECT), ("rows", ROWS))}
 MONTHS = f"""
@@ -75,7 +76,7 @@ def records_per_month(connection: postgres.Connection) -> int:
 
 
 def _own_limits(connection: postgres.Connection) -> Limits:
-    (row,) = connection.execute(LIMITS, [EVENTS]).fetchall()
+    (row,) = connection.execute(LIMITS, [EVENTS, ENTITIES]).fetchall()
     return Limits(*row)
 
 
@@ -86,6 +87,7 @@ def set_limits(
     max_records_per_month: int | None = None,
     requests_per_second: float | None = None,
     events_per_second: float | None = None,
+    max_entity_datasets: int | None = None,
 ) -> Limits:
     """Set limits of the tenant, for operators; None leaves one as it is. Returns those in force now."""
     values = {
@@ -98,24 +100,31 @@ def set_limits(
     }
     with postgres.tenant_transaction("pulse_owner", tenant.tenant_id) as connection:
         connection.execute(SET_QUOTA, values)
+        if max_entity_datasets is not None:
+            of_entities = {"kind": ENTITIES, "max_datasets": max_entity_datasets}
+            connection.execute(SET_QUOTA, values | of_entities | {"max_records_per_month": None})
         connection.execute(SET_RATES, values)
         return load_limits(connection)
 
 
-def admit_dataset(connection: postgres.Connection, tenant: Tenant) -> None:
+def admit_dataset(connection: postgres.Connection, tenant: Tenant, kind: str) -> None:
     """Let one more dataset be created in this transaction; creators of a tenant take turns.
+
+    Args:
+        kind: of the dataset: each has a quota of its own.
 
     Raises:
         QuotaExceeded: the tenant has as many as it may have.
     """
-    limit = load_limits(connection).max_datasets
+    limits = load_limits(connection)
+    limit = limits.max_entity_datasets if kind == ENTITIES else limits.max_datasets
     if not limited(limit):
         return
     locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
-    (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
+    (count,) = connection.execute(COUNT_DATASETS, [kind]).fetchone() or (0,)
     if count >= limit:
         raise QuotaExceeded(
-            f"the tenant has {count} datasets and may have {limit}",
+            f"the tenant has {count} datasets of {kind} and may have {limit}",
             fix="Delete one, or ask the operator for more",
             tenant=tenant.slug,
         )
@@ -150,7 +159,7 @@ class Usage:
 def find_usage(tenant: Tenant, months: int = 12) -> Usage:
     """What the tenant has and used, per month."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        (count,) = connection.execute(COUNT_DATASETS).fetchone() or (0,)
+        (count,) = connection.execute(COUNT_DATASETS, [EVENTS]).fetchone() or (0,)
         ((aside, since),) = connection.execute(SET_ASIDE).fetchall()
         found = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
         return Usage(

@@ -45,7 +45,7 @@ class BatchFiles:
         tenant: whose prefix everything goes under.
         bucket: of the object store.
         stem: begins every file name; unique to the task attempt.
-        drop_copies: leave rows out whose id an earlier row of the same buffer has.
+        drop_copies: leave events out whose id an earlier row of the same buffer has.
         pause: called before each upload.
     """
 
@@ -113,7 +113,7 @@ class BatchFiles:
         self._pending.clear()
 
     def _write_rows(self, dataset: Dataset, rows: pa.Table) -> None:
-        copies = _copies(rows) if self._drop_copies else None
+        copies = _copies(rows) if self._drop_copies and not dataset.of_entities else None
         if copies is not None:
             rows = rows.append_column(COPY, copies)
             found = self.copies.setdefault(dataset.dataset_id, [])

@@ -8,7 +8,7 @@ from pulse_resources import postgres
 
 SELECT = """
 SELECT d.dataset_id, d.tenant_id, d.slug, d.name, d.schema_uri, s.document, d.table_schema,
-    d.on_invalid, d.created_at, d.claim_seed,
+    d.on_invalid, d.created_at, d.claim_seed, d.kind,
     (SELECT json_agg(json_build_array(v.version, o.document) ORDER BY v.version)
         FROM dataset_versions v JOIN pdm_schemas o USING (schema_uri)
         WHERE v.dataset_id = d.dataset_id AND v.schema_uri <> d.schema_uri)

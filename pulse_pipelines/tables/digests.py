@@ -105,11 +105,27 @@ class Digests:
     def within(self, run: "Digests") -> Mask:
         """Which digests of this run are in another run, too."""
         if len(run) >= len(self):
-            return _places(self, run) >= 0
+            return self.places_in(run) >= 0
         found = np.zeros(len(self), np.bool_)
-        places = _places(run, self)
+        places = run.places_in(self)
         found[places[places >= 0]] = True
         return found
+
+    def places_in(self, run: "Digests") -> Places:
+        """Where in a run these are; -1: nowhere."""
+        if not len(run):
+            return np.full(len(self), -1, np.intp)
+        at = np.searchsorted(run.heads, self.heads)
+        at[at == len(run)] = 0
+        alike = run.heads[at] == self.heads
+        places = np.where(alike & (run.tails[at] == self.tails), at, -1)
+        for index in np.flatnonzero(alike & (places < 0)):  # others with the same head follow it, maybe
+            place = int(at[index]) + 1
+            while place < len(run) and run.heads[place] == self.heads[index]:
+                if run.tails[place] == self.tails[index]:
+                    places[index] = place
+                place += 1
+        return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,20 +154,3 @@ class ArrivedIds:
 
 def _concatenated(parts: list[Words]) -> Words:
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-
-
-def _places(wanted: Digests, run: Digests) -> Places:
-    """Where in a run digests are; -1: nowhere."""
-    if not len(run):
-        return np.full(len(wanted), -1, np.intp)
-    at = np.searchsorted(run.heads, wanted.heads)
-    at[at == len(run)] = 0
-    alike = run.heads[at] == wanted.heads
-    places = np.where(alike & (run.tails[at] == wanted.tails), at, -1)
-    for index in np.flatnonzero(alike & (places < 0)):  # others with the same head follow it, maybe
-        place = int(at[index]) + 1
-        while place < len(run) and run.heads[place] == wanted.heads[index]:
-            if run.tails[place] == wanted.tails[index]:
-                places[index] = place
-            place += 1
-    return places

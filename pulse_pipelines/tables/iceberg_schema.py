@@ -8,6 +8,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
+    BooleanType,
     IcebergType,
     IntegerType,
     ListType,
@@ -19,9 +20,12 @@ from pyiceberg.types import (
 )
 
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.table_columns import JSON_TEXT, TEXT
 from pulse_pipelines.tables.column_types import SCALARS
 
+UPDATED, HASH, IS_DELETED = "_updated", "_hash", "_is_deleted"
+"""Columns that only logs of entities have; Iceberg keeps the name `_deleted` for itself."""
 _PHYSICAL: tuple[tuple[str, IcebergType, bool, str], ...] = (
     ("id", StringType(), True, "event_id: unique in this dataset"),
     ("tenant_id", StringType(), True, "owner of the row"),
@@ -34,6 +38,11 @@ _PHYSICAL: tuple[tuple[str, IcebergType, bool, str], ...] = (
     ("_batch", StringType(), True, "batch that landed the row"),
     ("_kafka_partition", IntegerType(), True, "Kafka partition of the event"),
     ("_offset", LongType(), True, "Kafka offset of the event"),
+)
+_OF_ENTITIES: tuple[tuple[str, IcebergType, bool, str], ...] = (
+    (UPDATED, LongType(), True, "place of the version in the log, from 1"),
+    (HASH, StringType(), False, "content hash, hexadecimal; null where the entity is deleted"),
+    (IS_DELETED, BooleanType(), True, "whether the entity is deleted"),
 )
 _EXTRA = ("_extra", StringType(), False, "properties that the schema does not declare, JSON text")
 _TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "timestamp")
@@ -52,12 +61,17 @@ PROPERTIES = {
 }
 
 
-def table_schema(columns: Iterable[Column]) -> Schema:
-    """The schema of a new table: physical columns, then the declared ones, then `_extra`."""
-    ids = count(len(_PHYSICAL) + 1)
+def table_schema(columns: Iterable[Column], of: str = DatasetKind.EVENTS) -> Schema:
+    """The schema of a new table: physical columns, then the declared ones, then `_extra`.
+
+    Args:
+        of: the kind of the dataset.
+    """
+    physical = (*_PHYSICAL, *_OF_ENTITIES) if of == DatasetKind.ENTITIES else _PHYSICAL
+    ids = count(len(physical) + 1)
     fields = [
         NestedField(field_id, name, kind, required=required, doc=doc)
-        for field_id, (name, kind, required, doc) in enumerate(_PHYSICAL, 1)
+        for field_id, (name, kind, required, doc) in enumerate(physical, 1)
     ]
     name, kind, required, doc = _EXTRA
     extra = NestedField(next(ids), name, kind, required=required, doc=doc)

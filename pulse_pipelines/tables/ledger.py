@@ -92,8 +92,8 @@ ON CONFLICT (batch_id, dataset_id, day) DO UPDATE SET rows = l.rows + EXCLUDED.r
     metadata_location = EXCLUDED.metadata_location, landed_at = EXCLUDED.landed_at
 """
 USAGE = """
-INSERT INTO usage AS u (tenant_id, month, records, bytes, early)
-VALUES (%s, date_trunc('month', now() AT TIME ZONE 'UTC')::date, %s, %s, %s)
+INSERT INTO usage AS u (tenant_id, kind, month, records, bytes, early)
+VALUES (%s, %s, date_trunc('month', now() AT TIME ZONE 'UTC')::date, %s, %s, %s)
 ON CONFLICT (tenant_id, kind, month) DO UPDATE
 SET records = u.records + EXCLUDED.records, bytes = u.bytes + EXCLUDED.bytes, early = u.early + EXCLUDED.early
 """
@@ -280,13 +280,11 @@ def land(connection: postgres.Connection, landings: Iterable[Landing]) -> None:
         )
 
 
-def use(connection: postgres.Connection, tenant_id: UUID, records: int, size: int, early: int = 0) -> None:
-    """Add to what the tenant used this month.
-
-    Args:
-        early: so many of the records have their place in the month before.
-    """
-    connection.execute(USAGE, [tenant_id, records, size, early])
+def use(
+    connection: postgres.Connection, tenant_id: UUID, kind: str, records: int, size: int, early: int = 0
+) -> None:
+    """Add to what the tenant used this month, by kind of dataset; `early` are of the month before."""
+    connection.execute(USAGE, [tenant_id, kind, records, size, early])
 
 
 def runs(offsets: Sequence[int]) -> Iterable[Range[int]]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
+from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
@@ -64,6 +65,7 @@ class Target:
 
     def __init__(self, dataset: Dataset, limits: EventLimits) -> None:
         self.dataset = dataset
+        self.of_entities = dataset.of_entities
         self.version = dataset.schema_version
         self.checks: dict[int | None, Check] = {
             version: _check(document, limits) for version, document in dataset.documents.items()
@@ -117,7 +119,8 @@ class Validator:
     def quick(self) -> Quick | None:
         """The decoder of events whose schemas are plain; None where no dataset's is."""
         names = [name for name in self._own_names if name is not None]
-        return decoder((target.dataset for target in self.targets.values()), names)
+        datasets = (target.dataset for target in self.targets.values())
+        return decoder((dataset for dataset in datasets if not dataset.of_entities), names)
 
     @cached_property
     def _quick_bytes(self) -> int:
@@ -188,10 +191,15 @@ class Validator:
         if rejected is None and not plain and suspicious(payload):
             rejected = unstorable(payload)
         if rejected is None:
-            check = self.targets[event["dataset"]].checks.get(event.get("schema_version"))
+            target = self.targets[event["dataset"]]
+            check = target.checks.get(event.get("schema_version"))
             if check is None:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
+            elif target.of_entities and (deleted := entities.deletion(event)):
+                if deleted is True:  # there is nothing in it that the schema could judge
+                    return event  # type: ignore[no-any-return]
+                rejected = deleted
             else:
                 if len(payload) <= check.quick:
                     rejected = None if check.is_valid(event["data"]) else _violated(check, event)

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from support.curated import EVER
+from support.entities import entity, make_entities
 from support.ingest import Owner, event, ingest, make_owner
 
 from pulse_pipelines import registry
@@ -59,6 +60,8 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING, NOTHING),
     "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
+    "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
+    "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
@@ -177,6 +180,8 @@ def pair(stack: Settings) -> Pair:
     for _ in range(2):
         owners.append(make_owner())
         owners[-1].send(event("a"), event("a"), b"not json")
+        make_entities(owners[-1])
+        owners[-1].send(entity("a"))
     batch = ingest(*owners)
     with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
         connection.cursor().executemany(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect import entities
 from pulse_api.http.collect.split import Item, split
 from pulse_api.http.collect.verdicts import Judging
 from pulse_pipelines.validation.limits import event_limits
@@ -28,7 +29,7 @@ def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[s
     """Judge the events of a body, as many as there is time for.
 
     Args:
-        scope: whose events they are, as `CachedTenant.packed_scope` has it.
+        scope: whose events they are, as `Judge.packed_scope` has it.
         encoding: how the body is compressed; None where it is not.
 
     Raises:
@@ -48,7 +49,7 @@ def go_on(scope: bytes, judging: Judging) -> Judging:
 def items_of(content: bytes, headers: Mapping[str, str]) -> list[Item]:
     """The events of a body, within the limits of the settings. Raises ProblemError as `split` does."""
     settings = load_settings()
-    return split(
+    items = split(
         content,
         headers,
         max_events=settings.api.max_events,
@@ -56,6 +57,10 @@ def items_of(content: bytes, headers: Mapping[str, str]) -> list[Item]:
         max_depth=settings.ingest.max_event_depth,
         max_bytes=settings.ingest.max_event_bytes,
     )
+    if (slug := headers.get(entities.DATASET)) is None:
+        return items
+    ingest = settings.ingest
+    return entities.as_events(items, slug, max_bytes=ingest.max_event_bytes, max_depth=ingest.max_event_depth)
 
 
 @lru_cache(MAX_VALIDATORS)

@@ -53,7 +53,7 @@ def split(
     values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers):
-        items = [_anew(cloudevents.of_headers(headers, _exact(body, max_depth), max_values))]
+        items = [anew(cloudevents.of_headers(headers, _exact(body, max_depth), max_values))]
     elif media_type == CLOUDEVENT:
         items = [_of_cloud(_exact(body, max_depth), max_values)]
     elif media_type == CLOUDEVENTS:
@@ -112,8 +112,8 @@ def _json(body: bytes, max_events: int, max_depth: int, max_bytes: int) -> list[
         return [Item(body, decoded)]
     _counted(decoded, max_events)
     if suspicious(body):
-        return [_anew(element) for element in _exact(body, max_depth)]
-    return [_anew(element, plain=True) for element in decoded]
+        return [anew(element) for element in _exact(body, max_depth)]
+    return [anew(element, plain=True) for element in decoded]
 
 
 def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
@@ -121,12 +121,12 @@ def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
     if len(piece) > max_bytes:
         return Item(piece)
     if suspicious(piece):
-        return _anew(_exact(piece, max_depth))
-    return _anew(_decoded(piece, f"element {number} of the body"), plain=True)
+        return anew(_exact(piece, max_depth))
+    return anew(_decoded(piece, f"element {number} of the body"), plain=True)
 
 
 def _of_cloud(cloud: Any, max_values: int) -> Item:
-    item = _anew(cloudevents.to_event(cloud, max_values))
+    item = anew(cloudevents.to_event(cloud, max_values))
     # What base64 hides was not counted with the body: of many events no two are decoded at a time.
     return Item(item.payload) if "data_base64" in cloud else item
 
@@ -157,7 +157,7 @@ def _exact(body: bytes, max_depth: int) -> Any:
     return json.loads(body)
 
 
-def _anew(event: Any, *, plain: bool = False) -> Item:
+def anew(event: Any, *, plain: bool = False) -> Item:
     """An event without bytes of its own, written."""
     try:
         payload = orjson.dumps(event)

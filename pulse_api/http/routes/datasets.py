@@ -15,7 +15,7 @@ from pulse_api.http.routes import moves as of_moves
 from pulse_api.http.routes.moves import MoveInfo
 from pulse_api.http.routing import resource
 from pulse_pipelines import moves, registry
-from pulse_pipelines.domain.dataset import Dataset, OnInvalid
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 
 router = resource("datasets", "/v1/datasets")
@@ -29,6 +29,11 @@ class NewDataset(Body):
         default=OnInvalid.REFUSE,
         strict=False,
         description="What POST /v1/collect does with events that break the schema.",
+    )
+    kind: DatasetKind = Field(
+        default=DatasetKind.EVENTS,
+        strict=False,
+        description="entities: its table is a log of versions, see POST /v1/datasets/{slug}/entities.",
     )
 
 
@@ -50,6 +55,7 @@ class DatasetInfo(BaseModel):
     schema_version: int
     schema_versions: list[int] = Field(description="Versions that an event may name.")
     on_invalid: OnInvalid
+    kind: DatasetKind
     table: str = Field(description="Its Iceberg table: namespace and name.")
     columns: list[Column]
     created_at: datetime
@@ -79,6 +85,7 @@ def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
         schema_version=dataset.schema_version,
         schema_versions=sorted(dataset.documents),
         on_invalid=OnInvalid(dataset.on_invalid),
+        kind=DatasetKind(dataset.kind),
         table=f"{tenant.namespace}.{dataset.slug}",
         columns=[Column(field=c.field, name=c.name, type=c.type.kind.value) for c in dataset.columns],
         created_at=dataset.created_at,
@@ -94,7 +101,7 @@ def _info(tenant: Tenant, dataset: Dataset) -> DatasetInfo:
 async def create(request: Request, principal: Manager, body: NewDataset) -> DatasetInfo:
     """Create a dataset with its Iceberg table, partitioned by the day of the events' timestamp."""
     tenant = principal.tenant
-    wanted = (body.slug, body.schema_uri, body.name, body.on_invalid)
+    wanted = (body.slug, body.schema_uri, body.name, body.on_invalid, body.kind)
     created = await app_state(request).change(tenant.tenant_id, registry.create_dataset, tenant, *wanted)
     return _info(tenant, created)
 

@@ -23,6 +23,7 @@ class LimitInfo(BaseModel):
     )
     requests_per_second: float = Field(alias="requestsPerSecond")
     events_per_second: float = Field(alias="eventsPerSecond")
+    max_entity_datasets: int = Field(alias="maxEntityDatasets")
 
 
 class Month(BaseModel):
@@ -54,6 +55,7 @@ def limit_info(limits: Limits) -> LimitInfo:
         maxDatasetsPerMonth=limits.max_records_per_month,
         requestsPerSecond=limits.requests_per_second,
         eventsPerSecond=limits.events_per_second,
+        maxEntityDatasets=limits.max_entity_datasets,
     )
 
 

@@ -10,8 +10,8 @@ from pyiceberg.types import IcebergType, ListType, StructType
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import violation
-from pulse_pipelines.monitoring.checks.as_sent import event_data
 from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.tables import arrow_columns, rewrite_file
 from pulse_pipelines.tables.iceberg_schema import table_schema
 from pulse_resources import object_store
@@ -28,7 +28,7 @@ def schema_conformance(subject: Subject) -> Finding:
     """
     finding = Finding()
     actual = subject.table.schema()
-    wanted, there = _types(table_schema(subject.dataset.columns)), _types(actual)
+    wanted, there = _types(table_schema(subject.dataset.columns, subject.dataset.kind)), _types(actual)
     for name in wanted.keys() | there.keys():
         if wanted.get(name) != there.get(name):
             finding.problems.append(

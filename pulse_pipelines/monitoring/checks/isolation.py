@@ -21,6 +21,8 @@ RLS_TABLES = (
     "pdm_tenants",
     "pdm_schemas",
     "pdm_datasets",
+    "entity_logs",
+    "entity_heads",
     "processed_event_ids",
     "ingest_ranges",
     "ingest_positions",

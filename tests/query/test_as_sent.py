@@ -10,7 +10,7 @@ from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.schema import violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
-from pulse_pipelines.monitoring.checks.as_sent import event_data
+from pulse_pipelines.query.as_sent import event_data
 
 NULLABLE = {"type": ["string", "null"]}
 PERSON = {

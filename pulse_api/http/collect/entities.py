@@ -1,0 +1,75 @@
+"""Entities as they are pushed: each becomes an event of its dataset, see `domain.entities`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from pulse_api.http.collect import cloudevents
+from pulse_api.http.collect.split import Item, anew
+from pulse_api.http.problems import ProblemError
+from pulse_pipelines.domain import entities
+from pulse_pipelines.domain.event import nesting, suspicious
+
+DATASET = "entities-of"
+"""Among the headers that tell how a body is read (`split.describing`), Pulse's own: its entities' dataset."""
+_NAMES: dict[str, str | None] = {
+    "/event_id": f"/{entities.ID}",
+    f"/{entities.DELETION}": f"/{entities.DELETED}",
+    "/timestamp": None,
+}
+
+
+def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
+    """How a body of entities of a dataset is read. Raises ProblemError: 415, it holds CloudEvents."""
+    media_type = headers.get("content-type", "")
+    if cloudevents.is_binary(headers) or "cloudevents" in media_type:
+        raise ProblemError(
+            415,
+            "unsupported-media-type",
+            "entities are no CloudEvents",
+            fix="Send application/json or application/x-ndjson",
+        )
+    return {**({"content-type": media_type} if media_type else {}), DATASET: slug}
+
+
+def as_events(items: Iterable[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
+    """The events that entities become, all of one moment; what is no entity is left to be refused."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    found = []
+    for item in items:
+        entity = _decoded(item.payload, max_bytes, max_depth) if item.event is None else item.event
+        is_one = type(entity) is dict
+        found.append(anew(entities.event(entity, slug, now), plain=item.plain) if is_one else item)
+    return found
+
+
+def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
+    """None where the judge refuses the payload, whatever is in it."""
+    if len(payload) > max_bytes:
+        return None
+    try:
+        entity = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return None
+    if not suspicious(payload):
+        return entity
+    # The judge must see integers as they were sent; the standard library recurses.
+    return None if nesting(payload) > max_depth else json.loads(payload)
+
+
+def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Verdicts on events as verdicts on the entities that they were made of."""
+    return [_told(verdict) for verdict in verdicts]
+
+
+def _told(verdict: dict[str, Any]) -> dict[str, Any]:
+    pointer = verdict["pointer"]
+    if pointer is not None:
+        pointer = _NAMES.get(pointer, pointer.removeprefix("/data"))
+    detail = verdict["detail"]
+    for name, sent in (("event_id", entities.ID), (f"{entities.DELETION} is", f"{entities.DELETED} is")):
+        detail = detail.replace(name, sent) if detail.startswith(name) else detail
+    return verdict | {"pointer": pointer, "detail": detail}

@@ -1,0 +1,134 @@
+"""To take what a request brings: judge each of its events, and publish those that are to be kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from fastapi import Request
+
+from pulse_api.http.app_state import AppState
+from pulse_api.http.auth import Principal, take
+from pulse_api.http.collect import body as bodies
+from pulse_api.http.collect import large
+from pulse_api.http.collect.held import Holding
+from pulse_api.http.collect.large import items_of
+from pulse_api.http.collect.publisher import Unacknowledged
+from pulse_api.http.collect.verdicts import Judging, Verdicts
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.telemetry import Carried
+from pulse_api.http.views import Judge
+from pulse_pipelines.domain.quota import COUNTED
+from pulse_resources.settings import load_settings
+
+USUAL_COMPRESSION = 8
+"""How many times as large an honest body becomes, about."""
+
+
+@dataclass(frozen=True)
+class Taking:
+    """One request.
+
+    Args:
+        judge: of what it may hold.
+        describing: how its body is read (`split.describing`).
+        records_per_month: the tenant's quota of what it holds.
+        carried: headers of the trace that it belongs to.
+    """
+
+    here: AppState
+    request: Request
+    principal: Principal
+    judge: Judge
+    describing: Mapping[str, str]
+    records_per_month: int
+    carried: Carried | None
+
+    async def verdicts(self) -> Verdicts:
+        """What became of each event; what is kept is published.
+
+        Raises:
+            ProblemError: the body cannot be read, or a limit is reached; nothing was published.
+            Unacknowledged: the broker did not take all of it.
+        """
+        with self.here.held.of(self._tenant_id) as holding:
+            verdicts = await self._judged(holding)
+            if verdicts.outgoing:
+                await self._publish(verdicts)
+        return verdicts
+
+    @property
+    def _tenant_id(self) -> UUID:
+        return self.principal.tenant.tenant_id
+
+    async def _judged(self, holding: Holding) -> Verdicts:
+        """What becomes of each event; the tenant's requests take turns at it."""
+        content, encoding = await self._received(holding)
+        if encoding is None and self.here.running.short(self._tenant_id, len(content)):
+            judging = await self._judged_here(content)
+        else:
+            judging = await self._judged_aside(content, encoding)
+            holding.add(0 if encoding is None else judging.size)
+        while not judging.done:
+            await judging.aside(self.judge.validator)
+        return judging.verdicts()
+
+    async def _received(self, holding: Holding) -> tuple[bytes, str | None]:
+        """The body, and how it is compressed still: what is short is decompressed at once."""
+        limits, encoding = load_settings().api, bodies.encoding_of(self.request.headers)
+        content = await bodies.received(self.request, limits.max_body_bytes, holding)
+        short = partial(self.here.running.short, self._tenant_id)
+        if encoding is None or not short(USUAL_COMPRESSION * len(content)):
+            return content, encoding
+        work = partial(bodies.decompress, content, encoding, limits)
+        content = await self.here.running.here(self._tenant_id, work)
+        holding.add(len(content))
+        return content, None
+
+    async def _judged_here(self, content: bytes) -> Judging:
+        """All events but those that are dear, in the event loop."""
+        run, judge = partial(self.here.running.here, self._tenant_id), self.judge.validator
+
+        def begin() -> Judging:
+            items = items_of(content, self.describing)
+            self._count(len(items))
+            judging = Judging(items)
+            judging.go_on(judge)
+            return judging
+
+        judging = await run(begin)
+        while not judging.at_end:
+            await run(partial(judging.go_on, judge))
+        return judging
+
+    async def _judged_aside(self, content: bytes, encoding: str | None) -> Judging:
+        """The same in a worker process."""
+        run, scope = partial(self.here.running.aside, self._tenant_id), self.judge.packed_scope
+        judging = await run(large.begin, scope, content, encoding, self.describing)
+        self._count(judging.count)
+        while not judging.at_end:
+            judging = await run(large.go_on, scope, judging)
+        return judging
+
+    def _count(self, events: int) -> None:
+        """Count a request's events against the tenant's rate. Raises ProblemError: 429 beyond it."""
+        limits = self.principal.cached.view.limits
+        take(self.here, self.principal.tenant, "events", events, limits.events_per_second)
+
+    async def _publish(self, verdicts: Verdicts) -> None:
+        here, tenant, count = self.here, self.principal.tenant, len(verdicts.outgoing)
+        maximum = self.records_per_month
+        reserved = await here.reservations.reserve(tenant, verdicts.outgoing, maximum)
+        if reserved is None:
+            raise ProblemError(
+                429,
+                "quota-exceeded",
+                f"the month has no room for {count} more records of {maximum:,}",
+                fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
+            )
+        headers: Carried | None = {**(self.carried or {}), COUNTED: b""} if reserved else self.carried
+        try:
+            await here.publisher.publish(tenant.topic, verdicts.outgoing, headers)
+        except Unacknowledged as error:
+            await here.reservations.release(tenant, reserved, error.sent)
+            raise

@@ -1,0 +1,136 @@
+"""/v1/datasets/{slug}/entities: push entities, and read their log from where a reader has come to."""
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response, Security
+
+from pulse_api.http import measures, telemetry
+from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.auth import KEY, Principal, Reader, authenticate
+from pulse_api.http.collect import entities
+from pulse_api.http.collect.split import JSON
+from pulse_api.http.collect.taking import Taking
+from pulse_api.http.models import DatasetSlug
+from pulse_api.http.problems import ProblemError, documented
+from pulse_api.http.routes.collect import Collected, answer
+from pulse_api.http.routing import refuse_unknown_parameters, resource
+from pulse_pipelines.domain.entities import CONTINUATION
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.quota import UNLIMITED
+from pulse_pipelines.domain.requests import MAX_VERSIONS
+from pulse_pipelines.query import versions
+from pulse_resources.errors import meant
+
+router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)
+PATH = "/v1/datasets/{slug}/entities"
+LINES = "application/x-ndjson"
+NEXT = "Pulse-Since"
+"""Header of a page: where the next one begins."""
+DEFAULT_LIMIT = 1_000
+
+ENTITY: dict[str, Any] = {
+    "type": "object",
+    "required": ["_id"],
+    "properties": {
+        "_id": {"type": "string", "minLength": 1, "maxLength": 512},
+        "_deleted": {"type": ["boolean", "null"], "description": "The entity is gone; nothing else is read."},
+    },
+    "description": "The other properties follow the dataset's schema; those that begin with _ are left out.",
+    "example": {"_id": "DE", "name": "Germany", "capital": "Berlin"},
+}
+BODY = {
+    "required": True,
+    "description": "One entity, an array of them, or one per line (NDJSON); optionally compressed with gzip "
+    "or zstd (Content-Encoding).",
+    "content": {
+        JSON: {"schema": {"anyOf": [ENTITY, {"type": "array", "items": ENTITY, "minItems": 1}]}},
+        LINES: {"schema": {"type": "string", "description": "One entity per line."}},
+    },
+}
+
+
+@router.post(
+    "/entities",
+    status_code=202,
+    summary="Push entities",
+    response_model=Collected,
+    dependencies=[Security(KEY)],
+    openapi_extra={"requestBody": BODY},
+    responses={
+        202: {"description": "Every entity was taken, and the broker has acknowledged all of them."},
+        207: {"description": "Some entities were refused, as `verdicts` says; all others were taken.",
+              "model": Collected},
+        **documented(400, 401, 403, 404, 409, 413, 415, 429, 503),
+        422: documented(422)[422] | {"description": "Every entity was refused, as `verdicts` says."},
+    },
+)  # fmt: skip
+async def push(request: Request, slug: DatasetSlug) -> Response:
+    """What is new, changed or deleted becomes a version in the dataset's log; what is unchanged is counted.
+
+    In a verdict `event_id` is the entity's `_id`. What is pushed again, as after 503, changes nothing.
+    """
+    principal = await authenticate(request, KeyScope.COLLECT)
+    refuse_unknown_parameters(request, PATH)
+    here = app_state(request)
+    _of_entities(principal, slug)
+    taking = Taking(
+        *(here, request, principal, principal.cached.of_entities),
+        entities.describing(request.headers, slug),
+        UNLIMITED,
+        telemetry.carried(request, PATH) if here.traced else None,
+    )
+    verdicts = await taking.verdicts()
+    verdicts.notable = entities.told(verdicts.notable)
+    reasons = (entry["reason"] for entry in verdicts.notable)
+    measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
+    return answer(verdicts, "entities")
+
+
+def _of_entities(principal: Principal, slug: str) -> None:
+    """Raises ProblemError: 404, there is no such dataset; 409, it is one of events."""
+    known = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
+    if (dataset := known.get(slug)) is None:
+        raise ProblemError(404, "not-found", f"no such dataset: {slug}", fix=meant(slug, known))
+    if not dataset.of_entities:
+        fix = "Send events with POST /v1/collect, or create a dataset of the kind entities"
+        raise ProblemError(409, "conflict", f"{slug} is a dataset of events", fix=fix)
+
+
+@router.get(
+    "/entities",
+    summary="Read a log of entities",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Versions in the order of `_updated`, one a line; none: there are no more yet.",
+            "content": {LINES: {"schema": {"type": "string"}}},
+            "headers": {
+                NEXT: {"description": "`since` of the next page.", "schema": {"type": "string"}},
+            },
+        },
+        **documented(401, 403, 404, 409, 422, 429, 503),
+    },
+)
+async def read(
+    request: Request,
+    principal: Reader,
+    slug: DatasetSlug,
+    since: Annotated[
+        str | None,
+        Query(
+            pattern=CONTINUATION, description=f"What the page before said in {NEXT}; the start if not given."
+        ),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_VERSIONS, description="Most versions to give.")] = DEFAULT_LIMIT,
+) -> Response:
+    """Every version once, however often a reader stops and goes on.
+
+    A log that was rebuilt has another generation: 409, with the `since` to begin anew from. Compressed with
+    gzip where Accept-Encoding takes it.
+    """
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    page = await app_state(request).previews.run(versions.page, principal.tenant, slug, since, limit, packed)
+    headers = {NEXT: page.following, "Vary": "Accept-Encoding"}
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(page.lines, media_type=LINES, headers=headers)

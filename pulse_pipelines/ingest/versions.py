@@ -1,0 +1,74 @@
+"""Versions: which of the entities that arrived are new in their dataset's log, and their places in it.
+
+An entity that arrives is a version where its state (content hash, or deleted) is not that of the version
+before it: the entity's head, or what arrived before in the same batch. What is unchanged counts as a
+duplicate. The places hold if the log is still what the gate saw when the batch settles: else nothing of it
+does.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.ingest.results import Positions, TopicDrained
+from pulse_pipelines.tables import heads, parquet_files, rewrite_file
+from pulse_pipelines.tables.digests import ArrivedIds, Digests
+from pulse_pipelines.tables.heads import Append, Heads
+from pulse_pipelines.tables.iceberg_schema import UPDATED
+from pulse_pipelines.tables.written_files import CandidateFile
+from pulse_resources import postgres
+
+
+def judge(
+    connection: postgres.Connection, dataset_id: UUID, topics: Sequence[TopicDrained]
+) -> tuple[Positions, Append | None]:
+    """The unchanged among a dataset's arrived entities, and what the others add to its log.
+
+    Args:
+        connection: in one snapshot of the tenant's session.
+        topics: all that was drained of the tenant.
+    """
+    tasks = [topic for topic in topics if dataset_id in topic.ids]
+    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in tasks)
+    order = arrived.digests.order(then=arrived.positions)
+    ids, positions = arrived.digests[order], arrived.positions[order]
+    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in tasks)[order]
+    known = heads.log(connection, dataset_id)
+    if known is None:  # the dataset is gone: landing refuses what arrived
+        return {}, None
+    again = ids.repeats()
+    first = np.flatnonzero(~again)
+    changed = ~(again & states.repeats())
+    before, updated = known.look_up(ids[first])
+    own = states[first]
+    changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
+    unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
+    if not changed.any():
+        return unchanged, None
+    landing = positions[changed]
+    places = known.updated + 1 + np.searchsorted(np.sort(landing), landing)
+    return unchanged, heads.append(known, Heads(ids[changed], states[changed], places), landing)
+
+
+def numbered(dataset: Dataset, candidate: CandidateFile, added: Append | None) -> CandidateFile | None:
+    """A candidate's versions with their places, in a file of their own; None where it has none.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    if added is None:
+        return None
+    rows = rewrite_file.candidate_rows(dataset, candidate)
+    at = parquet_files.positions(rows).combine_chunks()
+    landing = pc.is_in(at, pa.array(added.positions))
+    rows, at = rows.filter(landing), at.filter(landing)
+    if not rows.num_rows:
+        return None
+    place = rows.schema.get_field_index(UPDATED)
+    numbers = pa.array(added.numbers(at.to_numpy()), pa.int64())
+    rows = rows.set_column(place, rows.schema.field(place), numbers)
+    return rewrite_file.with_rows(dataset, candidate, rows)

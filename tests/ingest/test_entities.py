@@ -1,0 +1,139 @@
+"""Entities: the log that lands is that of ten lines of plain Python, whatever dies on the way."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from support.entities import SLUG, as_model, entity, make_entities, model, pages
+from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
+
+from pulse_pipelines.ingest import attempts
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_resources import faults, postgres
+from pulse_resources.settings import Settings
+
+Sent = list[tuple[str, dict[str, Any]]]
+
+
+def send(owner: Owner, sent: Sent) -> None:
+    owner.send(*(entity(key, **properties) for key, properties in sent))
+
+
+def counts(owner: Owner) -> tuple[int, int, int, int]:
+    report = reconcile_tenant(owner.tenant)
+    assert report.balanced, report.problems
+    return report.drained, report.landed, report.duplicates, report.dead_letters
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    owner = make_owner()
+    make_entities(owner)
+    return owner
+
+
+def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) -> None:
+    first: Sent = [
+        ("DE", {"name": "Germany", "people": 83}),
+        ("FR", {"name": "France"}),
+        ("DE", {"people": 83, "name": "Germany"}),  # in another order
+        ("DE", {"name": "Germany", "people": 84}),
+        ("FR", {"_deleted": True}),
+    ]
+    owner.send(event("an event"), *(entity(key, **properties) for key, properties in first), b"not json")
+    ingest(owner)
+    second: Sent = [
+        ("FR", {"_deleted": True}),
+        ("DE", {"name": "Germany", "people": 84}),
+        ("DE", {"name": "Germany", "people": 83}),
+        ("FR", {"name": "France"}),
+    ]
+    send(owner, second)
+    ingest(owner)
+    found = pages(owner, limit=2)
+    assert as_model(found) == model([*first, *second])
+    assert [each["_updated"] for each in found] == [1, 2, 3, 4, 5, 6]
+    assert counts(owner) == (11, 1 + 6, 3, 1)
+    before = owner.rows(SLUG)
+    send(owner, second[2:])  # all of it unchanged: no row, no snapshot
+    snapshots = versions_of_table(owner)
+    ingest(owner)
+    assert (owner.rows(SLUG), versions_of_table(owner)) == (before, snapshots)
+    assert counts(owner) == (13, 7, 5, 1)
+
+
+def versions_of_table(owner: Owner) -> str:
+    from pulse_pipelines import registry
+
+    return registry.current_table(owner.tenant, SLUG).metadata_location
+
+
+def test_what_the_schema_refuses_is_a_dead_letter_and_no_version(owner: Owner) -> None:
+    send(owner, [("DE", {"name": 5}), ("DE", {"name": "Germany", "_deleted": "yes"}), ("DE", {"extra": 1})])
+    ingest(owner)
+    assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation", "invalid_envelope"]
+    assert as_model(pages(owner)) == [("DE", {"extra": 1})]
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+CONTENTS = st.one_of(
+    st.just({"_deleted": True}),
+    st.fixed_dictionaries({}, optional={"name": st.sampled_from("xy"), "people": st.integers(0, 1)}),
+)
+SENT = st.lists(st.tuples(KEYS, CONTENTS), max_size=8)
+POINTS = (
+    "gate.after_lookup", "settle.staged", "settle.before_swap", "settle.after_swap", "heads.before_advance",
+    "heads.after_advance", "settle.before_commit", "settle.after_commit",
+)  # fmt: skip
+"""Where an attempt ends, and the next one takes over."""
+
+
+class Died(Exception):  # noqa: N818 - reads as the fact it states
+    """The attempt ends here."""
+
+
+@settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(batches=st.lists(st.tuples(SENT, st.none() | st.sampled_from(POINTS)), min_size=2, max_size=4))
+def test_any_sequence_gives_the_log_of_the_model(
+    stack: Settings, batches: list[tuple[Sent, str | None]]
+) -> None:
+    owner = make_owner()
+    make_entities(owner)
+    everything: Sent = []
+    read: list[dict[str, Any]] = []
+    since = None
+    for sent, point in batches:
+        everything += sent
+        if not sent:
+            continue
+        send(owner, sent)
+        batch = plan_batch([owner])
+        ended = point is not None and not attempt(batch, point)
+        if ended:
+            given_up = next((each for each in attempts.open_batches() if each.batch_id == batch), None)
+            if given_up is not None:
+                run_batch(batch, given_up.attempt)
+        elif point is None:
+            run_batch(batch)
+        more = pages(owner, since, limit=3)
+        read += more
+        since = f"{generation(owner)}-{len(read)}"
+    assert as_model(read) == as_model(pages(owner)) == model(everything)
+    assert counts(owner)[1:3] == (len(read), len(everything) - len(read))
+
+
+def attempt(batch: str, point: str) -> bool:
+    """Whether an attempt came through though it was to die at a point."""
+
+    def die() -> None:
+        raise Died(point)
+
+    with faults.at(point, die):
+        return run_batch(batch, raise_on_error=False).success
+
+
+def generation(owner: Owner) -> int:
+    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+        ((found,),) = connection.execute("SELECT generation FROM entity_logs").fetchall()
+    return int(found)

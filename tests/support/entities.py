@@ -1,0 +1,67 @@
+"""A dataset of entities, entities as they are sent, and the ten lines that say what becomes of them."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind
+from pulse_pipelines.domain.entities import event
+from pulse_pipelines.query import versions
+from support.ingest import Owner
+
+SLUG = "countries"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "people": {"type": "integer"},
+        "area": {"type": "number"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def make_entities(owner: Owner, slug: str = SLUG) -> Dataset:
+    """Create a dataset of entities."""
+    uri = registry.publish_schema(owner.tenant, slug, json.dumps(SCHEMA)).schema_uri
+    return registry.create_dataset(owner.tenant, slug, uri, kind=DatasetKind.ENTITIES)
+
+
+def entity(key: str, *, slug: str = SLUG, **properties: Any) -> bytes:
+    """An entity as it is on the topic."""
+    return json.dumps(event({"_id": key} | properties, slug, "2026-11-19T10:00:00Z")).encode()
+
+
+def model(sent: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any] | None]]:
+    """The log of what was sent: ids and contents, None where an entity is deleted."""
+    log: list[tuple[str, dict[str, Any] | None]] = []
+    heads: dict[str, Any] = {}
+    for key, properties in sent:
+        state = None if properties.get("_deleted") else properties
+        if heads.get(key, "unknown") != state:
+            log.append((key, state))
+            heads[key] = state
+    return log
+
+
+def pages(
+    owner: Owner, since: str | None = None, limit: int = 1_000, slug: str = SLUG
+) -> list[dict[str, Any]]:
+    """All versions after a continuation, page by page."""
+    found = []
+    while (page := versions.page(owner.tenant, slug, since, limit, packed=False)).following != since:
+        found += [json.loads(line) for line in page.lines.splitlines()]
+        since = page.following
+    return found
+
+
+def as_model(found: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any] | None]]:
+    """Versions as readers get them, as the model has them."""
+    return [
+        (
+            each["_id"],
+            None if each["_deleted"] else {k: v for k, v in each.items() if not k.startswith("_")},
+        )
+        for each in found
+    ]
