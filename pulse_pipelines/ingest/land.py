@@ -31,7 +31,7 @@ from pulse_pipelines.ingest.results import (
 )
 from pulse_pipelines.tables import parquet_files, rewrite_file
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
-from pulse_pipelines.tables.heads import Append
+from pulse_pipelines.tables.heads import Places
 from pulse_pipelines.tables.live_table import current_location
 from pulse_pipelines.tables.parquet_files import data_files
 from pulse_pipelines.tables.written_files import CandidateFile
@@ -53,7 +53,7 @@ class LandDataset:
     duplicates: Positions
     over_quota: Positions
     bulk: bool
-    added: Append | None
+    places: Places | None
     """Of a dataset of entities: the versions that land, if any do."""
 
 
@@ -86,7 +86,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             _in_files(gated, dataset.dataset_id),
             gated.over_quota.get(dataset.dataset_id, {}),
             plan.bulk,
-            gated.added.get(dataset.dataset_id),
+            added.places if (added := gated.added.get(dataset.dataset_id)) else None,
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets
@@ -170,7 +170,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
     for candidate in work.candidates:
         pause()
         if work.dataset.of_entities:
-            clean = versions.numbered(work.dataset, candidate, work.added)
+            clean = versions.numbered(work.dataset, candidate, work.places)
         else:
             clean = _without(work.dataset, candidate, work.duplicates)
         dropped = candidate.rows - (clean.rows if clean else 0)

@@ -17,7 +17,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.ingest.results import Positions, TopicDrained
 from pulse_pipelines.tables import heads, parquet_files, rewrite_file
 from pulse_pipelines.tables.digests import ArrivedIds, Digests
-from pulse_pipelines.tables.heads import Append, Heads
+from pulse_pipelines.tables.heads import Append, Heads, Places
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import postgres
@@ -54,21 +54,21 @@ def judge(
     return unchanged, heads.append(known, Heads(ids[changed], states[changed], places), landing)
 
 
-def numbered(dataset: Dataset, candidate: CandidateFile, added: Append | None) -> CandidateFile | None:
+def numbered(dataset: Dataset, candidate: CandidateFile, places: Places | None) -> CandidateFile | None:
     """A candidate's versions with their places, in a file of their own; None where it has none.
 
     Raises:
         OSError: the object store failed.
     """
-    if added is None:
+    if places is None:
         return None
     rows = rewrite_file.candidate_rows(dataset, candidate)
     at = parquet_files.positions(rows).combine_chunks()
-    landing = pc.is_in(at, pa.array(added.positions))
+    landing = pc.is_in(at, pa.array(places.positions))
     rows, at = rows.filter(landing), at.filter(landing)
     if not rows.num_rows:
         return None
     place = rows.schema.get_field_index(UPDATED)
-    numbers = pa.array(added.numbers(at.to_numpy()), pa.int64())
+    numbers = pa.array(places.numbers(at.to_numpy()), pa.int64())
     rows = rows.set_column(place, rows.schema.field(place), numbers)
     return rewrite_file.with_rows(dataset, candidate, rows)

@@ -114,6 +114,23 @@ class Append:
     """Of their entities, with the runs that they replace."""
     replaces: Sequence[int]
 
+    @property
+    def places(self) -> "Places":
+        return Places(self.before, self.positions.tobytes())
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which `_updated` the versions of an `Append` get, as a task is told it."""
+
+    before: int
+    packed: bytes
+    """Their positions."""
+
+    @property
+    def positions(self) -> Positions:
+        return np.frombuffer(self.packed, np.int64)
+
     def numbers(self, at: Positions) -> Counters:
         """The `_updated` of the versions at these positions, all of which are among its own."""
         return self.before + 1 + np.searchsorted(self.positions, at)

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.entities import entity, make_entities
 from support.http import Api, Caller, sample
 from support.ingest import Owner, event, ingest, make_owner
 
@@ -48,6 +49,8 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/datasets/{slug}/moves/{move_id}"): R,
     ("GET", "/v1/datasets/{slug}/preview"): R,
     ("GET", "/v1/datasets/{slug}/snapshots"): R,
+    ("GET", "/v1/datasets/{slug}/entities"): R,
+    ("POST", "/v1/datasets/{slug}/entities"): C,
     ("GET", "/v1/datasets/{slug}/summary"): R,
     ("GET", "/v1/events/{event_id}"): R,
     ("GET", "/v1/dead-letters"): R,
@@ -90,8 +93,9 @@ class World:
 
     def path(self, template: str, whose: Owner) -> str:
         """The path of a thing of this tenant."""
+        slug = "orders" if whose is self.a else "secrets"
         return template.format(
-            slug="orders" if whose is self.a else "secrets",
+            slug=f"{slug}_things" if template.endswith("/entities") else slug,
             name="orders" if whose is self.a else "secrets",
             version=1,
             letter_id="0-1",
@@ -109,6 +113,7 @@ class World:
             "/v1/schemas": {"name": "fresh", "fields": {"a": "string"}},
             "/v1/datasets": {"slug": slug, "schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
+            "/v1/datasets/{slug}/entities": {"_id": "a"},
             "/v1/dead-letters/replay": {"ids": ["0-1"], "dry_run": True},
             "/v1/dead-letters/discard": {"ids": ["0-2"]},
             "/v1/sql": {"sql": "SELECT count(*) AS n FROM orders"},
@@ -126,8 +131,10 @@ def world(stack: Settings) -> World:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
-    a.send(event("a"), b"not json", b"nor this")
-    b.send(event("b"), b"secret payload", b"another secret")
+    make_entities(a, "orders_things")
+    make_entities(b, "secrets_things")
+    a.send(event("a"), b"not json", b"nor this", entity("a", slug="orders_things"))
+    b.send(event("b"), b"secret payload", b"another secret", entity("b", slug="secrets_things"))
     ingest(a, b)
     issued = {scope.value: keys.issue_key(a.tenant, scope.value, [scope]).text for scope in KeyScope}
     spare = {owner.tenant.slug: keys.issue_key(owner.tenant, "spare", [M]).stored.key_id for owner in (a, b)}

@@ -11,7 +11,7 @@ from pulse_api.http.collect import entities
 from pulse_api.http.collect.split import JSON
 from pulse_api.http.collect.taking import Taking
 from pulse_api.http.models import DatasetSlug
-from pulse_api.http.problems import ProblemError, documented
+from pulse_api.http.problems import documented
 from pulse_api.http.routes.collect import Collected, answer
 from pulse_api.http.routing import refuse_unknown_parameters, resource
 from pulse_pipelines.domain.entities import CONTINUATION
@@ -19,7 +19,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import UNLIMITED
 from pulse_pipelines.domain.requests import MAX_VERSIONS
 from pulse_pipelines.query import versions
-from pulse_resources.errors import meant
+from pulse_resources.errors import Conflict, NotFound, meant
 
 router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)
 PATH = "/v1/datasets/{slug}/entities"
@@ -87,13 +87,14 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
 
 
 def _of_entities(principal: Principal, slug: str) -> None:
-    """Raises ProblemError: 404, there is no such dataset; 409, it is one of events."""
+    """Raises NotFound: there is no such dataset; Conflict: it is one of events."""
     known = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
+    where = {"tenant": principal.tenant.slug, "dataset": slug}
     if (dataset := known.get(slug)) is None:
-        raise ProblemError(404, "not-found", f"no such dataset: {slug}", fix=meant(slug, known))
+        raise NotFound("no such dataset", fix=meant(slug, known), **where)
     if not dataset.of_entities:
         fix = "Send events with POST /v1/collect, or create a dataset of the kind entities"
-        raise ProblemError(409, "conflict", f"{slug} is a dataset of events", fix=fix)
+        raise Conflict("it is a dataset of events", fix=fix, **where)
 
 
 @router.get(

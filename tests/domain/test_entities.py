@@ -1,0 +1,60 @@
+"""What an entity is, and when two versions of it are the same."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulse_pipelines.domain import entities
+from pulse_pipelines.domain.event import Rejected
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+)
+VALUES = st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=10)
+
+
+@pytest.mark.parametrize(
+    ("sent", "canonical"),
+    [
+        (b'{"b": 1, "a": [1.0, 1e0, -0.0, 1.50]}', b'{"a":[1,1,0,1.5],"b":1}'),
+        (b'{"a": {"z": "\\u00e9", "y": null}}', '{"a":{"y":null,"z":"é"}}'.encode()),
+        (b'{"a": 9007199254740993}', b'{"a":9007199254740993}'),
+        (b'{"a": 9007199254740992.0}', b'{"a":9007199254740992.0}'),
+    ],
+)
+def test_the_canonical_form(sent: bytes, canonical: bytes) -> None:
+    assert entities.canonical(orjson.loads(sent)) == canonical
+
+
+def test_the_hash_is_what_the_page_says() -> None:
+    """As anybody can compute it: b2sum -l 128 of the canonical form."""
+    assert entities.content_hash({"name": "Germany"}).hex() == "ea4d9b1f1d7693a24bdda19a6dae16b3"
+
+
+@given(st.dictionaries(st.text(), VALUES), st.randoms())
+def test_order_and_white_space_are_no_change(content: dict[str, Any], random: Any) -> None:
+    names = list(content)
+    random.shuffle(names)
+    other = orjson.loads(orjson.dumps({name: content[name] for name in names}, option=orjson.OPT_INDENT_2))
+    assert entities.content_hash(other) == entities.content_hash(orjson.loads(orjson.dumps(content)))
+
+
+def test_what_is_about_an_entity_is_not_of_it() -> None:
+    sent = {"_id": "a", "_deleted": False, "_updated": 7, "name": "x", "inner": {"_kept": 1}}
+    assert entities.event(sent, "things", "now") == {
+        "event_id": "a",
+        "dataset": "things",
+        "timestamp": "now",
+        "data": {"name": "x", "inner": {"_kept": 1}},
+        "deleted": False,
+    }
+
+
+@pytest.mark.parametrize(("said", "means"), [(None, False), (False, False), (True, True)])
+def test_a_deletion_is_said_with_a_truth_value(said: object, means: bool) -> None:
+    assert entities.deletion({"deleted": said}) is means
+    assert entities.deletion({}) is False
+    assert isinstance(entities.deletion({"deleted": "true"}), Rejected)

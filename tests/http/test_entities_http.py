@@ -1,0 +1,125 @@
+"""Entities over HTTP: pushed, refused with words, read page by page, and told when a log begins anew."""
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from support.entities import SCHEMA, SLUG, make_entities
+from support.http import Caller
+from support.ingest import ingest
+
+from pulse_pipelines import registry
+from pulse_pipelines.registry import quotas
+
+PATH = f"/v1/datasets/{SLUG}/entities"
+
+
+@pytest.fixture
+def caller(new_caller: Callable[..., Caller]) -> Caller:
+    caller = new_caller()
+    make_entities(caller.owner)
+    return caller
+
+
+def lines(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_what_is_pushed_is_read(caller: Caller) -> None:
+    pushed = [{"_id": str(n), "name": "x" * n, "area": n / 2, "_ts": "not kept"} for n in range(5)]
+    assert caller.http.post(PATH, json=pushed).json()["accepted"] == 5
+    more = b"\n".join(json.dumps(each).encode() for each in (pushed[4], {"_id": "0", "_deleted": True}))
+    headers = {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
+    assert caller.http.post(PATH, content=gzip.compress(more), headers=headers).status_code == 202
+    ingest(caller.owner)
+    first = caller.http.get(PATH, params={"limit": 4})
+    assert first.headers["content-encoding"] == "gzip"
+    second = caller.http.get(PATH, params={"since": first.headers["pulse-since"]})
+    found = lines(first) + lines(second)
+    assert sorted(each["_updated"] for each in found) == list(range(1, 7))
+    newest = {each["_id"]: each for each in found}
+    assert newest["0"].items() >= {"_deleted": True, "_hash": None}.items()
+    assert "name" not in newest["0"]
+    assert newest["3"].items() >= {"name": "xxx", "area": 1.5, "_deleted": False}.items()
+    end = caller.http.get(PATH, params={"since": second.headers["pulse-since"]})
+    assert (lines(end), end.headers["pulse-since"]) == ([], second.headers["pulse-since"])
+    preview = caller.http.get(f"/v1/datasets/{SLUG}/preview", params={"columns": "id,_updated,_hash"}).json()
+    assert len(preview["rows"]) == 6
+
+
+def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
+    sent = [{"name": "nobody"}, {"_id": "a", "name": 5}, {"_id": "b", "_deleted": 1}, "c", {"_id": "good"}]
+    answer = caller.http.post(PATH, json=sent)
+    assert answer.status_code == 207
+    said = {each["index"]: (each["reason"], each["pointer"]) for each in answer.json()["verdicts"]}
+    assert said == {
+        0: ("invalid_envelope", "/_id"),
+        1: ("schema_violation", "/name"),
+        2: ("invalid_envelope", "/_deleted"),
+        3: ("invalid_envelope", ""),
+    }
+    assert "_id must be a string" in answer.json()["verdicts"][0]["detail"]
+    body = b'{"_id": "a", "people": 123456789012345678901234567890}\nnot JSON'
+    headers = {"content-type": "application/x-ndjson"}
+    answer = caller.http.post(PATH, content=body, headers=headers)
+    assert answer.status_code == 422
+    assert [each["reason"] for each in answer.json()["verdicts"]] == ["integer_out_of_range", "undecodable"]
+    cloud = {"content-type": "application/cloudevents+json"}
+    assert caller.http.post(PATH, content=b"{}", headers=cloud).status_code == 415
+
+
+def test_events_and_entities_keep_to_their_datasets(caller: Caller) -> None:
+    assert caller.http.post("/v1/datasets/orders/entities", json={"_id": "a"}).status_code == 409
+    assert caller.http.get("/v1/datasets/orders/entities").status_code == 409
+    event = {"event_id": "a", "dataset": SLUG, "timestamp": "2026-11-19T10:00:00Z", "data": {}}
+    refused = caller.http.post("/v1/collect", json=event)
+    assert refused.json()["verdicts"][0]["reason"] == "unknown_dataset"
+
+
+def test_a_log_that_begins_anew_says_so(caller: Caller) -> None:
+    before = caller.http.get(PATH)
+    assert (before.text, before.headers["pulse-since"].endswith("-0")) == ("", True)
+    assert caller.http.delete(f"/v1/datasets/{SLUG}").status_code == 200
+    uri = f"pulse://{caller.owner.tenant.slug}/{SLUG}/1"
+    again = caller.http.post("/v1/datasets", json={"slug": SLUG, "schema_uri": uri, "kind": "entities"})
+    assert (again.status_code, again.json()["kind"]) == (201, "entities")
+    gone = caller.http.get(PATH, params={"since": before.headers["pulse-since"]})
+    assert gone.status_code == 409
+    assert caller.http.get(PATH, params={"since": gone.json()["since"]}).status_code == 200
+    beyond = gone.json()["since"].removesuffix("0") + "7"
+    assert caller.http.get(PATH, params={"since": beyond}).status_code == 409
+    assert caller.http.get(PATH, params={"since": "yesterday"}).status_code == 422
+
+
+def test_datasets_of_entities_have_a_quota_of_their_own(caller: Caller) -> None:
+    tenant = caller.owner.tenant
+    quotas.set_limits(tenant, max_datasets=1, max_entity_datasets=2)
+    uri = f"pulse://{tenant.slug}/{SLUG}/1"
+
+    def create(slug: str, kind: str) -> int:
+        return caller.http.post(
+            "/v1/datasets", json={"slug": slug, "schema_uri": uri, "kind": kind}
+        ).status_code
+
+    assert [create("more", "entities"), create("most", "entities"), create("more_events", "events")] == [
+        201,
+        429,
+        429,
+    ]
+    assert caller.http.get("/v1/usage").json()["limits"]["maxEntityDatasets"] == 2
+    quotas.set_limits(tenant, max_records_per_month=1)  # of events
+    assert caller.http.post(PATH, json=[{"_id": "a"}, {"_id": "b"}]).status_code == 202
+
+
+def test_a_schema_of_entities_declares_nothing_that_is_not_stored(caller: Caller) -> None:
+    schema = SCHEMA | {"properties": SCHEMA["properties"] | {"_rank": {"type": "integer"}}}
+    uri = registry.publish_schema(caller.owner.tenant, "ranked", json.dumps(schema)).schema_uri
+    body = {"slug": "ranked", "schema_uri": uri, "kind": "entities"}
+    refused = caller.http.post("/v1/datasets", json=body)
+    assert refused.status_code == 422
+    assert "_rank" in refused.json()["detail"]
+    assert caller.http.post("/v1/datasets", json=body | {"kind": "events"}).status_code == 201
