@@ -212,7 +212,16 @@ def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
 
 def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
     try:
-        return subject(registry.find_dataset(tenant, slug), where)
+        dataset = registry.find_dataset(tenant, slug)
+        if dataset.of_entities:
+            raise UserError(
+                "erasing from a dataset of entities is not possible yet: what is left of a log without some "
+                "of its versions would show earlier ones as the latest",
+                fix="Delete the dataset, remove the files that it leaves, and send the other entities again",
+                tenant=tenant.slug,
+                dataset=slug,
+            )
+        return subject(dataset, where)
     except NotFound:
         if not deleted(tenant, slug):
             raise

@@ -61,7 +61,7 @@ class Heads:
     @classmethod
     def newest(cls, parts: "Iterable[Heads]") -> Self:
         """A run of the newest head of each entity in any of these."""
-        parts = list(parts)
+        parts = [*parts, NONE]
         ids = Digests.joined(part.ids for part in parts)
         updated = np.concatenate([part.updated for part in parts])
         order = ids.order(then=-updated)
@@ -74,6 +74,9 @@ class Heads:
     def packed(self) -> bytes:
         """Ids, states, counters."""
         return self.ids.packed() + self.states.packed() + self.updated.astype("<i8").tobytes()
+
+
+NONE = Heads(Digests.joined([]), Digests.joined([]), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)

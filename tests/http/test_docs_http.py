@@ -1,4 +1,4 @@
-"""docs/http.md is executed: every command of it, in order, against the real server."""
+"""docs/http.md and entities.md are executed: every command, in order, against the real server."""
 
 import re
 import shutil
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from support.docs import blocks, run
 from support.http import Api
-from support.ingest import Owner, ingest
+from support.ingest import Owner, ingest, make_owner
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import keys
 
@@ -57,3 +59,27 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     assert [row["visitor"] for row in preview(owner.tenant, "visits", 10).to_pylist()] == ["ann"]
     assert [row["id"] for row in preview(owner.tenant, "kept", 10).to_pylist()] == ["k-1"], "replayed"
     assert len(owner.dead_letters()) == 1
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("b2sum")), reason="commands of the page")
+def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
+    owner = make_owner()
+    key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
+    script = re.sub(r"\bacme\b", owner.tenant.slug, "\n".join(blocks("entities.md")))
+    first, *others = WAIT.split(script)
+    said = run(first, tmp_path, KEY=key, PULSE=api.url)
+    since = ""
+    for script in others:
+        ingest(owner)
+        said = run(f"SINCE={since}\n{script}\necho; echo SINCE IS $SINCE", tmp_path, KEY=key, PULSE=api.url)
+        since = said.rsplit("SINCE IS ", 1)[1].strip()
+    assert [(row["id"], row["_is_deleted"]) for row in owner.rows("countries")] == [
+        ("DE", False),
+        ("FR", False),
+        ("FR", True),
+    ]
+    latest = blocks("entities.md", "sql")[0]
+    location = registry.current_table(owner.tenant, "countries").metadata_location
+    with duckdb_pool.connect() as connection:
+        query = latest.replace("FROM countries", f"FROM {duckdb_pool.SCAN}")
+        assert connection.execute(query, [location]).to_arrow_table()["id"].to_pylist() == ["DE"]

@@ -1,16 +1,25 @@
 """Entities: the log that lands is that of ten lines of plain Python, whatever dies on the way."""
 
+from datetime import date
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.entities import SLUG, as_model, entity, make_entities, model, pages
+from support.faults import AtPoint
 from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
+from support.lake import spark
 
+from chaos.surroundings import superuser
+from pulse_pipelines import registry
+from pulse_pipelines.backfill.run import backfill
+from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.ingest import attempts
+from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import faults, postgres
+from pulse_resources.errors import UserError
 from pulse_resources.settings import Settings
 
 Sent = list[tuple[str, dict[str, Any]]]
@@ -55,17 +64,18 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
     assert as_model(found) == model([*first, *second])
     assert [each["_updated"] for each in found] == [1, 2, 3, 4, 5, 6]
     assert counts(owner) == (11, 1 + 6, 3, 1)
+    assert {name: checks.run(name, owner.tenant, SLUG).problems for name in checks.TABLE_CHECKS} == {
+        name: [] for name in checks.TABLE_CHECKS
+    }
     before = owner.rows(SLUG)
     send(owner, second[2:])  # all of it unchanged: no row, no snapshot
-    snapshots = versions_of_table(owner)
+    there = location(owner)
     ingest(owner)
-    assert (owner.rows(SLUG), versions_of_table(owner)) == (before, snapshots)
+    assert (owner.rows(SLUG), location(owner)) == (before, there)
     assert counts(owner) == (13, 7, 5, 1)
 
 
-def versions_of_table(owner: Owner) -> str:
-    from pulse_pipelines import registry
-
+def location(owner: Owner) -> str:
     return registry.current_table(owner.tenant, SLUG).metadata_location
 
 
@@ -74,6 +84,51 @@ def test_what_the_schema_refuses_is_a_dead_letter_and_no_version(owner: Owner) -
     ingest(owner)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation", "invalid_envelope"]
     assert as_model(pages(owner)) == [("DE", {"extra": 1})]
+
+
+def test_the_check_sees_a_head_that_is_not_the_log_s_and_a_version_that_is_gone(owner: Owner) -> None:
+    send(owner, [("DE", {"name": "Germany"}), ("FR", {"name": "France"})])
+    ingest(owner)
+    dataset = registry.find_dataset(owner.tenant, SLUG)
+
+    def problems() -> list[str]:
+        return checks.run("latest_equals_log", owner.tenant, SLUG).problems
+
+    assert problems() == []
+    with superuser() as connection:
+        update = "UPDATE entity_heads SET heads = overlay(heads placing %s from 33) WHERE dataset_id = %s"
+        connection.execute(update, [b"12345678", dataset.dataset_id])  # of the first state
+    assert problems() == [
+        "of 2 entities 1 are not known as the log has them, and 1 are known that the log has not"
+    ]
+    with superuser() as connection:
+        connection.execute("UPDATE entity_logs SET updated = 3 WHERE dataset_id = %s", [dataset.dataset_id])
+    assert "the log is at 3, and the table has 2 versions" in problems()[0]
+
+
+def test_a_log_that_was_written_to_meanwhile_is_compared_with_again(owner: Owner, at: AtPoint) -> None:
+    send(owner, [("DE", {"name": "Germany"})])
+    batch = plan_batch([owner])
+
+    def write() -> None:
+        with superuser() as connection:
+            update = "UPDATE entity_logs SET updated = updated + 1 WHERE tenant_id = %s"
+            connection.execute(update, [owner.tenant.tenant_id])
+
+    at("settle.before_swap", write)
+    assert not run_batch(batch, raise_on_error=False).success
+    assert owner.rows(SLUG) == []
+    (again,) = [each for each in attempts.open_batches() if each.batch_id == batch]
+    assert "it was written to meanwhile" in again.last_error
+    run_batch(batch, again.attempt)
+    assert [row["_updated"] for row in owner.rows(SLUG)] == [2]
+
+
+def test_backfills_and_erasures_leave_a_log_alone(owner: Owner) -> None:
+    with pytest.raises(UserError, match="not rebuilt from the raw zone"):
+        backfill(spark(), owner.tenant, SLUG, date(2026, 11, 19), parallelism=1)
+    with pytest.raises(UserError, match="not possible yet"):
+        erase(owner.tenant, SLUG, "event_id=DE")
 
 
 KEYS = st.sampled_from(["a", "b", "c"])

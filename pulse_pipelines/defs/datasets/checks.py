@@ -29,6 +29,11 @@ DESCRIPTIONS = {
     "When it fails: look at the runs of the job `upkeep` (its sensor `upkeep_needed` and schedule "
     "`upkeep_daily` launch it; launch it by hand to hurry). It merges small files, expires snapshots and "
     "rewrites manifests. Delete files come from a writer outside Pulse: find it by the snapshots.",
+    "latest_equals_log": "ERROR. Of datasets of entities: the places of a log's versions are 1, 2, 3 ... "
+    "without a gap, and the newest version of each entity is the one that the next batch is compared with. "
+    "Looked at with whole tables.\n\n"
+    "When it fails: someone changed the table outside Pulse; find the writer by the snapshots (`pulse "
+    "snapshots`). Then create the dataset anew and send its entities again.",
     "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "
     "`checks.late_seconds`, or its latest batch took longer; ERROR beyond `checks.very_late_seconds`, and "
     "while a batch is stuck or a topic cannot be ingested.\n\n"

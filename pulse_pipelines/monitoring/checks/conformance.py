@@ -13,7 +13,7 @@ from pulse_pipelines.domain.schema import violation
 from pulse_pipelines.monitoring.checks.subject import Finding, Subject
 from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.tables import arrow_columns, rewrite_file
-from pulse_pipelines.tables.iceberg_schema import table_schema
+from pulse_pipelines.tables.iceberg_schema import IS_DELETED, table_schema
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
 
@@ -78,6 +78,8 @@ def _sample(subject: Subject) -> list[dict[str, Any]]:
 def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     problems = []
     for row in rows:
+        if row.get(IS_DELETED):
+            continue  # there is nothing in it
         place = f"partition {row['_kafka_partition']}, offset {row['_offset']}"
         document = dataset.documents.get(row["schema_version"])
         if document is None:

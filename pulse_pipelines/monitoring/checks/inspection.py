@@ -15,6 +15,7 @@ from pulse_pipelines.monitoring.checks import freshness
 from pulse_pipelines.monitoring.checks.conformance import schema_conformance
 from pulse_pipelines.monitoring.checks.health import file_health
 from pulse_pipelines.monitoring.checks.isolation import tenant_isolation
+from pulse_pipelines.monitoring.checks.latest import latest_equals_log
 from pulse_pipelines.monitoring.checks.reconciled import proven, reconciled
 from pulse_pipelines.monitoring.checks.subject import Finding, Scope, Subject, load
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
@@ -26,6 +27,7 @@ TABLE_CHECKS: Mapping[str, Callable[[Subject], Finding]] = {
     "schema_conformance": schema_conformance,
     "reconciled": reconciled,
     "file_health": file_health,
+    "latest_equals_log": latest_equals_log,
 }
 """Checks of one table."""
 T = TypeVar("T")

@@ -1,0 +1,82 @@
+"""`latest_equals_log`: the heads of a dataset of entities are what its log says, and the log has no gap."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.tables import heads, live_table
+from pulse_pipelines.tables.digests import Digests
+from pulse_pipelines.tables.heads import Heads, Log
+from pulse_pipelines.tables.iceberg_schema import HASH, UPDATED
+from pulse_resources import iceberg, object_store, postgres, readable
+from pulse_resources.errors import Terminal
+
+
+class _Seen(NamedTuple):
+    """A log and its table, both of one moment."""
+
+    log: Log
+    location: str
+
+
+def latest_equals_log(subject: Subject) -> Finding:
+    """Read every version, and compare with what the next batch is compared with; only of whole tables."""
+    finding = Finding()
+    if not subject.dataset.of_entities or subject.scope.batch_id is not None:
+        return finding
+    look = partial(_look, subject)
+    return readable.as_it_is(partial(_compare, subject), look(), look, lambda seen: seen.location)
+
+
+def _look(subject: Subject) -> _Seen:
+    tenant, dataset = subject.tenant, subject.dataset
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        log = heads.log(connection, dataset.dataset_id)
+        location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+    if log is None:
+        raise Terminal("the dataset has no log", tenant=tenant.slug, dataset=dataset.slug)
+    return _Seen(log, location)
+
+
+def _compare(subject: Subject, seen: _Seen) -> Finding:
+    table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
+    versions = list(_versions(subject.dataset, live_table.live_files(table)))
+    updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
+    log, finding = seen.log, Finding({"versions": len(updated)})
+    if not np.array_equal(updated, np.arange(1, log.updated + 1)):
+        finding.problems.append(
+            f"the log is at {log.updated}, and the table has {len(updated)} versions, "
+            f"{len(np.unique(updated))} of them with places of their own"
+        )
+    by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
+    finding.numbers["entities"] = len(by_rows)
+    rows, known = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
+    if rows != known:
+        finding.problems.append(
+            f"of {len(rows)} entities {len(rows - known)} are not known as the log has them, and "
+            f"{len(known - rows)} are known that the log has not"
+        )
+    return finding
+
+
+def _identity(of: Heads, place: int) -> tuple[int, ...]:
+    ids, states = of.ids, of.states
+    columns = (ids.heads, ids.tails, states.heads, states.tails, of.updated)
+    return tuple(int(column[place]) for column in columns)
+
+
+def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[Heads]:
+    for path in files:
+        with object_store.file_system().open_input_file(object_store.key(path)) as content:
+            try:
+                rows = pq.read_table(content, columns=["id", UPDATED, HASH])
+            except pa.ArrowInvalid as error:
+                raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
+        ids = Digests.of(rows.column("id"), dataset.claim_seed)
+        yield Heads(ids, heads.states(rows.column(HASH)), rows.column(UPDATED).to_numpy())
