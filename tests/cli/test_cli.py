@@ -373,6 +373,7 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
         "max_records_per_month": 0,
         "requests_per_second": -1,
         "events_per_second": 2.5,
+        "max_entity_datasets": 0,
     }
     assert found["in_force"]["max_records_per_month"] == -1
     assert quotas.find_limits(owner.tenant).events_per_second == 2.5

@@ -16,7 +16,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.ingest import attempts
-from pulse_pipelines.monitoring import checks
+from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import faults, postgres
 from pulse_resources.errors import UserError
@@ -67,6 +67,7 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
     assert {name: checks.run(name, owner.tenant, SLUG).problems for name in checks.TABLE_CHECKS} == {
         name: [] for name in checks.TABLE_CHECKS
     }
+    assert [fate.state for fate in trace.by_id(owner.tenant, "DE").fates] == [trace.State.LANDED]
     before = owner.rows(SLUG)
     send(owner, second[2:])  # all of it unchanged: no row, no snapshot
     there = location(owner)

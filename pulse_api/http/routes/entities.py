@@ -1,5 +1,6 @@
 """/v1/datasets/{slug}/entities: push entities, and read their log from where a reader has come to."""
 
+import re
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response, Security
@@ -27,6 +28,7 @@ LINES = "application/x-ndjson"
 NEXT = "Pulse-Since"
 """Header of a page: where the next one begins."""
 DEFAULT_LIMIT = 1_000
+TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 
 ENTITY: dict[str, Any] = {
     "type": "object",
@@ -129,7 +131,7 @@ async def read(
     A log that was rebuilt has another generation: 409, with the `since` to begin anew from. Compressed with
     gzip where Accept-Encoding takes it.
     """
-    packed = "gzip" in request.headers.get("accept-encoding", "")
+    packed = bool(TAKES_GZIP.search(request.headers.get("accept-encoding", "")))
     page = await app_state(request).previews.run(versions.page, principal.tenant, slug, since, limit, packed)
     headers = {NEXT: page.following, "Vary": "Accept-Encoding"}
     if packed:

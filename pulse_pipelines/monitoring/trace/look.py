@@ -32,6 +32,8 @@ OF_LETTER = {
     "erased": State.ERASED,
 }
 """What an event is, by the resolution of its dead letter."""
+AFTER_ALL = 2**63 - 1
+"""No offset is."""
 LOSS = "loss-"
 """Begins the name of a batch that stands for an accepted loss."""
 
@@ -181,6 +183,8 @@ def _landed(
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         run = claims.run_with(connection, dataset, event_id)
     before = max(run.ends) if run is not None else ledger.claims_from(tenant)
+    if dataset.of_entities:  # whose ids are not claimed
+        before = AFTER_ALL
     if not before:
         return None
     search = rows.with_id(tenant, dataset, event_id, before, day)
