@@ -17,7 +17,7 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import commit, parquet_files
+from pulse_pipelines.tables import commit, heads, parquet_files
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, locks, object_store, postgres, readable
 from pulse_resources.errors import Terminal
@@ -61,6 +61,7 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
         locks.wait(connection, Lock.SUMMARIES, subject.dataset.dataset_id)
 
     def write(connection: postgres.Connection, staged: Staged) -> None:
+        heads.begin_anew(connection, subject.dataset.dataset_id)
         summaries = account(connection, tenant, subject, erasure, hit, staged)
         done = result(before, hit, staged.snapshot_id, summaries)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)

@@ -212,16 +212,15 @@ def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
 
 def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
     try:
-        dataset = registry.find_dataset(tenant, slug)
-        if dataset.of_entities:
+        found = subject(registry.find_dataset(tenant, slug), where)
+        if found.dataset.of_entities and found.path != ("event_id",):
             raise UserError(
-                "erasing from a dataset of entities is not possible yet: what is left of a log without some "
-                "of its versions would show earlier ones as the latest",
-                fix="Delete the dataset, remove the files that it leaves, and send the other entities again",
+                "entities are erased whole: without some of its versions an earlier one would be the latest",
+                fix="Name each by its _id: --where event_id=<_id>",
                 tenant=tenant.slug,
                 dataset=slug,
             )
-        return subject(dataset, where)
+        return found
     except NotFound:
         if not deleted(tenant, slug):
             raise

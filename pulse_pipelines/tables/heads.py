@@ -38,6 +38,9 @@ ADVANCE = """
 UPDATE entity_logs SET updated = %(after)s
 WHERE dataset_id = %(dataset)s AND generation = %(generation)s AND updated = %(before)s
 """
+BEGIN_ANEW = """
+UPDATE entity_logs SET generation = nextval('entity_generations') WHERE dataset_id = %s
+"""
 REMOVE = "DELETE FROM entity_heads WHERE dataset_id = %s AND run = ANY(%s)"
 ADD = "INSERT INTO entity_heads (tenant_id, dataset_id, entities, heads) VALUES (%s, %s, %s, %s)"
 
@@ -188,6 +191,14 @@ def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, 
     connection.execute(ADD, [tenant_id, dataset_id, len(added.heads), added.heads.packed()])
     fail_point("heads.after_advance")
     return True
+
+
+def begin_anew(connection: postgres.Connection, dataset_id: UUID) -> None:
+    """Have readers of a log begin anew, in the transaction that takes versions from it; of events there is none.
+
+    The heads stay: who was erased does not come back by being sent again unchanged.
+    """
+    connection.execute(BEGIN_ANEW, [dataset_id])
 
 
 def _replaced(added: int, runs: Sequence[tuple[int, Heads]]) -> list[tuple[int, Heads]]:

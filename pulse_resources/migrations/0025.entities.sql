@@ -36,5 +36,5 @@ CREATE POLICY own_tenant ON entity_heads
 GRANT SELECT, INSERT ON entity_logs TO pulse_api;
 GRANT SELECT, UPDATE ON entity_logs TO pulse_pipeline;
 GRANT SELECT, INSERT, DELETE ON entity_heads TO pulse_pipeline;
-GRANT USAGE ON SEQUENCE entity_generations TO pulse_api;
+GRANT USAGE ON SEQUENCE entity_generations TO pulse_api, pulse_pipeline;
 GRANT USAGE ON SEQUENCE entity_head_runs TO pulse_pipeline;

@@ -14,12 +14,17 @@ from support.lake import spark
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
+from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.erasure.run import erase
 from pulse_pipelines.ingest import attempts
+from pulse_pipelines.maintenance.policy import Need
+from pulse_pipelines.maintenance.run import run
 from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.query.preview import preview
+from pulse_pipelines.query.snapshots import snapshots
 from pulse_resources import faults, postgres
-from pulse_resources.errors import UserError
+from pulse_resources.errors import Conflict, UserError
 from pulse_resources.settings import Settings
 
 Sent = list[tuple[str, dict[str, Any]]]
@@ -104,7 +109,7 @@ def test_the_check_sees_a_head_that_is_not_the_log_s_and_a_version_that_is_gone(
     ]
     with superuser() as connection:
         connection.execute("UPDATE entity_logs SET updated = 3 WHERE dataset_id = %s", [dataset.dataset_id])
-    assert "the log is at 3, and the table has 2 versions" in problems()[0]
+    assert "the log is at 3, 0 of which were erased, and the table has 2 versions" in problems()[0]
 
 
 def test_a_log_that_was_written_to_meanwhile_is_compared_with_again(owner: Owner, at: AtPoint) -> None:
@@ -125,11 +130,43 @@ def test_a_log_that_was_written_to_meanwhile_is_compared_with_again(owner: Owner
     assert [row["_updated"] for row in owner.rows(SLUG)] == [2]
 
 
-def test_backfills_and_erasures_leave_a_log_alone(owner: Owner) -> None:
+def test_a_day_of_a_log_is_not_rebuilt(owner: Owner) -> None:
     with pytest.raises(UserError, match="not rebuilt from the raw zone"):
         backfill(spark(), owner.tenant, SLUG, date(2026, 11, 19), parallelism=1)
-    with pytest.raises(UserError, match="not possible yet"):
-        erase(owner.tenant, SLUG, "event_id=DE")
+
+
+def test_an_entity_is_erased_whole_and_readers_begin_anew(owner: Owner) -> None:
+    sent: Sent = [("DE", {"name": "Germany"}), ("FR", {"name": "France"}), ("FR", {"name": "La France"})]
+    send(owner, [*sent, sent[2]])
+    ingest(owner)
+    before = generation(owner)
+    with pytest.raises(UserError, match="erased whole"):
+        erase(owner.tenant, SLUG, "name=France")
+    receipt = erase(owner.tenant, SLUG, "event_id=FR")
+    assert (receipt["removed"]["rows"], receipt["removed"]["raw_events"]) == (2, 3)
+    with pytest.raises(Conflict) as refused:
+        pages(owner, f"{before}-3")
+    assert as_model(pages(owner, refused.value.where["since"])) == sent[:1]
+    send(owner, [sent[2], ("FR", {"name": "again"})])  # as it was, and another
+    ingest(owner)
+    assert as_model(pages(owner)) == [sent[0], ("FR", {"name": "again"})]
+    assert checks.run("latest_equals_log", owner.tenant, SLUG).problems == []
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_log_is_the_same_after_compaction_and_as_it_was_before(owner: Owner) -> None:
+    for sent in ([("DE", {"people": 1}), ("FR", {})], [("DE", {"people": 2})], [("FR", {"_deleted": True})]):
+        send(owner, sent)
+        ingest(owner)
+    before, kept = pages(owner), snapshots(owner.tenant, SLUG)
+    dataset = registry.find_dataset(owner.tenant, SLUG)
+    merge = Need(owner.tenant, dataset.dataset_id, SLUG, Task.MERGE, "for the test", 1, date(2026, 11, 19))
+    assert [done.outcome for done in run(spark, [merge], run_id="test", seconds=600)] == ["done"]
+    assert snapshots(owner.tenant, SLUG)[0].operation == "replace"
+    assert pages(owner) == before
+    assert checks.run("latest_equals_log", owner.tenant, SLUG).problems == []
+    first = preview(owner.tenant, SLUG, 10, snapshot_id=kept[-1].snapshot_id)
+    assert sorted(first["_updated"].to_pylist()) == [1, 2]
 
 
 KEYS = st.sampled_from(["a", "b", "c"])

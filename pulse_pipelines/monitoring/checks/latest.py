@@ -17,12 +17,19 @@ from pulse_pipelines.tables.iceberg_schema import HASH, UPDATED
 from pulse_resources import iceberg, object_store, postgres, readable
 from pulse_resources.errors import Terminal
 
+ERASED = """
+SELECT coalesce(-sum(l.rows), 0)::bigint FROM landings l
+JOIN erasures e ON e.tenant_id = l.tenant_id AND e.erasure_id = l.batch_id WHERE l.dataset_id = %s
+"""
+
 
 class _Seen(NamedTuple):
     """A log and its table, both of one moment."""
 
     log: Log
     location: str
+    erased: int
+    """Versions that erasures took; what was known of their entities stays known."""
 
 
 def latest_equals_log(subject: Subject) -> Finding:
@@ -39,9 +46,10 @@ def _look(subject: Subject) -> _Seen:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         log = heads.log(connection, dataset.dataset_id)
         location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+        ((erased,),) = connection.execute(ERASED, [dataset.dataset_id]).fetchall()
     if log is None:
         raise Terminal("the dataset has no log", tenant=tenant.slug, dataset=dataset.slug)
-    return _Seen(log, location)
+    return _Seen(log, location, erased)
 
 
 def _compare(subject: Subject, seen: _Seen) -> Finding:
@@ -49,15 +57,19 @@ def _compare(subject: Subject, seen: _Seen) -> Finding:
     versions = list(_versions(subject.dataset, live_table.live_files(table)))
     updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
     log, finding = seen.log, Finding({"versions": len(updated)})
-    if not np.array_equal(updated, np.arange(1, log.updated + 1)):
+    distinct = np.unique(updated)
+    within = distinct[(distinct > 0) & (distinct <= log.updated)]
+    if not len(within) == len(updated) == log.updated - seen.erased:
         finding.problems.append(
-            f"the log is at {log.updated}, and the table has {len(updated)} versions, "
-            f"{len(np.unique(updated))} of them with places of their own"
+            f"the log is at {log.updated}, {seen.erased} of which were erased, and the table has "
+            f"{len(updated)} versions, {len(within)} of them with places of their own"
         )
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
     finding.numbers["entities"] = len(by_rows)
     rows, known = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
-    if rows != known:
+    ids = {head[:2] for head in rows}
+    idle = {head for head in known - rows if head[:2] not in ids}  # of entities without a version
+    if rows - known or known - rows - idle or len(idle) > seen.erased:
         finding.problems.append(
             f"of {len(rows)} entities {len(rows - known)} are not known as the log has them, and "
             f"{len(known - rows)} are known that the log has not"
