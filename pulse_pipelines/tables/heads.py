@@ -194,7 +194,7 @@ def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, 
 
 
 def begin_anew(connection: postgres.Connection, dataset_id: UUID) -> None:
-    """Have readers of a log begin anew, in the transaction that takes versions from it; of events there is none.
+    """Have readers of a log begin anew, in the transaction that takes versions from it; events have none.
 
     The heads stay: who was erased does not come back by being sent again unchanged.
     """
