@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.entities import SLUG, as_model, entity, make_entities, model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
+from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
 from support.lake import spark
 
+from chaos import batches
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
@@ -128,6 +129,19 @@ def test_a_log_that_was_written_to_meanwhile_is_compared_with_again(owner: Owner
     assert "it was written to meanwhile" in again.last_error
     run_batch(batch, again.attempt)
     assert [row["_updated"] for row in owner.rows(SLUG)] == [2]
+
+
+def test_a_killed_run_leaves_the_log_as_it_was(owner: Owner) -> None:
+    sent: Sent = [("DE", {"people": 1}), ("DE", {"people": 2}), ("DE", {"people": 2})]
+    send(owner, sent)
+    batch = plan_batch([owner])
+    output, _ = start_attempt(batch, PULSE_FAIL_POINT="heads.after_advance").communicate(timeout=120)
+    assert pages(owner) == [], output
+    given_up = batches.current(batch)
+    assert given_up is not None
+    run_batch(batch, given_up.attempt)
+    assert as_model(pages(owner)) == model(sent)
+    assert counts(owner) == (3, 2, 1, 0)
 
 
 def test_a_day_of_a_log_is_not_rebuilt(owner: Owner) -> None:
