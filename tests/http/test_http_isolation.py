@@ -93,9 +93,9 @@ class World:
 
     def path(self, template: str, whose: Owner) -> str:
         """The path of a thing of this tenant."""
-        slug = "orders" if whose is self.a else "secrets"
+        of_events, of_entities = ("orders", "things") if whose is self.a else ("secrets", "secrets_kept")
         return template.format(
-            slug=f"{slug}_things" if template.endswith("/entities") else slug,
+            slug=of_entities if template.endswith("/entities") else of_events,
             name="orders" if whose is self.a else "secrets",
             version=1,
             letter_id="0-1",
@@ -131,10 +131,10 @@ def world(stack: Settings) -> World:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
-    make_entities(a, "orders_things")
-    make_entities(b, "secrets_things")
-    a.send(event("a"), b"not json", b"nor this", entity("a", slug="orders_things"))
-    b.send(event("b"), b"secret payload", b"another secret", entity("b", slug="secrets_things"))
+    make_entities(a, "things")
+    make_entities(b, "secrets_kept")
+    a.send(event("a"), b"not json", b"nor this", entity("a", slug="things"))
+    b.send(event("b"), b"secret payload", b"another secret", entity("b", slug="secrets_kept"))
     ingest(a, b)
     issued = {scope.value: keys.issue_key(a.tenant, scope.value, [scope]).text for scope in KeyScope}
     spare = {owner.tenant.slug: keys.issue_key(owner.tenant, "spare", [M]).stored.key_id for owner in (a, b)}

@@ -180,14 +180,8 @@ def pair(stack: Settings) -> Pair:
     for _ in range(2):
         owners.append(make_owner())
         owners[-1].send(event("a"), event("a"), b"not json")
-        make_entities(owners[-1])
-        owners[-1].send(entity("a"))
     batch = ingest(*owners)
-    with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
-        connection.cursor().executemany(
-            "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-            [(owner.tenant.tenant_id, batch) for owner in owners],
-        )
+    with superuser(stack) as connection:
         for owner in owners:
             for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
@@ -195,12 +189,20 @@ def pair(stack: Settings) -> Pair:
     with spark.session() as session:
         assert len(curate(session, days).days) == len(owners)
     for owner in owners:
+        make_entities(owner)
+        owner.send(entity("a"))
         keys.issue_key(owner.tenant, "any", [KeyScope.READ])
         quotas.set_limits(owner.tenant, max_records_per_month=100)
         (reserved,) = intake.reserve(owner.tenant, [[b"event"]], 100)
         intake.release(owner.tenant, reserved, sent=1)
         registry.create_dataset(owner.tenant, "gone", f"pulse://{owner.tenant.slug}/orders/1")
         registry.delete_dataset(owner.tenant, "gone")
+    ingest(*owners)
+    with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
+        connection.cursor().executemany(
+            "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+            [(owner.tenant.tenant_id, batch) for owner in owners],
+        )
     registry.create_dataset(owners[1].tenant, "secret", f"pulse://{owners[1].tenant.slug}/orders/1")
     return Pair(stack, *owners)
 
