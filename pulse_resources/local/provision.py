@@ -40,7 +40,12 @@ _DEFAULT_PORTS = {
     "lake_health": 8182,
     "webserver": 3000,
 }
-_LISTENER = {"kafka_controller": "kafka", "api_health": "api", "webserver": "dagster-webserver"}
+_LISTENER = {
+    "kafka_controller": "kafka",
+    "api_health": "api",
+    "lake_health": "lake",
+    "webserver": "dagster-webserver",
+}
 """The service that listens at a port, where that is named otherwise."""
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
