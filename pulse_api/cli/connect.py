@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pulse_api.cli.arguments import TenantSlug, duration
-from pulse_api.cli.output import remark
+from pulse_api.cli.output import AsJson, emit, remark
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_resources import settings
@@ -41,18 +41,24 @@ def connect(
         timedelta,
         typer.Option(parser=duration, metavar="DURATION", help="End the new key after this long."),
     ] = "30d",  # type: ignore[assignment] # typer parses the default, too
+    as_json: AsJson = False,
 ) -> None:
     """Print what connects an engine to a tenant's tables, with a key that opens nothing else.
 
     Example: pulse lake connect acme --engine duckdb
     """
-    owner = registry.find_tenant(tenant)
+    owner, issued = registry.find_tenant(tenant), None
     if key is None:
         ends = datetime.now(UTC) + expires_in
         issued = registry.keys.issue_key(owner, f"lake {engine}", [KeyScope.LAKE_READ], ends)
         key = issued.text
         remark(f"With a new key, {issued.stored.key_id}: pulse key revoke {tenant} {issued.stored.key_id}")
-    typer.echo(written(engine, owner.slug, key, settings.load_settings().lake.linked_url))
+    catalog = settings.load_settings().lake.linked_url
+    text = written(engine, owner.slug, key, catalog)
+    if as_json:
+        emit({"engine": engine, "catalog": catalog, "key_id": issued and issued.stored.key_id, "paste": text})
+    else:
+        typer.echo(text)
 
 
 def written(engine: Engine, tenant: str, key: str, catalog: str) -> str:

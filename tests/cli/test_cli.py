@@ -189,6 +189,7 @@ MORE = {
     ("dlq", "discard"): ["--all", "--yes"],
     ("backfill",): ["--from", "2026-11-01"],
     ("schema", "try"): ["--against", "orders"],
+    ("lake", "connect"): ["--engine", "spark"],
     ("erase",): ["--dataset", "orders", "--where", "country=x", "--yes"],
 }
 

@@ -29,7 +29,7 @@ def duck(catalog: Api, guest: Guest) -> duckdb.DuckDBPyConnection:
     """A DuckDB of its own, connected by what `pulse lake connect` prints."""
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
     for extension in duckdb_pool.EXTENSIONS:
-        connection.load_extension(duckdb_pool._extension(extension))
+        connection.load_extension(duckdb_pool.extension(extension))
     pasted = connect.written(Engine.DUCKDB, guest.tenant.slug, guest.key.text, catalog.url)
     connection.execute(pasted.removeprefix("INSTALL iceberg; LOAD iceberg;\n"))
     connection.execute(f"USE {guest.tenant.slug}.events")
