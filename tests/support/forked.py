@@ -12,6 +12,7 @@ from pathlib import Path
 from chaos import batches
 from chaos.inside import surrounded
 from chaos.waiting import stands_still, wait
+from pulse_resources.settings import load_settings
 
 PATIENCE_S = 120.0
 
@@ -55,7 +56,7 @@ class Forked:
 
 def forked(work: Callable[..., object], *arguments: object, **environment: str) -> Forked:
     """Begin `work`, which is at the top of its module, with more in its environment."""
-    file, name = tempfile.mkstemp(prefix="forked-", suffix=".log")
+    file, name = tempfile.mkstemp(".log", "forked-", load_settings().home)
     os.close(file)
     given = (work, arguments, dict(os.environ) | environment, name)
     return Forked(batches.fork(_run, given), Path(name))
