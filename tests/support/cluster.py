@@ -88,6 +88,8 @@ class Cluster:
         own.mkdir(mode=0o700)
         if uid is not None:
             os.chown(own, uid, uid)
+        # By a program: Popen would fork for it, and gRPC's threads do not bear that.
+        become = [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(own),
@@ -101,16 +103,13 @@ class Cluster:
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [str(spark_home() / "bin" / command[0]), *command[1:]],
+                [*become, str(spark_home() / "bin" / command[0]), *command[1:]],
                 env=environment | env,
                 cwd=own,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                user=uid,
-                group=uid,
-                extra_groups=None if uid is None else [],
             )
         if uid is None:
             self.others.append(process)
@@ -138,11 +137,12 @@ class Cluster:
 
     def kill_worker(self, number: int) -> None:
         """All processes of a worker's machine, as a power cut would."""
-        session = self.workers.pop(number).pid
+        worker = self.workers.pop(number)
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if os.getsid(int(process.name)) == session:
+                if os.getsid(int(process.name)) == worker.pid:
                     os.kill(int(process.name), signal.SIGKILL)
+        worker.wait()
 
     def busy(self) -> str | None:
         """An executor that runs a task now."""
@@ -213,12 +213,12 @@ def a_worker_dies_at_work(running: Cluster) -> Iterator[None]:
         if executor is not None:
             running.kill_worker(running.executors()[executor])
             killed.append(executor)
-            running.add_worker()
 
     with ThreadPoolExecutor(1) as aside:
         under_way = aside.submit(kill)
         yield
         under_way.result()
+    running.add_worker()
     (executor,) = killed
 
     def removed() -> bool:
@@ -265,6 +265,7 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
             "spark.driver.memory": "1g",
             "spark.executor.cores": "1",
             "spark.executor.memory": "768m",
+            "spark.ui.liveUpdate.period": "0",  # what runs now is to be seen now
             "spark.ui.port": str(chosen["ui"]),
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
@@ -288,7 +289,11 @@ def _python(folder: Path) -> tuple[Path, bool]:
     base = Path(sys.base_prefix)
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     stranger = known_account(USERS)
-    if stranger is None or not (stranger.reaches(SITE_PACKAGES) and stranger.reaches(spark_home() / "bin")):
+    if (
+        stranger is None
+        or not shutil.which("setpriv")
+        or not (stranger.reaches(SITE_PACKAGES) and stranger.reaches(spark_home() / "bin"))
+    ):
         return base / "bin" / name, False
     if stranger.reaches(base / "bin" / name):
         return base / "bin" / name, True
