@@ -31,6 +31,9 @@ TASKS: Role = "pulse_pipeline"
 """The role of Spark's tasks; the only one whose password they are given."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
+_opened: "list[ConnectionPool[Connection]]" = []
+"""Pools of this process, whatever its settings have become since."""
+
 
 @cache
 def pool(role: Role) -> "ConnectionPool[Connection]":
@@ -46,7 +49,7 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
             f"Pulse has never run in {pulse_home()}",
             fix="Start it there with `pulse up`, or name the folder in which it runs: PULSE_HOME=/path",
         )
-    return ConnectionPool(
+    opened = ConnectionPool(
         load_settings().postgres.url(role),
         min_size=0,
         max_size=8,
@@ -57,14 +60,15 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         connection_class=WatchedConnection if role == "pulse_api" else psycopg.Connection[TupleRow],
         kwargs={"application_name": "pulse", "connect_timeout": CONNECT_S},
     )
+    _opened.append(opened)
+    return opened
 
 
 def close_pools() -> None:
     """Close every pool of this process (at exit, and between tests that change settings)."""
-    for role in get_args(Role):
-        if pool.cache_info().currsize:
-            pool(role).close()
     pool.cache_clear()
+    while _opened:
+        _opened.pop().close()
 
 
 @contextmanager

@@ -121,6 +121,7 @@ class Runner(threading.Thread):
                 stderr=log,
                 cwd="/" if account else self._layout.home,
                 env=self._environment(),
+                umask=0o077,
                 user=account.uid if account else None,
                 group=account.gid if account else None,
                 extra_groups=[] if account else None,

@@ -447,5 +447,14 @@ def test_a_tenant_cannot_base_a_dataset_on_the_schema_of_another(pair: Pair) -> 
     ):
         connection.execute(
             datasets.INSERT_DATASET,
-            [uuid.uuid4(), pair.a.tenant.tenant_id, "borrowed", "borrowed", foreign, "{}", "refuse"],
+            [
+                uuid.uuid4(),
+                pair.a.tenant.tenant_id,
+                "borrowed",
+                "borrowed",
+                foreign,
+                "{}",
+                "refuse",
+                "events",
+            ],
         )
