@@ -17,7 +17,6 @@ from pulse_resources import postgres
 from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
-TODAY = datetime.now(UTC).date()
 NOTHING = np.empty(0, np.int64)
 
 
@@ -43,7 +42,7 @@ def test_runs_of_a_size_become_one(owner: Owner) -> None:
 
 
 def run_of(ids: int, days: int = 0) -> Run:
-    return Run(UUID(int=1), ids, ids, ids, [], TODAY - timedelta(days), None)
+    return Run(UUID(int=1), ids, ids, ids, [], datetime.now(UTC).date() - timedelta(days), None)
 
 
 @pytest.mark.parametrize(
