@@ -46,7 +46,7 @@ chromium: ## Install the browser that one test uses the Dagster UI with, where t
 test-fast: setup ## Only the tests that start no services, with a tenth of the random cases
 	$(BIN)/pytest --numprocesses 2 --hypothesis-profile fast -m "not stack and not slow" $(ARGS)
 
-test-slow: setup ## The tests that `make test` leaves out for their time: more kills of the same kind
+test-slow: setup ## The tests that `make test` leaves out for their time: a Spark cluster, more kills of the same kind
 	$(BIN)/pytest -m slow $(ARGS)
 
 conformance: setup ## Random schemas and events, judged by another validator than Pulse's (CONFORMANCE_ROUNDS=20)

@@ -34,6 +34,7 @@ from pulse_resources.local.spark import DOWNLOAD
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.spark_server import EXTENSIONS
 
+pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs" / "own-services.md"
 LARGEST = "airline_ua"
 HALVES = 2
@@ -126,7 +127,6 @@ def test_events_land_once_though_a_worker_dies(own: Cluster) -> None:
     through(own, 1, dying=("drain",))
 
 
-@pytest.mark.slow
 def test_events_land_once_though_a_worker_dies_in_each_step(own: Cluster) -> None:
     through(own, 7, dying=("drain", "compaction", "backfill"))
 
