@@ -37,7 +37,7 @@ SESSION = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.caseSensitive": "false",
-    # Or a team's rollup could read the session's settings as ${name}, the catalog's password among them.
+    # Or ${name} in a text of a team's rollup would be replaced by a setting of the session.
     "spark.sql.variable.substitute": "false",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }

@@ -122,7 +122,7 @@ def test_behaviour_is_what_duckdb_says(filled: Zone) -> None:
 
 
 def test_a_text_in_a_team_s_rollup_is_no_setting_of_spark(zone: Zone) -> None:
-    """Among which there is the password of the catalog."""
+    """Of which Spark hides only those whose names tell that they are secret."""
     text = "${spark.sql.catalog.pulse.jdbc.password}"
     zone.write("peeks", f"SELECT kind, '{text}' AS n FROM events GROUP BY kind")
     zone.owner.send(visit("2026-11-18T09:00:00", kind="a"))

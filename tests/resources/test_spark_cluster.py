@@ -115,7 +115,8 @@ def through(own: Cluster, days: int, *, dying: tuple[str, ...]) -> Sent:
     merge = Need(largest, dataset_id, "departures", Task.MERGE, "for the test", 1, sent.busiest_day)
     with step("compaction"):
         (done,) = run(spark.shared, [merge], run_id="test", seconds=600)
-    assert (done.outcome, done.before["files"], done.after["files"]) == ("done", HALVES, 1), done
+    assert (done.outcome, done.after["files"]) == ("done", 1), done
+    assert done.before["files"] >= HALVES
     with step("backfill"):
         rebuilt = backfill(spark.shared(), largest, "departures", sent.busiest_day, parallelism=2)
     assert rebuilt.rows
