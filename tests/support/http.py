@@ -65,7 +65,9 @@ def sample(event_id: str | None = None, **data: Any) -> dict[str, Any]:
 def api(stack: Settings) -> Iterator[Api]:
     """One server for all tests, which may ask for more at once than a tenant may."""
     with ExitStack() as until_the_end:
-        with with_settings(API__BURST_SECONDS=10, API__OTHER_REQUESTS_PER_SECOND=100):
+        with with_settings(
+            API__BURST_SECONDS=10, API__OTHER_REQUESTS_PER_SECOND=100, API__CHANGES_PER_SECOND=100
+        ):
             running = until_the_end.enter_context(served())
         yield running
 
