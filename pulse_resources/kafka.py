@@ -118,6 +118,8 @@ def consumer() -> Consumer:
             "check.crcs": True,
             "fetch.message.max.bytes": 2 * 1024 * 1024,
             "queued.max.messages.kbytes": 65_536,
+            "queued.min.messages": 20_000,
+            "fetch.queue.backoff.ms": 5,  # with enough in the queue it would not fetch for a second
         }
     )
 

@@ -68,7 +68,7 @@ class IngestSettings(BaseModel):
     """An event's timestamp is this or later, and ..."""
     timestamp_ahead_seconds: float = Field(default=86_400.0, ge=0, le=4e11)
     """... at most so long after the broker appended the event, by the broker's clock."""
-    chunk_rows: int = Field(default=20_000, ge=1)
+    chunk_rows: int = Field(default=5_000, ge=1)
     """Events decoded at a time in one task."""
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
     """Bytes of conformed rows (and, apart, of raw events) one task holds before it writes files."""

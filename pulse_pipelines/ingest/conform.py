@@ -5,8 +5,9 @@ is judged alone: its neighbours in a chunk can never change its verdict, unless 
 use up the time that judging them all may take.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
 from pulse_resources import faults
 
+PIECE = 256
+"""Messages that are decoded at once: where one is not for the decoder, each is tried alone."""
 MISSES = 64
 """A chunk of whose events so many more than half are not for the decoder is not given to it any more."""
 
@@ -87,19 +90,14 @@ class TopicConformer:
         faults.poison(message.payload for message in messages)
         result = Conformed()
         decoded, judged = ({slug: _Accepted() for slug in self._judge.targets} for _ in range(2))
-        missed = 0
-        quick, decode, judge = self._judge.quick, self._judge.decoded, self._judge.payload
+        judge, quick = self._judge.payload, self._judge.quick
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
-        decoding = quick is not None
-        for place, message in enumerate(messages):
-            if decoding:
-                if (event := decode(message.payload)) is not None:
-                    accepted = of_type[type(event)]
-                    accepted.events.append(event)
-                    accepted.places.append(place)
-                    continue
-                missed += 1
-                decoding = missed <= MISSES + place // 2
+        for place, (message, event) in enumerate(zip(messages, self._decoded(messages), strict=True)):
+            if event is not None:
+                accepted = of_type[type(event)]
+                accepted.events.append(event)
+                accepted.places.append(place)
+                continue
             verdict = judge(message.payload)
             if isinstance(verdict, dict):
                 accepted = judged[verdict["dataset"]]
@@ -117,6 +115,18 @@ class TopicConformer:
             if table is not None and table.num_rows:
                 result.tables[slug] = table
         return result
+
+    def _decoded(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """Events as the decoder gives them; None where the validator must tell."""
+        missed = 0
+        for start in range(0, len(messages), PIECE):
+            piece = messages[start : start + PIECE]
+            if missed > MISSES + start // 2:
+                yield from repeat(None, len(piece))
+                continue
+            events = self._judge.decoded([message.payload for message in piece])
+            missed += events.count(None)
+            yield from events
 
     def _of_decoded(self, target: Target, events: Sequence[Any]) -> _Values:
         quick = self._judge.quick

@@ -75,7 +75,7 @@ def read(
                         count.drained += 1
                         if appended_ms < count.oldest_ms:
                             count.oldest_ms = appended_ms
-                        if any(name == COUNTED for name, _ in kafka.headers(message)):
+                        if (headers := kafka.headers(message)) and any(h[0] == COUNTED for h in headers):
                             count.counted.append(offset)
                         payload = message.value() or b""
                         messages.append(Message(partition, offset, appended_ms, payload))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from isal import igzip, isal_zlib
 
 from pulse_pipelines.tables.written_files import RawPart
@@ -33,7 +35,11 @@ UNRESOLVED = "_unresolved"
 _GZIP_LEVEL = 1
 _EVENT = b',"event":'
 _PLACE = b'{"partition":%d,"offset":%d,'
-_LINE = _PLACE + b'"received_ms":%d' + _EVENT + b"%b}\n"
+_BYTES = pa.large_binary()
+_PARTITION, _OFFSET, _RECEIVED, _PAYLOAD, _END, _NOTHING = (
+    pa.scalar(text, _BYTES)
+    for text in (b'{"partition":', b',"offset":', b',"received_ms":', _EVENT, b"}\n", b"")
+)
 
 
 class Message(NamedTuple):
@@ -56,15 +62,26 @@ def register(connection: postgres.Connection, tenant_id: UUID, batch: str, parts
 
 def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:
     """The lines of messages whose payloads are JSON."""
-    joined = b"".join([message.payload for message in messages])
-    if b"\n" in joined or b"\r" in joined:
-        messages = [message._replace(payload=_one_line(message.payload)) for message in messages]
-    return pa.array([_LINE % message for message in messages], pa.large_binary())
+    if not messages:
+        return pa.array([], _BYTES)
+    partitions, offsets, received, payloads = zip(*messages, strict=True)
+    events = pa.array(payloads, _BYTES)
+    if _has_breaks(events):
+        # They can stand only between JSON tokens, so a space in their place is the same event.
+        events = pa.array([p.replace(b"\n", b" ").replace(b"\r", b" ") for p in payloads], _BYTES)
+    return pc.binary_join_element_wise(
+        *(_PARTITION, _texts(partitions), _OFFSET, _texts(offsets), _RECEIVED, _texts(received)),
+        *(_PAYLOAD, events, _END, _NOTHING),
+    )
 
 
-def _one_line(payload: bytes) -> bytes:
-    """Line breaks can stand only between JSON tokens, so a space in their place is the same event."""
-    return payload.replace(b"\n", b" ").replace(b"\r", b" ")
+def _texts(numbers: Sequence[int]) -> pa.LargeBinaryArray:
+    return pa.array(numbers, pa.int64()).cast(pa.large_string()).cast(_BYTES)
+
+
+def _has_breaks(events: pa.LargeBinaryArray) -> bool:
+    characters = np.frombuffer(events.buffers()[2] or b"", np.uint8)
+    return any((characters == character).any() for character in b"\n\r")
 
 
 def line_of_bytes(message: Message) -> bytes:

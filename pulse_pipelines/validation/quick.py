@@ -6,16 +6,17 @@ known here to mean the same to both has no decoder.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
 import msgspec
+import numpy as np
 
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
 
-REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
+_REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 """However many bytes its characters have, they are no more than an id may have."""
 INT64 = {"ge": -(2**63), "le": 2**63 - 1}
@@ -51,11 +52,46 @@ class Quick:
     What it gives has the attributes of the envelope and `data`, whose attributes are those of `attributes`.
     """
 
-    decode: Callable[[bytes], Any]
+    _decoder: msgspec.json.Decoder[Any]
     slugs: Mapping[type, str]
     """By type of what is decoded, of which dataset it is."""
     attributes: Mapping[str, Mapping[str, str]]
     """By dataset slug and property, where its value is."""
+
+    def one(self, payload: bytes) -> Any:
+        """The event; None where it is not for the decoder."""
+        if _holds_nul(payload):
+            return None
+        try:
+            return self._decoder.decode(payload)
+        except _REFUSALS:
+            return None
+
+    def all(self, payloads: Sequence[bytes]) -> list[Any] | None:
+        """The events, in one call; None where one is not for the decoder, or might be none, or two."""
+        lines = b"\n".join(payloads)
+        if _holds_nul(lines) or not _from_brace_to_brace(lines):
+            return None
+        try:
+            events: list[Any] = self._decoder.decode_lines(lines)
+        except _REFUSALS:
+            return None
+        # No event goes on over a break between such braces, so there is one in each line at least, and there
+        # are as many lines as payloads, or more.
+        return events if len(events) == len(payloads) else None
+
+
+def _holds_nul(payload: bytes) -> bool:
+    return b"\\" in payload and b"\\u0000" in payload  # one byte is looked for much faster
+
+
+def _from_brace_to_brace(lines: bytes) -> bool:
+    """Whether each line begins with `{` and ends with `}`."""
+    if not lines.startswith(b"{") or not lines.endswith(b"}"):
+        return False
+    characters = np.frombuffer(lines, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    return bool((characters[breaks - 1] == ord("}")).all() and (characters[breaks + 1] == ord("{")).all())
 
 
 def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
@@ -87,11 +123,12 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
             tag=dataset.slug,
             forbid_unknown_fields=True,
             gc=False,
+            eq=False,
         )
         slugs[struct] = dataset.slug
     if not slugs:
         return None
-    return Quick(msgspec.json.Decoder(Union[*slugs]).decode, slugs, attributes)
+    return Quick(msgspec.json.Decoder(Union[*slugs]), slugs, attributes)
 
 
 def shallow(context: Any) -> bool:
@@ -118,7 +155,7 @@ def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[t
         kind = _type(fragment, columns[name].type)
         fields.append((attribute, kind, msgspec.field(name=name, **default)))
     fields.sort(key=lambda field: field[2].default is None)  # those with a default come last
-    return msgspec.defstruct("Data", fields, forbid_unknown_fields=True, gc=False), attributes
+    return msgspec.defstruct("Data", fields, forbid_unknown_fields=True, gc=False, eq=False), attributes
 
 
 def _type(fragment: Any, column: FieldType) -> Any:

@@ -6,7 +6,7 @@ The front door, the drain and the replay of dead letters all ask the same judge.
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from pulse_pipelines.domain.schema import compiled, violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.column_fit import ColumnFit
-from pulse_pipelines.validation.quick import REFUSALS, Quick, decoder, shallow
+from pulse_pipelines.validation.quick import Quick, decoder, shallow
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
@@ -129,18 +129,20 @@ class Validator:
             return 0
         return min(self.limits.max_bytes, *(target.checks[None].quick for target in self.targets.values()))
 
-    def decoded(self, payload: bytes) -> Any:
-        """The event as the decoder gives it; None: only the whole validation tells what it is."""
-        if len(payload) > self._quick_bytes or self.quick is None or b"\\u0000" in payload:
-            return None
-        try:
-            event = self.quick.decode(payload)
-        except REFUSALS:
-            return None
-        context = event.context
-        if context is None or shallow(context):
-            return event
-        return None if self.undecodable(payload) is not None or suspicious(payload) else event
+    def decoded(self, payloads: Sequence[bytes]) -> list[Any]:
+        """Events as the decoder gives them; None: only the whole validation tells what one is."""
+        quick, most = self.quick, self._quick_bytes
+        if quick is None:
+            return [None] * len(payloads)
+        events = quick.all(payloads) if max(map(len, payloads)) <= most else None
+        if events is None:
+            events = [quick.one(payload) if len(payload) <= most else None for payload in payloads]
+        for place, event in enumerate(events):
+            if event is None or event.context is None or shallow(event.context):
+                continue
+            if self.undecodable(payloads[place]) is not None or suspicious(payloads[place]):
+                events[place] = None
+        return events
 
     @cached_property
     def pace(self) -> tuple[float, float]:

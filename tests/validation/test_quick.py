@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.conform import TENANT, dataset, messages
 from support.examples import times
@@ -308,10 +308,52 @@ def test_a_plain_schema_has_a_decoder_that_takes_its_events() -> None:
     assert found is not None
     data = {"a": "EWR", "n": 1, "x": 1, "e": None, "at": "2026", "class": True, "tags": ["a"]}
     event = {"event_id": "e", "dataset": "orders", "timestamp": "t", "data": data, "context": {"b": [1]}}
-    decoded = found.decode(json.dumps(event).encode())
+    decoded = found.one(json.dumps(event).encode())
     attributes = found.attributes["orders"]
     assert {name: getattr(decoded.data, attributes[name]) for name in data} == data
     assert decoded.context == {"b": [1]}
+
+
+WHOLE = b'{"event_id":"e","dataset":"orders","timestamp":"t","data":{"a":"EWR","class":true}}'
+PIECES = [
+    *(
+        WHOLE,
+        WHOLE.replace(b'"e"', b'"f"'),
+        WHOLE + b" ",
+        b"\n" + WHOLE,
+        WHOLE + b"\n",
+        WHOLE.replace(b",", b",\n"),
+    ),
+    *(b"", b" ", b"\n", WHOLE + b"\n" + WHOLE, WHOLE + WHOLE, WHOLE + b"\n" + WHOLE + b"\n" + WHOLE[:-2]),
+    *(
+        WHOLE[:20],
+        WHOLE[20:],
+        WHOLE[-2:],
+        WHOLE[:-2],
+        WHOLE[:-1],
+        b"}",
+        b"{",
+        b"{}",
+        b'{"a":"}',
+        b'{"}',
+        b"\xff",
+    ),
+    WHOLE.replace(b'"e"', b'"\\u0000"'),
+]
+"""Whole events and parts of them, which may make an event or two together."""
+
+
+@example([WHOLE[:-1], b',"context":null}', WHOLE + WHOLE])
+@example([WHOLE[: WHOLE.index(b'{"a"')], WHOLE[WHOLE.index(b'{"a"') :], WHOLE + WHOLE])
+@example([WHOLE + b"\n" + WHOLE + b"\n" + WHOLE[:15], b"", WHOLE[15:]])
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5))
+def test_events_that_are_decoded_in_one_call_are_those_of_their_payloads(payloads: list[bytes]) -> None:
+    found = quick.decoder([dataset(PLAIN)], ["acme"])
+    assert found is not None
+    alone = [found.one(payload) for payload in payloads]
+    together = found.all(payloads)
+    assert together is None or [*map(repr, together)] == [*map(repr, alone)]
+    assert found.all([WHOLE] * 3) is not None
 
 
 def test_datasets_that_are_not_plain_leave_the_others_theirs() -> None:
