@@ -6,7 +6,7 @@ fills its disk, makes the next batch fetch again.
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -23,7 +23,11 @@ from pulse_resources.settings import load_settings
 KEPT_IDS = 4_096
 """A run of fewer ids comes with its row: it is fetched as fast as a file is opened."""
 
-DIGESTS = "SELECT digests FROM processed_event_ids WHERE dataset_id = %s AND run = %s"
+SLICE = 4 * 1024 * 1024
+"""Bytes that are asked for at a time: of a value of many megabytes most of the time goes into its buffers."""
+DIGESTS = (
+    "SELECT substring(digests FROM %s FOR %s) FROM processed_event_ids WHERE dataset_id = %s AND run = %s"
+)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,19 @@ def digests(connection: postgres.Connection, run: Run) -> Digests:
         if words.nbytes == run.ids * BYTES:
             os.utime(path.parent)
             return Digests.unpacked(words)
-    found = connection.execute(DIGESTS, [run.dataset_id, run.run], binary=True).fetchone()
-    if found is None:
-        raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
+    packed = b"".join(_slices(connection, run))
     with contextlib.suppress(OSError):  # a full disk, say
-        _write(path, found[0])
-    return Digests.unpacked(found[0])
+        _write(path, packed)
+    return Digests.unpacked(packed)
+
+
+def _slices(connection: postgres.Connection, run: Run) -> Iterator[bytes]:
+    for start in range(1, run.ids * BYTES + 1, SLICE):
+        wanted = [start, SLICE, run.dataset_id, run.run]
+        found = connection.execute(DIGESTS, wanted, binary=True).fetchone()
+        if found is None:
+            raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
+        yield found[0]
 
 
 def clean(dataset_id: UUID, left: Iterable[Run]) -> None:

@@ -63,7 +63,7 @@ class Digests:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def __getitem__(self, which: Places | Mask) -> Self:
+    def __getitem__(self, which: Places | Mask | slice) -> Self:
         return type(self)(self.heads[which], self.tails[which])
 
     def packed(self) -> bytes:
@@ -104,11 +104,18 @@ class Digests:
 
     def within(self, run: "Digests") -> Mask:
         """Which digests of this run are in another run, too."""
-        if len(run) >= len(self):
-            return self.places_in(run) >= 0
         found = np.zeros(len(self), np.bool_)
-        places = run.places_in(self)
-        found[places[places >= 0]] = True
+        if not len(run):
+            return found
+        # The other one may be a piece of a large run: of a range, in which few of these are.
+        first = int(np.searchsorted(self.heads, run.heads[0], "left"))
+        end = int(np.searchsorted(self.heads, run.heads[-1], "right"))
+        own = self[first:end]
+        if len(run) >= len(own):
+            found[first:end] = own.places_in(run) >= 0
+        else:
+            places = run.places_in(own)
+            found[first + places[places >= 0]] = True
         return found
 
     def places_in(self, run: "Digests") -> Places:
