@@ -47,6 +47,10 @@ def test_what_is_pushed_is_read(caller: Caller) -> None:
     assert newest["3"].items() >= {"name": "xxx", "area": 1.5, "_deleted": False}.items()
     end = caller.http.get(PATH, params={"since": second.headers["pulse-since"]})
     assert (lines(end), end.headers["pulse-since"]) == ([], second.headers["pulse-since"])
+    generation = end.headers["pulse-since"].partition("-")[0]
+    beyond = caller.http.get(PATH, params={"since": f"{generation}-7"})  # one more than there are
+    assert beyond.status_code == 409, beyond.text
+    assert beyond.json()["since"] == f"{generation}-0"
     preview = caller.http.get(f"/v1/datasets/{SLUG}/preview", params={"columns": "id,_updated,_hash"}).json()
     assert len(preview["rows"]) == 6
 

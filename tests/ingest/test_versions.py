@@ -156,6 +156,8 @@ def test_an_entity_is_erased_whole_and_readers_begin_anew(owner: Owner) -> None:
     before = generation(owner)
     with pytest.raises(UserError, match="erased whole"):
         erase(owner.tenant, SLUG, "name=France")
+    assert erase(owner.tenant, SLUG, "event_id=ES")["removed"]["rows"] == 0
+    assert generation(owner) == before, "nothing was erased: readers go on"
     receipt = erase(owner.tenant, SLUG, "event_id=FR")
     assert (receipt["removed"]["rows"], receipt["removed"]["raw_events"]) == (2, 3)
     with pytest.raises(Conflict) as refused:
