@@ -401,6 +401,7 @@ SHORT = Schedule(
 )
 
 
+@pytest.mark.slow  # `make chaos` runs longer ones
 def test_a_short_episode(stack: Settings) -> None:
     """Commands side by side, killed and repeated; all comes to its end, and is as it must be."""
     episode = operators.carried_out(SHORT)
