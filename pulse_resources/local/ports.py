@@ -4,6 +4,7 @@ import random
 import socket
 from collections.abc import Collection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pulse_resources.errors import Terminal
 
@@ -40,6 +41,16 @@ def answers_at(path: Path, timeout: float = 1.0) -> bool:
         except OSError:
             return False
     return True
+
+
+def named_in(address: str) -> tuple[str, int] | None:
+    """The first host and port of an address, such as `sc://host:15002`; None if it has none."""
+    if address.startswith("unix:"):
+        return None
+    first = address.split(",")[0]
+    parts = urlsplit(first if "://" in first else f"//{first}")
+    port = parts.port or {"http": 80, "https": 443, "sc": 15002}.get(parts.scheme)
+    return None if parts.hostname is None or port is None else (parts.hostname, port)
 
 
 def choose(wanted: int, taken: Collection[int]) -> int:

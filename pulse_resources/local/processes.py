@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 MARK = "PULSE_STACK_MEMBER"
 _PR_SET_CHILD_SUBREAPER = 36
+_LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -99,6 +101,28 @@ def marked(mark: str) -> set[int]:
         if wanted in environment and not process.zombie:
             found.add(process.pid)
     return found
+
+
+def listen(pids: Iterable[int], port: int) -> bool:
+    """Whether one of the processes has a TCP listener at a port."""
+    listeners = {f"socket:[{inode}]" for inode in _listeners(port)}
+    return bool(listeners) and any(not listeners.isdisjoint(_open_files(pid)) for pid in pids)
+
+
+def _listeners(port: int) -> Iterator[str]:
+    for table_of_sockets in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):
+            for line in Path(f"/proc/net/{table_of_sockets}").read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    yield inode
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # gone meanwhile
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                yield str(entry.readlink())
 
 
 def memory(pids: Iterable[int]) -> int:

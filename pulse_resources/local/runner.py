@@ -8,7 +8,7 @@ from typing import IO
 
 from pulse_resources import niceness
 from pulse_resources.errors import Terminal
-from pulse_resources.local import processes
+from pulse_resources.local import ports, processes
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service, environment, python
 from pulse_resources.local.state import Board, Phase, ServiceState
@@ -138,7 +138,7 @@ class Runner(threading.Thread):
             Terminal: it never was ready, and is not in time.
         """
         deadline = time.monotonic() + self.service.start_timeout
-        while not self.service.ready():
+        while not (self.service.ready() and self._owns_its_port()):
             if self._process and self._process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
@@ -147,8 +147,14 @@ class Runner(threading.Thread):
                 seconds = self.service.start_timeout
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
             self._sleep(_TICK)
-        # A port that answers while our process is dead belongs to somebody else.
         return self._process is None or self._process.poll() is None
+
+    def _owns_its_port(self) -> bool:
+        """Whether the address that answers is this service's: another stack's may have been quicker."""
+        where = ports.named_in(self.service.address)
+        if self._process is None or where is None:
+            return True
+        return processes.listen(processes.family(self._process.pid, processes.table()), where[1])
 
     def _prepare(self) -> str:
         """Run what must be done before others may use the service; its output is a note."""

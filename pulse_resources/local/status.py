@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pulse_resources.local import ports, processes, state
 from pulse_resources.local.layout import Layout
@@ -93,8 +92,5 @@ def _answers(address: str) -> bool:
     """Whether the first `host:port` of an address takes connections; True if it has none."""
     if address.startswith("unix:"):
         return ports.answers_at(Path(address.removeprefix("unix:")))
-    first = address.split(",")[0]
-    parts = urlsplit(first if "://" in first else f"//{first}")
-    default = {"http": 80, "https": 443, "sc": 15002}.get(parts.scheme)
-    port = parts.port or default
-    return parts.hostname is None or port is None or ports.answers(parts.hostname, port)
+    where = ports.named_in(address)
+    return where is None or ports.answers(*where)

@@ -41,7 +41,7 @@ from pulse_resources.local import (
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner
-from pulse_resources.local.service import Service
+from pulse_resources.local.service import Service, listens
 from pulse_resources.local.status import Row, status
 
 FAST = "postgres,minio"
@@ -485,6 +485,28 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
         runner.join()
         assert found.now().phase == "stopped"
         layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+def test_the_listener_of_another_stack_makes_no_service_ready(layout: Layout) -> None:
+    """Two stacks chose one port at once: the slower one was up, and its clients were refused by the other."""
+    layout.make()
+    me = processes.ProcessId.of(os.getpid())
+    assert me
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        slower = Service("slower", address, listens(address), command=("sleep", "0.3"))
+        board, stop = state.Board(layout, me), threading.Event()
+        runner = Runner(layout, slower, board, stop, {})
+        runner.start()
+        runner.join(30)
+        stop.set()
+        runner.join()
+    found = state.read(layout)
+    layout.stack_file.unlink()
+    assert found
+    assert (found.culprit, found.error) == ("slower", "slower ended 3 times (exit code 0)")
 
 
 def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Supervised) -> None:
