@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmarks import load
 from benchmarks.steps import run_batch
 from pulse_pipelines.curated import rollups
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate
 from pulse_resources import kafka, spark
 
@@ -34,7 +34,7 @@ def measure(console: Console, tenants: int, days: int) -> tuple[int, float, floa
                     producer.poll(0)
             assert producer.flush(120) == 0, "the broker did not acknowledge everything"
             run_batch(owners)
-        due = survey(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
+        due = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
         with spark.session() as session, console.status(f"{len(due):,} days of a dataset"):
             began = time.monotonic()
             done = curate(session, due)

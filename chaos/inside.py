@@ -25,9 +25,9 @@ EVERYTHING = 1_000_000
 def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None = None) -> str | None:
     """Plan all that waits for these tenants, as the sensor does; the batch, None when nothing waits."""
     os.environ |= environment or {}
-    survey = planning.survey()
-    wanted = [backlog for backlog in survey.backlogs if backlog.tenant_id in tenants]
-    return planning.plan_batch(plan(wanted, EVERYTHING), survey) if wanted else None
+    status = planning.ingest_status()
+    wanted = [backlog for backlog in status.backlogs if backlog.tenant_id in tenants]
+    return planning.plan_batch(plan(wanted, EVERYTHING), status) if wanted else None
 
 
 def ingest_job() -> dg.JobDefinition:

@@ -82,9 +82,9 @@ class Closing:
         mine = {world.tenant.tenant_id for world in self._worlds}
         for _ in range(DRAINS):
             ended = self._command(Step("ingest", EVERYONE))
-            survey = planning.survey()
-            alarms = [alarm for alarm in survey.alarms if alarm.tenant.tenant_id in mine]
-            if not alarms and not any(survey.lag.get(tenant, 1) for tenant in mine):
+            status = planning.ingest_status()
+            alarms = [alarm for alarm in status.alarms if alarm.tenant.tenant_id in mine]
+            if not alarms and not any(status.lag.get(tenant, 1) for tenant in mine):
                 break
         else:
             waiting = {b.batch_id: b.last_error for b in attempts.open_batches()}

@@ -20,7 +20,7 @@ from chaos.operators.events import NAME, NOW
 from pulse_pipelines import dead_letters, erasure, registry
 from pulse_pipelines.backfill import backfill
 from pulse_pipelines.curated import rollups
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate as compute
 from pulse_pipelines.dead_letters import Filter, Result
 from pulse_pipelines.domain.requests import Task
@@ -180,7 +180,7 @@ def retain(tenants: Sequence[Tenant], what: str) -> Answer:
 def curate(tenants: Sequence[Tenant]) -> Answer:
     """What the job of that name does: all days that are due, of all tenants, in one go."""
     mine = {tenant.tenant_id for tenant in tenants}
-    found = survey(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
+    found = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
     ready = [day for day in found if day.ready and day.tenant.tenant_id in mine]
     with spark.session() as session:
         done = compute(session, ready)

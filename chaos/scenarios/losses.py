@@ -35,7 +35,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
                 batches.finish(batches.plan([each.tenant]))
                 each.send(load.events(EVENTS))
             (_retention if number % 2 else _recreated)(harmed, draw)
-            if harmed.tenant not in {alarm.tenant for alarm in planning.survey().alarms}:
+            if harmed.tenant not in {alarm.tenant for alarm in planning.ingest_status().alarms}:
                 findings.append(Finding("a loss that nobody was told of", harmed.tenant.slug, str(number)))
             batches.finish(batches.plan([other.tenant]))  # is not held up
             pulse("tenant", "accept-loss", harmed.tenant.slug, "--yes")

@@ -247,9 +247,9 @@ def _short(detail: str) -> str:
     return detail if len(detail) <= 80 else f"{detail[:79]}…"
 
 
-def _sentences() -> "dict[dead_letters.Outcome, str]":
+def _sentences() -> "dict[dead_letters.DeadLetterOutcome, str]":
     """What each outcome means for so many letters."""
-    outcomes = dead_letters.Outcome
+    outcomes = dead_letters.DeadLetterOutcome
     return {
         outcomes.WOULD_LAND: "would land",
         outcomes.PUBLISHED: "published again: they land with the next batch",

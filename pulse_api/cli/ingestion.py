@@ -41,7 +41,7 @@ def ingestion() -> Ingestion:
     from confluent_kafka import KafkaException
 
     try:
-        survey, batches = plan.survey(), attempts.open_batches()
+        status, batches = plan.ingest_status(), attempts.open_batches()
     except (psycopg.Error, KafkaException) as error:
         return Ingestion(problems=(f"cannot look: {error}",))
     states: dict[str, int] = {}
@@ -52,10 +52,10 @@ def ingestion() -> Ingestion:
         for b in batches
         if b.stuck
     ]
-    alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}. {a.fix}" for a in survey.alarms]
+    alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}. {a.fix}" for a in status.alarms]
     return Ingestion(
-        sum(backlog.pending for backlog in survey.backlogs),
-        len(survey.backlogs),
+        sum(backlog.pending for backlog in status.backlogs),
+        len(status.backlogs),
         states,
         (*stuck, *alarms),
     )

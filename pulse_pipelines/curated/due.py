@@ -72,14 +72,14 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Survey:
+class DueDays:
     at: datetime
     """When it was made, by Postgres' clock."""
     days: tuple[Due, ...]
     """Those that changed last first, behind them those that failed."""
 
 
-def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
+def due_days(team: Sequence[TeamRollup], since: datetime) -> DueDays:
     """What is to be computed; days that are not `ready` may wait.
 
     Args:
@@ -107,7 +107,7 @@ def survey(team: Sequence[TeamRollup], since: datetime) -> Survey:
             ready = (quiet or waited) and not held
             common = (tenant, known[dataset_id], day, left, changed_at, since_then)
             found.append(Due(*common, ready, failures, held))
-    return Survey(now, tuple(found))
+    return DueDays(now, tuple(found))
 
 
 def _left(dataset: Dataset, team: Sequence[TeamRollup], states: Mapping[str, Any]) -> tuple[Rollup, ...]:

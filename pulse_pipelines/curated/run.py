@@ -20,13 +20,13 @@ OVERLAP = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CurateResult:
     days: tuple[Curated, ...]
     failures: tuple[Failed, ...]
     """What may succeed later: it stays due, and is noted (see `failures`)."""
 
 
-def curate(spark: SparkSession, due: Sequence[Due]) -> Outcome:
+def curate(spark: SparkSession, due: Sequence[Due]) -> CurateResult:
     """Compute and commit what is due; what fails for one dataset fails for no other.
 
     Raises:
@@ -40,7 +40,7 @@ def curate(spark: SparkSession, due: Sequence[Due]) -> Outcome:
             days.extend(done)
             failed.extend([problem] if problem else [])
     failed_work.note(failed, first_s=settings.retry_seconds, most_s=settings.retry_max_seconds)
-    return Outcome(tuple(days), tuple(failed))
+    return CurateResult(tuple(days), tuple(failed))
 
 
 def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | None]:

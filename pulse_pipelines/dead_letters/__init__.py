@@ -17,14 +17,14 @@ from pulse_pipelines.dead_letters.letters import (
     summary,
 )
 from pulse_pipelines.dead_letters.replay import replay
-from pulse_pipelines.dead_letters.verdicts import UNRESOLVED, Outcome, Result, Verdict
+from pulse_pipelines.dead_letters.verdicts import UNRESOLVED, DeadLetterOutcome, Result, Verdict
 
 __all__ = [
     "UNRESOLVED",
     "DeadLetter",
+    "DeadLetterOutcome",
     "Filter",
     "Opened",
-    "Outcome",
     "Page",
     "ReasonCount",
     "Result",

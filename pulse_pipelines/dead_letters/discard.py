@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pulse_pipelines.dead_letters.letters import Filter
 from pulse_pipelines.dead_letters.selection import resolve, select
-from pulse_pipelines.dead_letters.verdicts import Outcome, Progress, Result, Tally, Verdict
+from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Progress, Result, Tally, Verdict
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 
@@ -39,7 +39,7 @@ def discard(
             if not dry_run:
                 resolve(connection, "discarded", letters)
         gone = (
-            Verdict(letter.letter_id, Outcome.DISCARDED, letter.dataset, letter.event_id)
+            Verdict(letter.letter_id, DeadLetterOutcome.DISCARDED, letter.dataset, letter.event_id)
             for letter in letters
         )
         tally.add([*page.verdicts, *gone])

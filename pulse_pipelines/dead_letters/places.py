@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pulse_pipelines.dead_letters.revalidation import Judged
-from pulse_pipelines.dead_letters.verdicts import Outcome
+from pulse_pipelines.dead_letters.revalidation import Revalidated
+from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome
 from pulse_pipelines.domain.quota import limited
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
@@ -26,7 +26,7 @@ class Places:
         self._dry_run = dry_run
         self._promised = 0
 
-    def admit(self, connection: postgres.Connection, page: Sequence[Judged]) -> list[Judged]:
+    def admit(self, connection: postgres.Connection, page: Sequence[Revalidated]) -> list[Revalidated]:
         """The page; what could land and finds no room is rejected.
 
         Args:
@@ -37,32 +37,36 @@ class Places:
             return list(page)
         room = maximum - intake.taken(connection) - self._promised
         admitted = []
-        for judged in page:
-            if _released(judged):
+        for checked in page:
+            if _released(checked):
                 room -= 1
-                judged = judged if room >= 0 else _rejected(judged, maximum)
-            admitted.append(judged)
+                checked = checked if room >= 0 else _rejected(checked, maximum)
+            admitted.append(checked)
         if self._dry_run:
             self._promised += sum(map(_released, admitted))
         return admitted
 
-    def take(self, connection: postgres.Connection, page: Sequence[Judged]) -> None:
+    def take(self, connection: postgres.Connection, page: Sequence[Revalidated]) -> None:
         """Take the places of what was published, in the transaction that marks its letters."""
-        count = sum(judged.letter.reason == Reason.OVER_QUOTA for judged in page if _published(judged))
+        count = sum(checked.letter.reason == Reason.OVER_QUOTA for checked in page if _published(checked))
         maximum = quotas.records_per_month(connection)
         if count and limited(maximum):
             intake.take(connection, self._tenant, count, maximum)
 
 
-def _released(judged: Judged) -> bool:
-    return judged.letter.reason == Reason.OVER_QUOTA and judged.verdict.outcome is Outcome.WOULD_LAND
+def _released(checked: Revalidated) -> bool:
+    return (
+        checked.letter.reason == Reason.OVER_QUOTA and checked.verdict.outcome is DeadLetterOutcome.WOULD_LAND
+    )
 
 
-def _published(judged: Judged) -> bool:
-    return judged.verdict.outcome is Outcome.PUBLISHED
+def _published(checked: Revalidated) -> bool:
+    return checked.verdict.outcome is DeadLetterOutcome.PUBLISHED
 
 
-def _rejected(judged: Judged, maximum: int) -> Judged:
+def _rejected(checked: Revalidated, maximum: int) -> Revalidated:
     why = f"this month has no place left for it: {maximum:,} records per month, whichever way they come"
-    verdict = replace(judged.verdict, outcome=Outcome.REJECTED, reason=Reason.OVER_QUOTA.value, detail=why)
-    return replace(judged, verdict=verdict)
+    verdict = replace(
+        checked.verdict, outcome=DeadLetterOutcome.REJECTED, reason=Reason.OVER_QUOTA.value, detail=why
+    )
+    return replace(checked, verdict=verdict)

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pulse_pipelines.dead_letters.letters import Filter
 from pulse_pipelines.dead_letters.places import Places
-from pulse_pipelines.dead_letters.revalidation import Judged, Revalidation
+from pulse_pipelines.dead_letters.revalidation import Revalidated, Revalidation
 from pulse_pipelines.dead_letters.selection import resolve, select
-from pulse_pipelines.dead_letters.verdicts import Outcome, Progress, Result, Tally, Verdict
+from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Progress, Result, Tally, Verdict
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
@@ -37,7 +37,7 @@ def replay(
 ) -> Result:
     """Replay the tenant's open dead letters that `chosen` names or fits.
 
-    Each is judged by the datasets as they are now. What could land is published and marked as replayed;
+    Each is checked by the datasets as they are now. What could land is published and marked as replayed;
     what another event with the same id stands for is marked only; what still cannot land stays open, and so
     does what was over the quota and finds no room. A
     page of letters is a transaction: when one fails, those before it are done.
@@ -53,26 +53,26 @@ def replay(
         Transient: the broker did not acknowledge, or the object store does not answer; repeat it.
     """
     selection = select(chosen, limit, after)
-    retrial = Revalidation(tenant, schema_version)
+    revalidation = Revalidation(tenant, schema_version)
     places, tally = Places(tenant, dry_run=dry_run), Tally(progress)
     producer = None if dry_run else kafka.producer()
     while True:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            page = selection.page(connection, retrial.max_bytes, lock=not dry_run)
+            page = selection.page(connection, revalidation.max_bytes, lock=not dry_run)
             if page is None:
                 return tally.result(selection.next, dry_run=dry_run)
-            verdicts = places.admit(connection, retrial.judge(connection, page.letters))
+            verdicts = places.admit(connection, revalidation.validate(connection, page.letters))
             if producer is not None:
                 verdicts = _publish(producer, tenant, verdicts)
                 fail_point("replay.before_mark")
-                done = (Outcome.PUBLISHED, Outcome.DUPLICATE)
-                letters = [judged.letter for judged in verdicts if judged.verdict.outcome in done]
+                done = (DeadLetterOutcome.PUBLISHED, DeadLetterOutcome.DUPLICATE)
+                letters = [checked.letter for checked in verdicts if checked.verdict.outcome in done]
                 resolve(connection, "replayed", letters)
                 places.take(connection, verdicts)
-        tally.add([*page.verdicts, *(judged.verdict for judged in verdicts)])
+        tally.add([*page.verdicts, *(checked.verdict for checked in verdicts)])
 
 
-def _publish(producer: Producer, tenant: Tenant, page: Sequence[Judged]) -> list[Judged]:
+def _publish(producer: Producer, tenant: Tenant, page: Sequence[Revalidated]) -> list[Revalidated]:
     """Publish what would land, until all of it is acknowledged; the page with what became of it."""
     refused: list[KafkaError] = []
 
@@ -80,21 +80,21 @@ def _publish(producer: Producer, tenant: Tenant, page: Sequence[Judged]) -> list
         if error is not None:
             refused.append(error)
 
-    def publish(judged: Judged) -> Judged:
-        verdict: Verdict = judged.verdict
-        if verdict.outcome is not Outcome.WOULD_LAND:
-            return judged
+    def publish(checked: Revalidated) -> Revalidated:
+        verdict: Verdict = checked.verdict
+        if verdict.outcome is not DeadLetterOutcome.WOULD_LAND:
+            return checked
         producer.produce(
             tenant.topic,
-            value=judged.payload,
+            value=checked.payload,
             key=verdict.event_id,
-            headers={ORIGIN_HEADER: f"{judged.letter.partition}/{judged.letter.offset}", COUNTED: b""},
+            headers={ORIGIN_HEADER: f"{checked.letter.partition}/{checked.letter.offset}", COUNTED: b""},
             on_delivery=acknowledged,
         )
-        return replace(judged, verdict=replace(verdict, outcome=Outcome.PUBLISHED))
+        return replace(checked, verdict=replace(verdict, outcome=DeadLetterOutcome.PUBLISHED))
 
     try:
-        published = [publish(judged) for judged in page]
+        published = [publish(checked) for checked in page]
         waiting = kafka.flush(producer, FLUSH_S)
     except (BufferError, KafkaException) as error:
         raise _unacknowledged(tenant, error) from error

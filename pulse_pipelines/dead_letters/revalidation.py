@@ -1,7 +1,7 @@
 """Revalidation: whether dead letters could land now, by the datasets, claims and tables as they are.
 
 The answer is that of the ingestion itself: the same judge, the same typing of columns. An event that
-passes is judged again, and looked up by the gate, when the next batch drains it.
+passes is checked again, and looked up by the gate, when the next batch drains it.
 """
 
 import time
@@ -14,7 +14,7 @@ import orjson
 
 from pulse_pipelines import registry
 from pulse_pipelines.dead_letters.letters import DeadLetter, Opened
-from pulse_pipelines.dead_letters.verdicts import Outcome, Verdict
+from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Verdict
 from pulse_pipelines.domain.event import Rejected, suspicious, unstorable
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
@@ -29,7 +29,7 @@ from pulse_resources.errors import Terminal, Transient
 
 
 @dataclass(frozen=True)
-class Judged:
+class Revalidated:
     """A letter's verdict, and the bytes to publish where it can land."""
 
     letter: DeadLetter
@@ -43,7 +43,7 @@ class Revalidation:
     Of several letters with one event id only the first can land: the others are its copies.
 
     Args:
-        schema_version: of the events' datasets; named in the event before it is judged.
+        schema_version: of the events' datasets; named in the event before it is checked.
     """
 
     def __init__(self, tenant: Tenant, schema_version: int | None = None) -> None:
@@ -52,13 +52,13 @@ class Revalidation:
         scope = Scope(tenant, tuple(registry.list_datasets(tenant)))
         self._tenant = tenant
         self._version = schema_version
-        self._judge = Validator(scope, limits)
+        self._validator = Validator(scope, limits)
         self._conformer = TopicConformer(scope, "replay", limits)
         self._datasets = {dataset.slug: dataset for dataset in scope.datasets}
         self._tables: dict[str, str | None] = {}
         self._passed: set[tuple[str, str]] = set()
 
-    def judge(self, connection: postgres.Connection, page: Sequence[Opened]) -> list[Judged]:
+    def validate(self, connection: postgres.Connection, page: Sequence[Opened]) -> list[Revalidated]:
         """Verdicts in the order of the page: would_land, duplicate or rejected.
 
         Args:
@@ -73,7 +73,7 @@ class Revalidation:
             if letter.reason == Reason.PROCESSING_FAILED and letter.size <= self.max_bytes:
                 # It may end this process: ingestion tries it, and isolates it again.
                 verdicts[_place(letter)] = Verdict(
-                    letter.letter_id, Outcome.WOULD_LAND, letter.dataset, letter.event_id
+                    letter.letter_id, DeadLetterOutcome.WOULD_LAND, letter.dataset, letter.event_id
                 )
                 payloads.append(payload)
             else:
@@ -99,7 +99,7 @@ class Revalidation:
             if (found := passed.get(_place(letter))) is not None:
                 verdicts[_place(letter)] = self._verdict(connection, letter, *found, claimed)
         return [
-            Judged(letter, verdicts[_place(letter)], payload)
+            Revalidated(letter, verdicts[_place(letter)], payload)
             for (letter, _), payload in zip(page, payloads, strict=True)
         ]
 
@@ -111,9 +111,9 @@ class Revalidation:
         event_id: str,
         claimed: set[tuple[str, str]],
     ) -> Verdict:
-        outcome = Outcome.WOULD_LAND
+        outcome = DeadLetterOutcome.WOULD_LAND
         if (slug, event_id) in claimed or (slug, event_id) in self._passed:
-            outcome = Outcome.DUPLICATE
+            outcome = DeadLetterOutcome.DUPLICATE
         elif (problem := self._table_problem(connection, slug)) is not None:
             return _rejected(letter, Rejected(Reason.LANDING_FAILED, problem))
         else:
@@ -125,7 +125,7 @@ class Revalidation:
 
         What decodes to something else than it says, or not at all, is left to the judge.
         """
-        if self._version is None or self._judge.undecodable(payload) is not None:
+        if self._version is None or self._validator.undecodable(payload) is not None:
             return payload
         try:
             event = orjson.loads(payload)
@@ -186,7 +186,7 @@ def _place(letter: DeadLetter) -> tuple[int, int]:
 def _rejected(letter: DeadLetter, rejected: Rejected) -> Verdict:
     return Verdict(
         letter.letter_id,
-        Outcome.REJECTED,
+        DeadLetterOutcome.REJECTED,
         letter.dataset,
         letter.event_id,
         rejected.reason.value,

@@ -13,7 +13,7 @@ from typing import Protocol
 from psycopg.rows import TupleRow
 
 from pulse_pipelines.dead_letters.letters import FIELDS, MATCHES, Cursor, DeadLetter, Filter, Opened, position
-from pulse_pipelines.dead_letters.verdicts import Outcome, Verdict
+from pulse_pipelines.dead_letters.verdicts import DeadLetterOutcome, Verdict
 from pulse_resources import postgres
 
 PAGE = 250
@@ -140,7 +140,7 @@ class ByIds:
         resolved = [_resolved(opened.letter) for opened in found if opened.letter.resolution is not None]
         return Selected(
             tuple(opened for opened in found if opened.letter.resolution is None),
-            (*(Verdict(name, Outcome.NOT_FOUND) for name in lost), *resolved),
+            (*(Verdict(name, DeadLetterOutcome.NOT_FOUND) for name in lost), *resolved),
         )
 
 
@@ -156,7 +156,7 @@ def _opened(row: TupleRow) -> Opened:
 
 
 def _resolved(letter: DeadLetter) -> Verdict:
-    outcome = Outcome(f"already_{letter.resolution}")
+    outcome = DeadLetterOutcome(f"already_{letter.resolution}")
     return Verdict(letter.letter_id, outcome, letter.dataset, letter.event_id)
 
 

@@ -9,7 +9,7 @@ SHOWN = 1_000
 """Verdicts that a result holds; its counts are always exact."""
 
 
-class Outcome(StrEnum):
+class DeadLetterOutcome(StrEnum):
     WOULD_LAND = "would_land"
     """Of a dry run: judged by the datasets as they are now, it can land."""
     PUBLISHED = "published"
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True)
 class Verdict:
     letter_id: str
-    outcome: Outcome
+    outcome: DeadLetterOutcome
     dataset: str | None = None
     event_id: str | None = None
     reason: str | None = None
@@ -40,7 +40,8 @@ class Verdict:
 
 
 UNRESOLVED = frozenset(
-    {outcome for outcome in Outcome if outcome.startswith("already_")} | {Outcome.REJECTED, Outcome.NOT_FOUND}
+    {outcome for outcome in DeadLetterOutcome if outcome.startswith("already_")}
+    | {DeadLetterOutcome.REJECTED, DeadLetterOutcome.NOT_FOUND}
 )
 
 
@@ -49,7 +50,7 @@ class Result:
     """Counts by outcome over all letters, and the verdicts of the first `SHOWN`."""
 
     dry_run: bool
-    counts: Mapping[Outcome, int]
+    counts: Mapping[DeadLetterOutcome, int]
     verdicts: tuple[Verdict, ...]
     next: str | None
     """Cursor to go on with when a limit was reached."""
@@ -73,7 +74,7 @@ class Tally:
     """Gathers a result page by page."""
 
     progress: Progress | None = None
-    counts: Counter[Outcome] = field(default_factory=Counter)
+    counts: Counter[DeadLetterOutcome] = field(default_factory=Counter)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def add(self, verdicts: Iterable[Verdict]) -> None:

@@ -51,7 +51,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Survey:
+class IngestStatus:
     """What waits in the topics, and what is wrong with some of them."""
 
     backlogs: tuple[Backlog, ...]
@@ -68,7 +68,7 @@ class Survey:
     """Events that are not settled, of every tenant for all of whose topic the broker answered."""
 
 
-def survey() -> Survey:
+def ingest_status() -> IngestStatus:
     """Compare the positions of every topic with the broker: three requests, however many tenants."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = [_Position(*row) for row in connection.execute(POSITIONS)]
@@ -106,7 +106,7 @@ def survey() -> Survey:
         Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
     )
     waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
-    return Survey(backlogs, waiting, tenants, ids, bases, tuple(alarms), _lag(rows, tenants, ends))
+    return IngestStatus(backlogs, waiting, tenants, ids, bases, tuple(alarms), _lag(rows, tenants, ends))
 
 
 class _Position(NamedTuple):
@@ -198,10 +198,10 @@ def _new_partitions(
     return added
 
 
-def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
-    """Record a batch of these ranges, without tenants whose positions moved since the survey.
+def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | None:
+    """Record a batch of these ranges, without tenants whose positions moved since the status was read.
 
-    The next survey sees those again: as they are by then, or with an alarm.
+    The next plan sees those again: as they are by then, or with an alarm.
 
     Returns:
         The batch; None when no tenant is left.
@@ -213,7 +213,7 @@ def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
         free = [
             r
             for _, own in groupby(sorted(ranges), key=lambda r: r.tenant_id)
-            for r in _advance(connection, list(own), survey)
+            for r in _advance(connection, list(own), status)
         ]
         if not free:
             return None
@@ -229,15 +229,15 @@ def plan_batch(ranges: Sequence[OffsetRange], survey: Survey) -> str | None:
 
 
 def _advance(
-    connection: postgres.Connection, ranges: Sequence[OffsetRange], survey: Survey
+    connection: postgres.Connection, ranges: Sequence[OffsetRange], status: IngestStatus
 ) -> Sequence[OffsetRange]:
     """Move one tenant's positions to the ends of its ranges, all of them or none: then it has no ranges."""
-    tenant = survey.tenants[ranges[0].tenant_id]
+    tenant = status.tenants[ranges[0].tenant_id]
     try:
         with connection.transaction():
             postgres.set_tenant(connection, tenant.tenant_id)
             for r in ranges:
-                topic_id, base = survey.topic_ids.get(tenant.topic), survey.bases[tenant.topic, r.partition]
+                topic_id, base = status.topic_ids.get(tenant.topic), status.bases[tenant.topic, r.partition]
                 if not ledger.advance_planned(connection, r, topic_id, base):
                     raise _OvertakenError
     except _OvertakenError:

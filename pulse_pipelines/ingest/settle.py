@@ -28,7 +28,7 @@ from pulse_pipelines.registry import intake
 from pulse_pipelines.tables import claims, heads, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.heads import Append
-from pulse_pipelines.tables.ledger import Landing, Outcome
+from pulse_pipelines.tables.ledger import Landing, RangeAccounting
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
 from pulse_resources.faults import fail_point
@@ -95,7 +95,7 @@ class _Staged(Work):
     landed: Landed
     """The batch, as it turned out for this tenant."""
     part: TenantPart
-    outcomes: Sequence[Outcome]
+    accountings: Sequence[RangeAccounting]
     """Of its ranges."""
     total: TenantSettled
 
@@ -106,8 +106,8 @@ def _staged(landed: Landed, part: TenantPart) -> _Staged:
         for table in part.tables
         if table.snapshot_id is not None
     ]
-    outcomes = [tenant_parts.outcome(landed, part, r) for r in part.ranges]
-    return _Staged(tables, landed, part, outcomes, tenant_parts.settled(part, outcomes))
+    accountings = [tenant_parts.accounting(landed, part, r) for r in part.ranges]
+    return _Staged(tables, landed, part, accountings, tenant_parts.settled(part, accountings))
 
 
 def _settle_safely(landed: Landed, part: TenantPart) -> tuple[_Staged, float] | Failure:
@@ -158,7 +158,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
             batch=plan.batch_id,
         )
     fail_point("settle.before_advance")
-    for r, became in zip(part.ranges, staged.outcomes, strict=True):
+    for r, became in zip(part.ranges, staged.accountings, strict=True):
         ledger.settle(connection, plan.batch_id, r, became)
     fail_point("settle.after_advance")
     letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount

@@ -16,7 +16,7 @@ from pulse_pipelines.ingest.results import (
     TenantSettled,
     TopicDrained,
 )
-from pulse_pipelines.tables.ledger import Outcome
+from pulse_pipelines.tables.ledger import RangeAccounting
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def tenant_parts(
         )
 
 
-def outcome(landed: Landed, part: TenantPart, r: OffsetRange) -> Outcome:
+def accounting(landed: Landed, part: TenantPart, r: OffsetRange) -> RangeAccounting:
     """What became of one range: every drained event is in exactly one of the three counts."""
     count = _total(part.topics, r.partition)
     refused = {failed.dataset_id for failed in part.refused}
@@ -69,7 +69,7 @@ def outcome(landed: Landed, part: TenantPart, r: OffsetRange) -> Outcome:
         for dataset_id, rows in count.accepted.items()
     )
     dead = count.dead_letters + unlanded
-    return Outcome(
+    return RangeAccounting(
         drained=count.drained,
         landed=count.drained - len(copies) - dead,
         duplicates=len(copies),
@@ -94,7 +94,7 @@ def _total(topics: Iterable[TopicDrained], partition: int) -> PartitionCount:
     return total
 
 
-def settled(part: TenantPart, outcomes: Iterable[Outcome]) -> TenantSettled:
+def settled(part: TenantPart, ranges: Iterable[RangeAccounting]) -> TenantSettled:
     """The sums over all ranges of a tenant's part."""
-    each = [(o.drained, o.landed, o.duplicates, o.dead_letters) for o in outcomes]
+    each = [(o.drained, o.landed, o.duplicates, o.dead_letters) for o in ranges]
     return TenantSettled(part.tenant.tenant_id, *map(sum, zip(*each, strict=True)))

@@ -100,15 +100,15 @@ def gather() -> Status:
     try:
         with postgres.transaction("pulse_pipeline") as connection:
             known = _known(connection)
-        survey = plan.survey()
+        status = plan.ingest_status()
     except psycopg.Error as error:
         return Status(unreachable={"postgres": _first_line(error)})
     except KafkaException as error:
         return replace(known, unreachable={"kafka": str(error.args[0].str())})
     return replace(
         known,
-        tenants=tuple(replace(t, lag_events=survey.lag.get(t.tenant.tenant_id)) for t in known.tenants),
-        alarms=survey.alarms,
+        tenants=tuple(replace(t, lag_events=status.lag.get(t.tenant.tenant_id)) for t in known.tenants),
+        alarms=status.alarms,
     )
 
 

@@ -109,7 +109,7 @@ Places = Iterable[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RangeAccounting:
     """What became of the offsets of a range."""
 
     drained: int
@@ -210,7 +210,7 @@ def claims_expired(connection: postgres.Connection, tenant_id: UUID, partition: 
     connection.execute(CLAIMS_FROM, {"tenant": tenant_id, "partition": partition, "end": end})
 
 
-def settle(connection: postgres.Connection, batch: str, r: OffsetRange, outcome: Outcome) -> None:
+def settle(connection: postgres.Connection, batch: str, r: OffsetRange, accounting: RangeAccounting) -> None:
     """Write what became of a range, and move the position to its end.
 
     Raises:
@@ -222,13 +222,13 @@ def settle(connection: postgres.Connection, batch: str, r: OffsetRange, outcome:
         "partition": r.partition,
         "start": r.start,
         "end": r.end,
-        "drained": outcome.drained,
-        "landed": outcome.landed,
-        "duplicates": outcome.duplicates,
-        "dead_letters": outcome.dead_letters,
-        "duplicate_offsets": Multirange(runs(outcome.duplicate_offsets)),
-        "absent_offsets": Multirange(Range(first, end) for first, end in sorted(outcome.absent)),
-        "oldest_received": outcome.oldest_received,
+        "drained": accounting.drained,
+        "landed": accounting.landed,
+        "duplicates": accounting.duplicates,
+        "dead_letters": accounting.dead_letters,
+        "duplicate_offsets": Multirange(runs(accounting.duplicate_offsets)),
+        "absent_offsets": Multirange(Range(first, end) for first, end in sorted(accounting.absent)),
+        "oldest_received": accounting.oldest_received,
     }
     settled = connection.execute(SETTLE_RANGE, values).rowcount
     if settled != 1 or connection.execute(ADVANCE_SETTLED, values).rowcount != 1:

@@ -548,7 +548,7 @@ def received(owner: Owner) -> int:
     """Events in the tenant's topic."""
     from pulse_pipelines.ingest import plan
 
-    (found,) = [b for b in plan.survey().backlogs if b.tenant_id == owner.tenant.tenant_id]
+    (found,) = [b for b in plan.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id]
     return found.pending
 
 

@@ -20,7 +20,7 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.commit import commit, forget
 from pulse_pipelines.curated.compute import compute
 from pulse_pipelines.curated.daily import DAILY
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.orphans import remove_orphan_files
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -206,15 +206,15 @@ def test_a_day_waits_until_it_is_quiet(zone: Zone, monkeypatch: pytest.MonkeyPat
 def test_what_changed_before_is_not_looked_at_again(zone: Zone) -> None:
     zone.owner.send(visit("2026-11-18T09:00:00"))
     ingest(zone.owner)
-    at = survey([], EVER).at
+    at = due_days([], EVER).at
     mine = zone.owner.tenant
-    assert [d for d in survey([], at).days if d.tenant == mine] == []
+    assert [d for d in due_days([], at).days if d.tenant == mine] == []
     uri = f"pulse://{mine.slug}/visits/2"
     other = {"type": "object", "properties": {"who": {"type": "string"}, "kind": {"type": "string"}}}
     other["properties"] |= {"amount": {"type": "number"}, "count": {"type": "integer"}}
     registry.publish_schema(mine, "visits", json.dumps(other))
     registry.move_dataset(mine, "visits", uri)
-    assert [d.day for d in survey([], at).days if d.tenant == mine] == [D1], "it follows another schema"
+    assert [d.day for d in due_days([], at).days if d.tenant == mine] == [D1], "it follows another schema"
 
 
 def test_another_definition_makes_every_day_due(zone: Zone) -> None:

@@ -17,7 +17,7 @@ from support.topics import follow
 from chaos import sent
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.dead_letters import Filter, Outcome, Result, discard, replay, selection
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter, Result, discard, replay, selection
 from pulse_pipelines.dead_letters.letters import Cursor
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import State
@@ -200,7 +200,11 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing() -> None:
     result = replay(owner.tenant, ALL, dry_run=True)
     expected = {"0-0": "would_land", "0-1": "duplicate", "0-2": "rejected", "0-3": "rejected"}
     assert outcomes(result) == expected
-    assert result.counts == {Outcome.WOULD_LAND: 1, Outcome.DUPLICATE: 1, Outcome.REJECTED: 2}
+    assert result.counts == {
+        DeadLetterOutcome.WOULD_LAND: 1,
+        DeadLetterOutcome.DUPLICATE: 1,
+        DeadLetterOutcome.REJECTED: 2,
+    }
     assert not result.complete
     unknown = result.verdicts[3]
     assert (unknown.reason, unknown.pointer, unknown.event_id) == ("unknown_dataset", "/dataset", "b")
@@ -321,7 +325,7 @@ def test_an_integer_that_json_decoders_bend_is_not_bent_by_a_new_version() -> No
     owner.send(event("a", other=2**64 + 1))
     ingest(owner)
     (verdict,) = replay(owner.tenant, ALL, schema_version=1).verdicts
-    assert (verdict.outcome, verdict.reason) == (Outcome.REJECTED, "integer_out_of_range")
+    assert (verdict.outcome, verdict.reason) == (DeadLetterOutcome.REJECTED, "integer_out_of_range")
 
 
 def late(count: int) -> Owner:
@@ -349,7 +353,9 @@ def test_a_limit_and_a_cursor_go_through_all_of_them(monkeypatch: pytest.MonkeyP
     assert seen == [f"0-{n}" for n in range(8)], "the oldest first"
     assert replay(owner.tenant, ALL, limit=0).total == 0
     steps: list[int] = []
-    assert replay(owner.tenant, ALL, limit=3, progress=steps.append).counts == {Outcome.PUBLISHED: 3}
+    assert replay(owner.tenant, ALL, limit=3, progress=steps.append).counts == {
+        DeadLetterOutcome.PUBLISHED: 3
+    }
     assert steps == [2, 3]
     assert discard(owner.tenant, ALL, limit=1, dry_run=True).next is not None
     assert len(listed(owner)) == 5
@@ -360,7 +366,7 @@ def test_replays_at_once_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None
     owner = late(100)
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: replay(owner.tenant, ALL), range(4)))
-    assert sum(result.counts.get(Outcome.PUBLISHED, 0) for result in results) == 100
+    assert sum(result.counts.get(DeadLetterOutcome.PUBLISHED, 0) for result in results) == 100
     assert listed(owner) == []
     assert len(messages(owner)) == 200
     ingest(owner)
@@ -375,8 +381,8 @@ def test_replays_of_the_same_ids_at_once_publish_once() -> None:
             pool.map(lambda chosen: replay(owner.tenant, chosen), (names, names[::-1], [*names, *names]))
         )
     assert all(result.total == 20 for result in results)
-    assert sum(result.counts.get(Outcome.PUBLISHED, 0) for result in results) == 20
-    assert sum(result.counts.get(Outcome.ALREADY_REPLAYED, 0) for result in results) == 40
+    assert sum(result.counts.get(DeadLetterOutcome.PUBLISHED, 0) for result in results) == 20
+    assert sum(result.counts.get(DeadLetterOutcome.ALREADY_REPLAYED, 0) for result in results) == 40
     assert len(messages(owner)) == 40
 
 
@@ -389,7 +395,9 @@ def test_a_replay_killed_between_publish_and_mark_is_repeated_without_harm() -> 
     forked(replay_all, owner.tenant, PULSE_FAIL_POINT="replay.before_mark").killed()
     assert len(messages(owner)) == 6, "published"
     assert len(listed(owner)) == 3, "and not marked"
-    assert replay(owner.tenant, ALL).counts == {Outcome.PUBLISHED: 3}, "again, for no batch has claimed them"
+    assert replay(owner.tenant, ALL).counts == {DeadLetterOutcome.PUBLISHED: 3}, (
+        "again, for no batch has claimed them"
+    )
     ingest(owner)
     assert len(owner.rows("late")) == 3
     assert balanced(owner) == (3, 3, 3)
@@ -399,7 +407,7 @@ def test_a_replay_killed_and_ingested_is_repeated_as_duplicates() -> None:
     owner = late(2)
     forked(replay_all, owner.tenant, PULSE_FAIL_POINT="replay.before_mark").killed()
     ingest(owner)
-    assert replay(owner.tenant, ALL).counts == {Outcome.DUPLICATE: 2}
+    assert replay(owner.tenant, ALL).counts == {DeadLetterOutcome.DUPLICATE: 2}
     assert listed(owner) == []
     assert balanced(owner) == (2, 0, 2)
 

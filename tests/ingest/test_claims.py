@@ -101,7 +101,7 @@ def test_a_replay_closes_no_letter_for_an_event_that_never_landed(owner: Owner) 
     die_after_the_gate(plan_batch([owner]))
     recreate(owner)
     done = dead_letters.replay(owner.tenant, dead_letters.Filter())
-    assert done.counts == {dead_letters.Outcome.PUBLISHED: 1}
+    assert done.counts == {dead_letters.DeadLetterOutcome.PUBLISHED: 1}
     accept(owner)
     ingest(owner)
     assert ids(owner) == ["x"]

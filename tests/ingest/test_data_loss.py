@@ -36,7 +36,7 @@ def log(owner: Owner) -> list[tuple[int, int, int | None]]:
 
 
 def problems(owner: Owner) -> list[str]:
-    return [a.problem for a in planning.survey().alarms if a.tenant == owner.tenant]
+    return [a.problem for a in planning.ingest_status().alarms if a.tenant == owner.tenant]
 
 
 def assert_goes_on(owner: Owner, *expected: str) -> None:

@@ -23,7 +23,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_api.cli import app
 from pulse_pipelines import registry
 from pulse_pipelines.curated import compute, rollups
-from pulse_pipelines.curated.due import Due, survey
+from pulse_pipelines.curated.due import Due, due_days
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.alerts.checks import failing_checks
@@ -166,7 +166,7 @@ def test_who_ends_spark_is_asked_alone_and_last(zones: list[Zone], monkeypatch: 
 
     def due() -> list[Due]:
         mine = {zone.owner.tenant for zone in zones}
-        found = survey([], datetime.min.replace(tzinfo=UTC)).days
+        found = due_days([], datetime.min.replace(tzinfo=UTC)).days
         return [d for d in found if d.tenant in mine and d.dataset.slug == "visits" and d.ready]
 
     monkeypatch.setattr(compute, "_ask", asked)
@@ -371,7 +371,7 @@ def test_an_outage_is_nobody_s_failure(owner: Owner) -> None:
                     spark(),
                     [
                         d
-                        for d in survey([], datetime.min.replace(tzinfo=UTC)).days
+                        for d in due_days([], datetime.min.replace(tzinfo=UTC)).days
                         if d.tenant == owner.tenant
                     ],
                 )

@@ -21,11 +21,11 @@ from pulse_resources import kafka
 
 
 def alarms_of(owner: Owner) -> list[str]:
-    return [alarm.problem for alarm in planning.survey().alarms if alarm.tenant == owner.tenant]
+    return [alarm.problem for alarm in planning.ingest_status().alarms if alarm.tenant == owner.tenant]
 
 
 def backlog_of(owner: Owner) -> int:
-    return sum(b.pending for b in planning.survey().backlogs if b.tenant_id == owner.tenant.tenant_id)
+    return sum(b.pending for b in planning.ingest_status().backlogs if b.tenant_id == owner.tenant.tenant_id)
 
 
 def test_the_backlog_is_what_no_batch_has_taken(owner: Owner) -> None:
@@ -66,12 +66,12 @@ def test_what_the_last_look_left_is_read_again_and_never_lies_in_the_future() ->
 
 def test_two_planners_cannot_take_the_same_offsets(owner: Owner) -> None:
     owner.send(event("a"))
-    seen = planning.survey()
+    seen = planning.ingest_status()
     backlogs = [b for b in seen.backlogs if b.tenant_id == owner.tenant.tenant_id]
     ranges = choose_ranges(backlogs, 10)
     owner.send(event("b"))
     assert planning.plan_batch(ranges, seen) is not None
-    longer = planning.survey()
+    longer = planning.ingest_status()
     assert not [b for b in longer.backlogs if b.tenant_id == owner.tenant.tenant_id]
     late = [type(r)(r.tenant_id, r.partition, r.start, r.end + 1) for r in ranges]
     assert planning.plan_batch(late, seen) is None
@@ -132,7 +132,7 @@ def test_a_tenant_whose_ledger_is_ahead_is_an_alarm_and_the_others_are_planned(
     ingest(ahead)
     for each in (ahead, other):
         each.send(event("b"))
-    seen = planning.survey()
+    seen = planning.ingest_status()
     both = [b for b in seen.backlogs if b.tenant_id in (ahead.tenant.tenant_id, other.tenant.tenant_id)]
     with superuser() as connection:
         rewind = "UPDATE ingest_positions SET settled_offset = 0, planned_offset = 0 WHERE tenant_id = %s"
@@ -150,7 +150,7 @@ def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Cal
     moved, other = new_owner(), new_owner()
     for each in (moved, other):
         each.send(event("a"))
-    seen = planning.survey()
+    seen = planning.ingest_status()
     ranges = [r for b in seen.backlogs for r in b.ranges]
     mine = [r for r in ranges if r.tenant_id in (moved.tenant.tenant_id, other.tenant.tenant_id)]
     first = planning.plan_batch([r for r in mine if r.tenant_id == moved.tenant.tenant_id], seen)

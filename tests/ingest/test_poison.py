@@ -8,7 +8,7 @@ from support.ingest import Owner, event, ingest, plan_batch, run_batch
 
 from chaos.surroundings import with_settings
 from pulse_pipelines import dead_letters
-from pulse_pipelines.dead_letters import Filter, Outcome
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import trace
@@ -91,8 +91,10 @@ def test_it_ends_neither_a_replay_nor_a_backfill(owner: Owner, monkeypatch: pyte
     batch = plan_batch([owner])
     assert [attempt(batch, number) for number in (1, 2, 3)][-1]
     assert rebuilt(owner).rows == 1
-    assert dead_letters.replay(owner.tenant, Filter(), dry_run=True).counts == {Outcome.WOULD_LAND: 1}
-    assert dead_letters.replay(owner.tenant, Filter()).counts == {Outcome.PUBLISHED: 1}
+    assert dead_letters.replay(owner.tenant, Filter(), dry_run=True).counts == {
+        DeadLetterOutcome.WOULD_LAND: 1
+    }
+    assert dead_letters.replay(owner.tenant, Filter()).counts == {DeadLetterOutcome.PUBLISHED: 1}
     monkeypatch.delenv(faults.POISON)
     ingest(owner)
     assert {row["id"] for row in owner.rows(columns="id")} == {"a", "bad"}

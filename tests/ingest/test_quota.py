@@ -30,7 +30,7 @@ from support.topics import accept, recreate
 from chaos.sent import messages
 from chaos.surroundings import with_settings
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.dead_letters import Filter, Outcome
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import State
@@ -234,7 +234,7 @@ def test_a_dead_letter_that_was_counted_at_the_door_is_not_counted_again(owner: 
     send_counted(owner, event("a"), event("b", dataset="late"))
     ingest(owner)
     registry.create_dataset(owner.tenant, "late", f"pulse://{owner.tenant.slug}/orders/1")
-    assert dead_letters.replay(owner.tenant, Filter()).counts == {Outcome.PUBLISHED: 1}
+    assert dead_letters.replay(owner.tenant, Filter()).counts == {DeadLetterOutcome.PUBLISHED: 1}
     ingest(owner)
     assert [row["id"] for row in owner.rows("late")] == ["b"]
     assert (used(owner), aside(owner)) == (2, [])

@@ -19,7 +19,7 @@ from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters, erasure, registry
 from pulse_pipelines.curated import compute
 from pulse_pipelines.curated.pinned import Pinned, pin
-from pulse_pipelines.dead_letters import Filter, Outcome
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.erasure import accounting
 from pulse_pipelines.monitoring.checks.inspection import Inspection
 from pulse_pipelines.monitoring.checks.subject import Scope
@@ -70,8 +70,8 @@ def test_letters_that_are_resolved_while_a_backfill_lands_them(letters: Owner, a
 
         found = at("rewrite.before_commit", both)
         assert rebuilt(letters).dead_letters_landed == 2
-        assert [each.result().counts for each in found[0]] == [{Outcome.ALREADY_LANDED: 1}] * 2
-    assert first[0].counts == {Outcome.DISCARDED: 1}
+        assert [each.result().counts for each in found[0]] == [{DeadLetterOutcome.ALREADY_LANDED: 1}] * 2
+    assert first[0].counts == {DeadLetterOutcome.DISCARDED: 1}
     assert [row["id"] for row in letters.rows()] == ["a", "b", "c"]
     assert balanced(letters) == (3, 0, 1)
 
@@ -119,7 +119,7 @@ def test_a_filter_waits_at_the_end_for_what_others_hold(letters: Owner) -> None:
         connection.execute(query, [letters.tenant.tenant_id])
         found = beside(pool, lambda: dead_letters.discard(letters.tenant, Filter()))
         assert dead_letters.list_dead_letters(letters.tenant).letters[-1].letter_id == "0-1"
-    assert found.result().counts == {Outcome.DISCARDED: 3}
+    assert found.result().counts == {DeadLetterOutcome.DISCARDED: 3}
 
 
 def reported(owner: Owner) -> list[str]:
@@ -145,7 +145,10 @@ READERS: dict[str, tuple[Callable[[Owner], Any], Any]] = {
     "reconcile": (reported, []),
     "survey of an erasure": (lambda owner: erasure.survey(owner.tenant, "orders", "event_id=e").rows, 1),
     "rollups": (lambda owner: pinned(owner).snapshot_id is not None, True),
-    "replay": (lambda owner: dead_letters.replay(owner.tenant, ["0-1"]).counts, {Outcome.PUBLISHED: 1}),
+    "replay": (
+        lambda owner: dead_letters.replay(owner.tenant, ["0-1"]).counts,
+        {DeadLetterOutcome.PUBLISHED: 1},
+    ),
 }
 
 

@@ -138,7 +138,7 @@ def test_a_broker_that_does_not_answer_is_named(owner: Owner, monkeypatch: pytes
     def silent() -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
-    monkeypatch.setattr(plan, "survey", silent)
+    monkeypatch.setattr(plan, "ingest_status", silent)
     found = gather()
     assert list(found.unreachable) == ["kafka"]
     assert of(owner, found).lag_events is None

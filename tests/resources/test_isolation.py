@@ -18,7 +18,7 @@ from support.entities import entity, make_entities
 from support.ingest import Owner, event, ingest, make_owner
 
 from pulse_pipelines import registry
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.monitoring import checks
@@ -185,7 +185,7 @@ def pair(stack: Settings) -> Pair:
         for owner in owners:
             for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
-    days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
+    days = [d for d in due_days([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:
         assert len(curate(session, days).days) == len(owners)
     for owner in owners:

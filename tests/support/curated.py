@@ -13,8 +13,8 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines import registry
 from pulse_pipelines.curated import rollups
-from pulse_pipelines.curated.due import Due, survey
-from pulse_pipelines.curated.run import Outcome, curate
+from pulse_pipelines.curated.due import Due, due_days
+from pulse_pipelines.curated.run import CurateResult, curate
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import iceberg, postgres, spark
@@ -49,9 +49,9 @@ class Zone:
     def due(self) -> list[Due]:
         """What is due of this tenant."""
         mine = self.owner.tenant.tenant_id
-        return [day for day in survey(self.team(), EVER).days if day.tenant.tenant_id == mine]
+        return [day for day in due_days(self.team(), EVER).days if day.tenant.tenant_id == mine]
 
-    def curate(self) -> Outcome:
+    def curate(self) -> CurateResult:
         return curate(self.session, self.due())
 
     def write(self, name: str, sql: str, *, dataset: str = "visits", grain: str | None = "kind") -> None:

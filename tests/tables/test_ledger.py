@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_pipelines.tables.ledger import Outcome, runs
+from pulse_pipelines.tables.ledger import RangeAccounting, runs
 from pulse_resources.errors import Terminal
 
 
 @pytest.mark.parametrize("counts", [(3, 1, 1, 0), (3, 2, 1, 1), (0, 1, 0, -1), (2, 3, -1, 0), (1, 0, 0, 0)])
 def test_counts_that_do_not_add_up_settle_nothing(counts: tuple[int, int, int, int]) -> None:
     with pytest.raises(Terminal, match="nothing was settled"):
-        Outcome(*counts)
+        RangeAccounting(*counts)
 
 
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=3))
 def test_counts_that_add_up_are_an_outcome(parts: list[int]) -> None:
-    assert Outcome(sum(parts), *parts).drained == sum(parts)
+    assert RangeAccounting(sum(parts), *parts).drained == sum(parts)
 
 
 @given(st.sets(st.integers(0, 60)))

@@ -11,7 +11,7 @@ from support.lake import DAY, spark
 from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import backfill
-from pulse_pipelines.dead_letters import Filter, Outcome, replay
+from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter, replay
 from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -56,11 +56,11 @@ def test_they_are_dead_letters_until_the_range_is_wider_and_what_landed_stays_la
 
     assert rebuild(LAST) == (1, 0), "what landed lands again whatever the setting is now, a letter does not"
     result = replay(owner.tenant, Filter())
-    assert {verdict.outcome for verdict in result.verdicts} == {Outcome.REJECTED}
+    assert {verdict.outcome for verdict in result.verdicts} == {DeadLetterOutcome.REJECTED}
     with with_settings(**ANY_TIME):
         assert rebuild(LAST) == (2, 1), "a letter that lands for the first time is judged by the setting"
         (verdict,) = replay(owner.tenant, Filter()).verdicts
-        assert verdict.outcome is Outcome.PUBLISHED
+        assert verdict.outcome is DeadLetterOutcome.PUBLISHED
         ingest(owner)
     assert {row["id"] for row in owner.rows()} == {"landed", "usual", "far", "old"}
     assert reconcile_tenant(owner.tenant).balanced
@@ -77,5 +77,5 @@ def test_a_replay_is_judged_by_when_it_is_published_anew(owner: Owner) -> None:
             received = "UPDATE dead_letters SET received_at = %s WHERE tenant_id = %s"
             connection.execute(received, [f"{DAY}T09:00:00Z", owner.tenant.tenant_id])
         (verdict,) = replay(owner.tenant, Filter(), dry_run=True).verdicts
-        assert verdict.outcome is Outcome.WOULD_LAND
+        assert verdict.outcome is DeadLetterOutcome.WOULD_LAND
         assert backfill(spark(), owner.tenant, "later", DAY, parallelism=1).dead_letters_landed == 0

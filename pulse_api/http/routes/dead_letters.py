@@ -15,7 +15,7 @@ from pulse_api.http.models import Body, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
 from pulse_pipelines import dead_letters
-from pulse_pipelines.dead_letters import DeadLetter, Filter, Outcome, Result
+from pulse_pipelines.dead_letters import DeadLetter, DeadLetterOutcome, Filter, Result
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_LETTERS, State
 
@@ -132,7 +132,7 @@ class Summary(BaseModel):
 
 class VerdictInfo(BaseModel):
     id: str
-    outcome: Outcome
+    outcome: DeadLetterOutcome
     dataset: str | None
     event_id: str | None
     reason: str | None = Field(description="Why it still cannot land.")

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.commit import Curated
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.run import curate as curate_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.assets import COMPUTED, POOL, curated_key, described
@@ -51,7 +51,7 @@ def compute_what_is_due(
     priority.for_good()
     team = rollups.team_rollups()
     since = datetime.fromisoformat(config.since) if config.since else datetime.min.replace(tzinfo=UTC)
-    waiting = survey(team, since).days
+    waiting = due_days(team, since).days
     ready = [day for day in waiting if day.ready][: load_settings().curated.days_per_run]
     done = curate_days(pyspark.spark_session, ready)
     _report(context, done.days)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from pulse_pipelines.curated import rollups
-from pulse_pipelines.curated.due import survey
+from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.job import curate, unusable
 from pulse_pipelines.defs.ingest.sweep import UNFINISHED
@@ -38,7 +38,7 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
     fingerprint, cursor = _fingerprint(team), json.loads(context.cursor or "{}")
     known = cursor.get("rollups") == fingerprint
     since = datetime.fromisoformat(cursor["since"]) if known else datetime.min.replace(tzinfo=UTC)
-    found = survey(team, since)
+    found = due_days(team, since)
     # Everything that changed before this is computed; what failed is found however long ago it changed.
     settled = min([found.at, *(day.waiting_since for day in found.days if not day.failures)]) - MARGIN
     ready = [day for day in found.days if day.ready]

@@ -19,7 +19,7 @@ from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch
-from pulse_pipelines.ingest.plan import Survey
+from pulse_pipelines.ingest.plan import IngestStatus
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
@@ -45,11 +45,11 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         except Exception:  # one batch must not keep all others, and what waits, from being planned
             context.log.exception("batch %s, attempt %s was not looked at", batch.batch_id, batch.attempt)
     looked = time.time()
-    survey = planning.survey()
-    for alarm in survey.alarms:
+    status = planning.ingest_status()
+    for alarm in status.alarms:
         where = alarm.tenant.slug, alarm.partition
         context.log.error("tenant %s, partition %s: %s. %s", *where, alarm.problem, alarm.fix)
-    waiting = _plan_due(survey, LagCursor.of(context.cursor, looked), looked)
+    waiting = _plan_due(status, LagCursor.of(context.cursor, looked), looked)
     return dg.SensorResult(
         run_requests=list(_run_requests(attempts.open_batches())),
         cursor=LagCursor(looked, waiting).cursor(),
@@ -77,15 +77,15 @@ class LagCursor:
         return json.dumps({"looked": self.looked, "waiting": waiting})
 
 
-def _plan_due(survey: Survey, last: LagCursor, now: float) -> dict[UUID, float]:
+def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, float]:
     """Plan a batch when something is due; returns since when the topics left over have waited."""
     settings = load_settings().ingest
     # What is seen for the first time may have come right after the last look, and have waited since then.
-    waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in survey.waiting}
+    waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in status.waiting}
     rows, seconds = settings.flush_rows, settings.flush_seconds
-    for lane in due(survey.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
+    for lane in due(status.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
         for group in share_out(lane, OVERLAP, WORTH_A_RUN):
-            planning.plan_batch(plan(group, settings.batch_max_rows), survey)
+            planning.plan_batch(plan(group, settings.batch_max_rows), status)
             for backlog in group:
                 del waiting[backlog.tenant_id]
     return waiting

@@ -8,7 +8,7 @@ from uuid import UUID
 from confluent_kafka import KafkaException
 
 from pulse_pipelines.ingest import plan
-from pulse_pipelines.ingest.plan import Survey
+from pulse_pipelines.ingest.plan import IngestStatus
 from pulse_pipelines.monitoring.checks.subject import Finding
 from pulse_pipelines.monitoring.status import FRESHNESS, WAITING
 from pulse_resources import kafka, postgres
@@ -68,29 +68,29 @@ def _fail(finding: Finding, problem: str) -> None:
 
 def _ask_broker(found: Mapping[UUID, Finding], waiting: dict[UUID, float]) -> None:
     try:
-        survey = plan.survey()
-        for tenant_id, seconds in _waits(survey):
+        status = plan.ingest_status()
+        for tenant_id, seconds in _waits(status):
             waiting[tenant_id] = max(seconds, waiting.get(tenant_id, 0.0))
     except KafkaException as error:
         with postgres.transaction("pulse_pipeline") as connection:
             for (tenant_id,) in connection.execute("SELECT tenant_id FROM pdm_tenants"):
                 _fail(found[tenant_id], f"the broker does not answer: {error.args[0].str()}")
         return
-    for alarm in survey.alarms:
+    for alarm in status.alarms:
         problem = f"partition {alarm.partition}: {alarm.problem}. {alarm.fix}"
         _fail(found[alarm.tenant.tenant_id], problem)
 
 
-def _waits(survey: Survey) -> Iterator[tuple[UUID, float]]:
+def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
     """How long at least the oldest event of each tenant waits, of those that are late.
 
     The broker is asked what was appended before a moment, twice as long ago each time: one request for all
     partitions, and none that reads an event.
     """
-    late = [tenant_id for tenant_id, lag in survey.lag.items() if lag]
+    late = [tenant_id for tenant_id, lag in status.lag.items() if lag]
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(POSITIONS, [late]).fetchall()
-    where = {(survey.tenants[t].topic, partition): (t, settled) for t, partition, settled in rows}
+    where = {(status.tenants[t].topic, partition): (t, settled) for t, partition, settled in rows}
     ends = kafka.offsets(where, "latest")
     left = {pair: known for pair, known in where.items() if _beyond(ends[pair], known[1])}
     age = timedelta(seconds=load_settings().checks.late_seconds)
