@@ -1,4 +1,4 @@
-"""Attempts at a batch: begin one, own it while it runs, give it up, plan the next.
+"""Attempts at a batch: begin, own, fence and time-limit one, and schedule the next.
 
 While an attempt runs it holds a session advisory lock, its *lease*: when the process dies, the lock is
 gone, whatever any clock says. An attempt that is paused beyond its lease is fenced at settle.
@@ -74,12 +74,12 @@ class OpenBatch:
     attempt: int
     state: str
     ready: bool
-    """Its back-off is over."""
+    """Whether its back-off is over."""
     last_error: str | None
 
     @property
     def stuck(self) -> bool:
-        """It failed too often for a service that was away for a moment; also while it is tried again."""
+        """Whether it failed more often than a short outage explains; also true while it is tried again."""
         return self.state == "stuck" or self.attempt > load_settings().ingest.max_attempts
 
 
@@ -90,7 +90,7 @@ def open_batches() -> list[OpenBatch]:
 
 
 def waiting_in(batch: str) -> dict[str, int]:
-    """Events of the batch that are not settled, by tenant's slug."""
+    """The number of the batch's unsettled events, by tenant slug."""
     with postgres.transaction("pulse_pipeline") as connection:
         return dict(connection.execute(WAITING_IN, [batch]).fetchall())
 
@@ -115,7 +115,7 @@ def own(batch: str, number: int) -> Iterator[Plan]:
 
 
 def fence(connection: postgres.Connection, plan: Plan) -> None:
-    """Go on in this transaction only as the attempt that owns the batch, and let none follow before it ends.
+    """Check that this attempt owns the batch, and lock out newer ones until the transaction ends.
 
     Raises:
         Fenced: a newer attempt owns it.
@@ -128,8 +128,8 @@ def fence(connection: postgres.Connection, plan: Plan) -> None:
 def bounded(batch: str, number: int) -> Iterator[None]:
     """Kill this process if the block takes longer than `ingest.attempt_seconds`.
 
-    Whatever hangs in it (a client that waits for a wall clock which was set back, say) could hold the batch,
-    and the place of a run, for ever. To the sensor it is an attempt that died.
+    A call that hangs (such as a client waiting for a wall clock that was set back) would hold the batch, and
+    a slot for runs, for ever. The sensor treats it like any attempt whose process died.
     """
     seconds = load_settings().ingest.attempt_seconds
 
@@ -173,11 +173,10 @@ def load_plan(batch: str, number: int) -> Plan:
 
 
 def next_attempt(batch: str, number: int, error: str, *, known: bool = True) -> None:
-    """Give an unfinished attempt up: the next comes after a back-off, and later where the batch is stuck.
+    """Give up an unfinished attempt and schedule the next after a back-off (a longer one if it is stuck).
 
     Args:
-        known: the error says what went wrong; else only that the run is gone, and what went wrong before is
-            still told.
+        known: whether the error is the cause; if not (the run vanished), the last known cause is kept.
     """
     settings = load_settings().ingest
     with postgres.transaction("pulse_pipeline") as connection:

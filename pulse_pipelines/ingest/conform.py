@@ -1,8 +1,8 @@
-"""Conform: received bytes become typed rows of a dataset, or dead letters. No I/O.
+"""Conforming: received bytes become typed rows of a dataset, or dead letters. No I/O.
 
-The loop over events does only what needs Python; typing is done a column at a time in Arrow. An event
-is judged alone: its neighbours in a chunk can never change its verdict, unless they are the tenant's own and
-use up the time that judging them all may take.
+The loop over events does only what needs Python; typing is done a column at a time in Arrow. Each event
+is validated on its own: its neighbours in a chunk can never change its verdict, unless the tenant's events
+use up the time budget for validating all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ from pulse_pipelines.validation.validator import Event, Refusal, Target, Validat
 from pulse_resources import faults
 
 PIECE = 256
-"""Messages that are decoded at once: where one is not for the decoder, each is tried alone."""
+"""Messages per call of the fast decoder: if it fails on one, each is decoded alone."""
 MISSES = 64
-"""A chunk of whose events so many more than half are not for the decoder is not given to it any more."""
+"""Decoder failures beyond half of the events read so far after which a chunk goes to the validator only."""
 
 
 class DeadLetter(NamedTuple):
@@ -49,15 +49,15 @@ class Conformed:
 
 @dataclass
 class _Accepted:
-    """Events of one dataset, decoded in one of two ways."""
+    """Events of one dataset, from the fast decoder or from the validator."""
 
     events: list[Any] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """Of their messages in the chunk."""
+    """Indexes of their messages in the chunk."""
 
 
 class _Values(NamedTuple):
-    """What events hold, attribute by attribute."""
+    """The values of events, by attribute."""
 
     ids: list[str]
     timestamps: list[str]
@@ -66,7 +66,7 @@ class _Values(NamedTuple):
     versions: list[int | None]
     declared: Callable[[Column], list[Any]]
     extras: pa.Array
-    """What their schema does not declare, as JSON text."""
+    """Members that the schema does not declare, as JSON text."""
     physical: Mapping[str, pa.Array] = MappingProxyType({})
     """Columns that only versions of entities have."""
 
@@ -82,15 +82,15 @@ class TopicConformer:
 
     def __init__(self, scope: Scope, batch_id: str, limits: EventLimits) -> None:
         self._tenant = scope.tenant
-        self._judge = Validator(scope, limits, Budget(limits.judge_batch_seconds))
+        self._validator = Validator(scope, limits, Budget(limits.judge_batch_seconds))
         self._batch_id = batch_id
 
     def chunk(self, messages: Sequence[Message]) -> Conformed:
         """Validate every message; accepted ones come back as one Arrow table per dataset."""
         faults.poison(message.payload for message in messages)
         result = Conformed()
-        decoded, judged = ({slug: _Accepted() for slug in self._judge.targets} for _ in range(2))
-        judge, quick = self._judge.payload, self._judge.quick
+        decoded, validated = ({slug: _Accepted() for slug in self._validator.targets} for _ in range(2))
+        validate, quick = self._validator.payload, self._validator.quick
         of_type = {kind: decoded[slug] for kind, slug in quick.slugs.items()} if quick else {}
         for place, (message, event) in enumerate(zip(messages, self._decoded(messages), strict=True)):
             if event is not None:
@@ -98,17 +98,17 @@ class TopicConformer:
                 accepted.events.append(event)
                 accepted.places.append(place)
                 continue
-            verdict = judge(message.payload)
+            verdict = validate(message.payload)
             if isinstance(verdict, dict):
-                accepted = judged[verdict["dataset"]]
+                accepted = validated[verdict["dataset"]]
                 accepted.events.append(verdict)
                 accepted.places.append(place)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))
-        for slug, target in self._judge.targets.items():
+        for slug, target in self._validator.targets.items():
             parts = [
                 self._table(target, values(target, accepted.events), accepted.places, messages, result)
-                for accepted, values in ((decoded[slug], self._of_decoded), (judged[slug], _of_judged))
+                for accepted, values in ((decoded[slug], self._of_decoded), (validated[slug], _of_validated))
                 if accepted.events
             ]
             table = _in_order(parts) if parts else None
@@ -117,19 +117,19 @@ class TopicConformer:
         return result
 
     def _decoded(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """Events as the decoder gives them; None where the validator must tell."""
+        """Events from the fast decoder, in order; None for those that the validator must check."""
         missed = 0
         for start in range(0, len(messages), PIECE):
             piece = messages[start : start + PIECE]
             if missed > MISSES + start // 2:
                 yield from repeat(None, len(piece))
                 continue
-            events = self._judge.decoded([message.payload for message in piece])
+            events = self._validator.decoded([message.payload for message in piece])
             missed += events.count(None)
             yield from events
 
     def _of_decoded(self, target: Target, events: Sequence[Any]) -> _Values:
-        quick = self._judge.quick
+        quick = self._validator.quick
         attributes = quick.attributes[target.dataset.slug] if quick else {}
         datas = [event.data for event in events]
         return _Values(
@@ -150,13 +150,13 @@ class TopicConformer:
         chunk: Sequence[Message],
         result: Conformed,
     ) -> tuple[pa.Table, list[int]]:
-        """The rows of accepted events and their places; those that no column can hold are dead letters."""
+        """Rows of accepted events, and their places; events with unfit values become dead letters."""
         rejects: dict[int, Rejected] = {}
         messages = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         count = len(messages)
         timestamp = arrow_columns.timestamps(values.timestamps, rejects, "/timestamp")
         received = pa.array([m.received_ms for m in messages], pa.int64())
-        arrow_columns.refuse_untimely(timestamp, received, self._judge.limits, rejects)
+        arrow_columns.refuse_untimely(timestamp, received, self._validator.limits, rejects)
         versions = [version or target.version for version in values.versions]
         named = [index for index, version in enumerate(versions) if version != target.version]
         arrays: dict[str, pa.Array] = {
@@ -186,11 +186,11 @@ class TopicConformer:
             DeadLetter(messages[index], slug, values.ids[index], rejected)
             for index, rejected in sorted(rejects.items())
         )
-        kept = [index for index in range(count) if index not in rejects]
-        return table.take(pa.array(kept, pa.int64())), [places[index] for index in kept]
+        fitting = [index for index in range(count) if index not in rejects]
+        return table.take(pa.array(fitting, pa.int64())), [places[index] for index in fitting]
 
 
-def _of_judged(target: Target, events: Sequence[Event]) -> _Values:
+def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
     physical: dict[str, pa.Array] = {}
     if target.of_entities:
         datas, physical = _of_entities(events)
@@ -209,7 +209,7 @@ def _of_judged(target: Target, events: Sequence[Event]) -> _Values:
 
 
 def _of_entities(events: Sequence[Event]) -> tuple[list[dict[str, Any]], dict[str, pa.Array]]:
-    """The contents of entities, and their columns; their places in the log are known when they land."""
+    """The contents of entities, and their extra columns; `UPDATED` is filled in when they land."""
     deleted = [event.get(entities.DELETION) is True for event in events]
     contents = [
         {} if gone else entities.content(event["data"]) for event, gone in zip(events, deleted, strict=True)
@@ -226,7 +226,7 @@ def _of_entities(events: Sequence[Event]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def _in_order(parts: Sequence[tuple[pa.Table, list[int]]]) -> pa.Table:
-    """All rows by their places."""
+    """The rows of both tables in received order."""
     if len(parts) == 1:
         return parts[0][0]
     places = pa.array([place for _, of_part in parts for place in of_part], pa.int64())
@@ -236,8 +236,7 @@ def _in_order(parts: Sequence[tuple[pa.Table, list[int]]]) -> pa.Table:
 def _declared(
     column: Column, values: list[Any], unsure: Sequence[int], rejects: dict[int, Rejected]
 ) -> pa.Array:
-    """A declared field's column; `unsure` are the events whose schema, or whose choice in it, may say
-    otherwise."""
+    """The column of a declared field; `unsure`: indexes of events whose schema may not guarantee its type."""
     pointer = "/data" + json_pointer([column.field])
     arrow_columns.refuse_misfits(values, column.type, unsure, rejects, pointer)
     return arrow_columns.array(values, column.type, rejects, pointer)

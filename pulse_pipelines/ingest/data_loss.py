@@ -1,6 +1,6 @@
-"""Data loss: a topic no longer holds what was never ingested, and an operator says to go on without it.
+"""Data loss: a topic no longer holds events that were never ingested, and an operator accepts their loss.
 
-Until then nothing of the topic is ingested. What follows has positions that no event had before.
+Until then nothing of the topic is ingested. Events that follow get positions that no event had before.
 """
 
 import uuid
@@ -39,25 +39,25 @@ SKIPPED_BATCH = "INSERT INTO ingest_batches (batch_id, state, settled_at) VALUES
 
 @dataclass(frozen=True)
 class Loss:
-    """What a partition no longer holds."""
+    """The events that a partition no longer holds, and the position to continue from."""
 
     partition: int
     position: int
     """The first offset that was never ingested."""
     lost: int | None
-    """Offsets from there on that are gone; None: nobody can know."""
+    """Number of offsets from there on that are gone; None: unknown."""
     problem: str
     base: int
     """What is added to the broker's offsets from now on."""
     topic_id: str | None
-    """None: the topic has to be made again."""
+    """None: the topic has to be created again."""
     known_base: int
-    """As it was at the look, as is `known_topic_id`."""
+    """The base when the loss was found, like `known_topic_id`: `accept` refuses if either has changed."""
     known_topic_id: str | None
 
 
 def look(tenant: Tenant) -> list[Loss]:
-    """What is lost of the tenant's topic, by partition; nothing, when all that waits can be ingested.
+    """Find the losses in the tenant's topic, by partition; none when all unsettled events can be ingested.
 
     Raises:
         Transient: the broker does not answer.
@@ -96,16 +96,16 @@ def look(tenant: Tenant) -> list[Loss]:
 
 
 def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
-    """Go on without what is lost; what the topic holds is ingested from now on.
+    """Accept losses: move the positions behind them, so that what the topic holds is ingested.
 
     Args:
-        losses: what a look found. They are accepted as they are, or not at all.
+        losses: as `look` found them. They are accepted as they are, or not at all.
 
     Returns:
-        What was recorded.
+        The losses as recorded.
 
     Raises:
-        Conflict: nothing is lost; or ingestion, or somebody else, moved the positions since the look.
+        Conflict: there is no loss; or the positions have moved since `look`.
         Transient: a run works on a batch of the tenant, or the broker does not answer.
     """
     if not losses:
@@ -124,7 +124,7 @@ def accept(tenant: Tenant, losses: Sequence[Loss]) -> list[Loss]:
 
 
 def _unplan(connection: postgres.Connection, tenant: Tenant) -> None:
-    """Take the tenant out of the batches in flight: what is left is planned again."""
+    """Take the tenant's unsettled ranges out of the open batches, to be planned again."""
     batches = [batch for (batch,) in connection.execute(OPEN_BATCHES, [tenant.tenant_id])]
     for batch in batches:
         if not locks.take(connection, Lock.BATCH, batch):

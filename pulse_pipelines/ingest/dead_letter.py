@@ -1,8 +1,8 @@
-"""Dead letters: publish settled ones to the tenant's topic.
+"""Publishing of settled dead letters to the tenant's topic, at least once.
 
-Publishing comes after settle and is repeated until the broker acknowledged: a dead letter may appear
-twice on the topic after a crash, never not at all. Its key is its origin, so a reader can tell. One that
-is too large for the topic goes without its bytes, which stay in the registry.
+Publishing comes after settle and is repeated until the broker acknowledges: after a crash a dead letter may
+appear twice on the topic. Its key is its origin (topic, partition, offset): readers recognise copies by it.
+A dead letter that is too large for the topic is published without its payload, which stays in Postgres.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 
 PAGE_ROWS, PAGE_BYTES = 1_000, 32 * 1024 * 1024
-"""Of one transaction; a letter larger than that is a page of its own."""
+"""Limits of one transaction; a letter larger than that is a page of its own."""
 FLUSH_S = 30.0
 
 UNPUBLISHED = """
@@ -53,7 +53,7 @@ WHERE o.settled_at < now() - make_interval(secs => %s) GROUP BY t.tenant_id, t.s
 
 
 def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
-    """Publish what the tenants of this batch have unpublished; returns how many, and who failed."""
+    """Publish the unpublished dead letters of the batch's tenants; returns their number, and the failures."""
     count = 0
     failures: list[Failure] = []
     tenants = (settled.plan.scopes[tenant.tenant_id].tenant for tenant in settled.tenants)
@@ -66,7 +66,7 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
 
 
 def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
-    """Publish what tenants have unpublished: of each how many letters, or why not; none fails for another."""
+    """Publish the tenants' unpublished dead letters; yields their number or the error, tenant by tenant."""
     producer = kafka.producer()
     for tenant in tenants:
         outcome: int | Exception
@@ -74,7 +74,9 @@ def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exce
             outcome = publish_tenant(producer, tenant)
         except Exception as error:
             outcome = error
-            producer = kafka.producer()  # what could not be sent waits in the one before, and would again
+            producer = (
+                kafka.producer()
+            )  # the failed one still queues messages, and would block the next tenant
         yield tenant, outcome
 
 
@@ -95,7 +97,7 @@ def publish_tenant(producer: Producer, tenant: Tenant) -> int:
 
 
 def overdue(seconds: float) -> dict[Tenant, list[str]]:
-    """Tenants whose dead letters settled this long ago and are not all on the topic, with batches."""
+    """Tenants with dead letters that settled this long ago and are not all published, with their batches."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(OVERDUE, [seconds]).fetchall()
     return {Tenant(tenant_id, slug): batches for tenant_id, slug, batches in rows}
@@ -129,7 +131,7 @@ class _Letter(NamedTuple):
     received_at: datetime
     batch: str
     withheld: int | None = None
-    """Bytes of the payload, where the message goes without it."""
+    """Size of the payload in bytes, if it is left out of the message."""
 
     def without_payload(self) -> "_Letter":
         return self._replace(payload=None, withheld=len(self.payload or b""))
@@ -149,9 +151,9 @@ class _Letter(NamedTuple):
 
 
 def _publish(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> None:
-    """Publish letters, without its bytes each that is too large for the topic.
+    """Publish letters; one that is too large for the topic goes without its payload.
 
-    The broker refuses a batch of messages as a whole: which of them it was shows when they go apart.
+    The broker refuses a whole batch of messages: the one that is too large is found by halving.
     """
     too_large = _produce(producer, tenant, letters)
     if len(too_large) == 1:
@@ -165,7 +167,7 @@ def _publish(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
 
 
 def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> list[_Letter]:
-    """Publish letters and wait for the broker's word; returns those of batches that are too large.
+    """Publish letters and wait for acknowledgement; returns those of batches that are too large.
 
     Raises:
         Transient: the broker did not acknowledge one.
@@ -173,7 +175,7 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
     refused: list[KafkaError] = []
     too_large: list[_Letter] = []
 
-    def hear(letter: _Letter, error: KafkaError | None, _: Message | None = None) -> None:
+    def delivered(letter: _Letter, error: KafkaError | None, _: Message | None = None) -> None:
         if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             too_large.append(letter)
         elif error is not None:
@@ -186,10 +188,10 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
                 value=letter.payload,
                 key=f"{tenant.topic}/{letter.partition}/{letter.offset}",
                 headers=letter.headers(),
-                on_delivery=partial(hear, letter),
+                on_delivery=partial(delivered, letter),
             )
-        except KafkaException as error:  # the client knows a limit of its own
-            hear(letter, error.args[0])
+        except KafkaException as error:  # the client has a size limit of its own
+            delivered(letter, error.args[0])
     waiting = kafka.flush(producer, FLUSH_S)
     if waiting or refused:
         raise Transient(

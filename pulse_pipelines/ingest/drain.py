@@ -1,7 +1,7 @@
-"""Drain: read exact offset ranges from Kafka, conform, keep the raw zone, write candidates, digest ids.
+"""Draining: read exact offset ranges from Kafka, conform events, write candidate and raw files, digest ids.
 
 Runs inside Spark tasks. A task works through its topics one after the other, so that its memory is
-bounded by one buffer (`ingest.buffer_bytes`) and one chunk, whatever the backlog.
+bounded by one buffer (`ingest.buffer_bytes`) and one chunk, for any backlog.
 """
 
 import gc
@@ -46,31 +46,31 @@ STEP = "drain_and_conform"
 
 @dataclass(frozen=True)
 class DrainTask:
-    """A share of a batch, and the limits of its events: those of the run, whatever an executor's settings."""
+    """A share of a batch, with the event limits of the run: an executor may have other settings."""
 
     plan: Plan
     limits: EventLimits
-    aside: str | None = None
-    """Why its events are set aside, with nothing but their bytes looked at; None: they are conformed."""
+    isolated: str | None = None
+    """Why all its events become dead letters unconformed (see `isolate`); None: they are conformed."""
 
 
 def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
     """Drain and conform all ranges of a plan, spread over `parallelism` Spark tasks.
 
-    A topic that cannot be drained is a failure of its tenant; the others go on. Where a tenant's events
-    kill the executor itself, all of its job fails: from the third attempt on every tenant has a job of
-    its own, so that only the one at fault stays behind; then the events at fault are isolated.
+    A topic that cannot be drained is a failure of its tenant alone. Events that kill the executor fail the
+    whole job: from the third attempt on every tenant has a job of its own, so that only the one at fault
+    stays behind; then the events at fault are isolated.
     """
     limits = event_limits()
     outcomes: list[TopicDrained | Failure] = []
 
-    def run(ranges: Sequence[OffsetRange], aside: str | None = None) -> list[TopicDrained | Failure]:
-        tasks = [DrainTask(_share(plan, part), limits, aside) for part in spread(ranges, parallelism)]
+    def run(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
+        tasks = [DrainTask(_share(plan, part), limits, isolated) for part in spread(ranges, parallelism)]
         return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
 
-    def of_one(ranges: Sequence[OffsetRange], aside: str | None = None) -> list[TopicDrained | Failure]:
+    def of_one(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
         try:
-            return run(ranges, aside)
+            return run(ranges, isolated)
         except PySparkException as error:
             outages.check(spark)
             _log.warning("the job of tenant %s died: %s", ranges[0].tenant_id, error)
@@ -110,10 +110,10 @@ def _share(plan: Plan, ranges: Sequence[OffsetRange]) -> Plan:
 
 
 def drain_task(task: DrainTask) -> Iterator[TopicDrained | Failure]:
-    """One Spark task: per topic what was drained, or why it failed."""
+    """Run one Spark task; yields the result or the failure of each topic."""
     plan = task.plan
     collecting = gc.isenabled()
-    gc.disable()  # nothing in the loop makes cycles, and the collector would visit every event
+    gc.disable()  # the loop makes no reference cycles, and the collector would visit every event
     pause = priority.between_pieces(plan.bulk)
     try:
         for ranges in _by_tenant(plan.ranges):
@@ -129,7 +129,7 @@ def _drain_safely(
     tenant_id = ranges[0].tenant_id
     try:
         return _drain_topic(task, task.plan.scopes[tenant_id], ranges, pause)
-    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+    except Exception as error:  # of any kind: it must not fail the other tenants
         by_event = not isinstance(error, isolate.OUTAGES)
         why = isolate.DIED if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"
         return Failure(tenant_id, STEP, why, by_event)
@@ -144,10 +144,10 @@ def _drain_topic(
     ids: dict[UUID, list[bytes]] = defaultdict(list)
     states: dict[UUID, list[bytes]] = defaultdict(list)
     datasets = {dataset.slug: dataset for dataset in scope.datasets}
-    if task.aside is None:
+    if task.isolated is None:
         conform = TopicConformer(scope, plan.batch_id, task.limits).chunk
     else:
-        conform = partial(isolate.set_aside, task.aside)
+        conform = partial(isolate.dead_letters, task.isolated)
     origins = None if plan.traceparent is None else Origins(scope.tenant.tenant_id)
     stem = f"{plan.batch_id}-{plan.attempt}-{token()}"
     with (
@@ -170,12 +170,12 @@ def _drain_topic(
                 _count_accepted(counts, dataset.dataset_id, table)
             for letter in conformed.dead_letters:
                 counts[letter.message.partition].dead_letters += 1
-            _keep_raw(lake, conformed.dead_letters, datasets.keys())
+            _add_raw(lake, conformed.dead_letters, datasets.keys())
             staging.add_dead_letters(conformed.dead_letters)
             if lake.buffered_bytes >= settings.ingest.buffer_bytes:
                 lake.flush()
     if scope.topic_id and kafka.topic_ids([scope.tenant.topic]).get(scope.tenant.topic) != scope.topic_id:
-        raise Terminal(  # asked after reading: what was read may be another topic's
+        raise Terminal(  # checked after reading: the messages may be another topic's
             "the topic was recreated: its offsets are not those that were planned",
             fix=f"To go on with what it holds now: pulse tenant accept-loss {scope.tenant.slug}",
             tenant=scope.tenant.slug,
@@ -198,8 +198,8 @@ def _count_accepted(counts: dict[int, PartitionCount], dataset_id: UUID, table: 
         accepted[dataset_id] = accepted.get(dataset_id, 0) + entry["counts"]
 
 
-def _keep_raw(lake: BatchFiles, letters: Sequence[DeadLetter], slugs: Collection[str]) -> None:
-    """Dead letters are part of the raw zone, too: as the event, or as bytes where they are no JSON."""
+def _add_raw(lake: BatchFiles, letters: Sequence[DeadLetter], slugs: Collection[str]) -> None:
+    """Add dead letters to the raw zone: as events, or as bytes where they are not JSON."""
     decoded = [letter for letter in letters if letter.rejected.reason.is_decoded]
     lines = raw_zone.lines([letter.message for letter in decoded]).to_pylist()
     bare = [letter for letter in letters if not letter.rejected.reason.is_decoded]

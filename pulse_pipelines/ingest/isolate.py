@@ -1,8 +1,8 @@
-"""Isolate: events that end the process that works on them are found by halving, and set aside.
+"""Isolation of poison events: those that crash the process that handles them are found by halving ranges.
 
-Such an event (a crash of native code, memory without end) would stop its tenant for ever: each attempt dies
-of it. So a failed job's ranges are drained again in halves, and these in halves, until those at fault are
-alone. They become dead letters, with nothing but their bytes looked at; the others land.
+Such an event (a crash of native code, unbounded memory) would stop its tenant for ever, since every attempt
+dies of it. So a failed job's ranges are drained again in halves, and these in halves, until each event at
+fault is alone. It becomes a dead letter without being decoded by the pipeline; all other events land.
 """
 
 import json
@@ -23,48 +23,49 @@ from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
 OUTAGES = (PulseError, OSError, psycopg.OperationalError, psycopg.InterfaceError, KafkaException)
-"""Errors that are no event's."""
+"""Errors that no event causes."""
 DIED = "the process that worked on it died, or took more memory than it has"
 TOO_MANY = (
     "it is among events so many of which end the process that works on them that there was no time to find "
     "each: replay it, maybe it is none of them"
 )
 PATIENCE = 1 / 3
-"""Of what an attempt may take: the search ends then."""
+"""Share of `ingest.attempt_seconds` after which the search ends."""
 
 Outcomes = list[TopicDrained | Failure]
 Drain = Callable[[Sequence[OffsetRange], str | None], Outcomes]
-"""Drains ranges of one tenant, one of each partition, in a job of their own; or sets all of it aside: why."""
+"""Drains ranges of one tenant in a job of their own; with a text, makes all events dead letters for this
+reason."""
 
 
 def patience() -> float:
-    """Seconds that an attempt looks for events at fault."""
+    """The seconds that an attempt may search for events at fault."""
     return load_settings().ingest.attempt_seconds * PATIENCE
 
 
 def needed(outcomes: Iterable[TopicDrained | Failure]) -> bool:
-    """Whether a job failed by one of its events, as far as it can be told."""
+    """Whether a job failed in a way that one of its events may have caused."""
     return any(isinstance(outcome, Failure) and outcome.by_event for outcome in outcomes)
 
 
 def isolate(
     ranges: Sequence[OffsetRange], drain: Drain, sound: Callable[[], bool], seconds: float
 ) -> Outcomes:
-    """Drain one tenant's ranges, a job of which failed, without the events at fault.
+    """Drain one tenant's ranges, whose job failed, with the events at fault as dead letters.
 
     Args:
-        sound: asked where not one event passed: whether an event that has nothing to do with the tenant does.
-            If not, none of its events is at fault, and none is set aside.
-        seconds: after which what is left is set aside as a whole.
+        sound: called if no event passed: whether an event of Pulse's own does (see `ingest.probe`). If not,
+            the installation is at fault, and no event becomes a dead letter.
+        seconds: after which all remaining events become dead letters.
     """
     until = time.monotonic() + seconds
     drained: Outcomes = []
-    aside: list[tuple[str, Sequence[OffsetRange]]] = []
+    at_fault: list[tuple[str, Sequence[OffsetRange]]] = []
     left: list[Sequence[OffsetRange]] = [*spread(ranges, 2)]
     while left:
         part = left.pop()
         if time.monotonic() > until:
-            aside.append((TOO_MANY, part))
+            at_fault.append((TOO_MANY, part))
             continue
         outcomes = drain(part, None)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
@@ -73,13 +74,13 @@ def isolate(
         elif not needed(outcomes):
             return list(failures)
         elif _count(part) == 1:
-            aside.append((failures[0].error, part))
+            at_fault.append((failures[0].error, part))
         else:
             left.extend(spread(part, 2))
     if not drained and not sound():
-        why = f"no event can be processed, whoever's it is: {aside[0][0]}"
+        why = f"no event can be processed, whoever's it is: {at_fault[0][0]}"
         return [Failure(ranges[0].tenant_id, "isolate", why)]
-    for why, part in aside:
+    for why, part in at_fault:
         outcomes = drain(part, why)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         if failures:
@@ -92,8 +93,8 @@ def _count(ranges: Iterable[OffsetRange]) -> int:
     return sum(r.length for r in ranges)
 
 
-def set_aside(why: str, messages: Sequence[Message]) -> Conformed:
-    """Messages as dead letters. What conforms events is not asked: it may be what dies of them."""
+def dead_letters(why: str, messages: Sequence[Message]) -> Conformed:
+    """Messages as dead letters, without conforming them: that may be what crashes."""
     rejected = Rejected(Reason.PROCESSING_FAILED, why)
     named = (refusal(_decoded(message.payload), rejected) for message in messages)
     letters = [
@@ -104,7 +105,7 @@ def set_aside(why: str, messages: Sequence[Message]) -> Conformed:
 
 
 def _decoded(payload: bytes) -> object:
-    """An event as plain Python reads it, for its names; None where they cannot be stored."""
+    """An event decoded by the standard library, for its dataset and id; None if these cannot be stored."""
     try:
         event = json.loads(payload)
         json.dumps(event, ensure_ascii=False).encode()  # lone surrogates

@@ -1,6 +1,6 @@
-"""Land: drop from candidate files what shall not land, and stage the next metadata of every touched table.
+"""Landing: rewrite candidate files without the rows that must not land, and stage each table's next metadata.
 
-Runs as one Spark job over all datasets of the batch. Nothing becomes visible here: settle swaps.
+Runs as one Spark job over all datasets of the batch. Nothing becomes visible here: settle swaps the pointers.
 """
 
 from bisect import bisect_left
@@ -54,7 +54,7 @@ class LandDataset:
     over_quota: Positions
     bulk: bool
     places: Places | None
-    """Of a dataset of entities: the versions that land, if any do."""
+    """For a dataset of entities: the versions that land; None for any other, or if none land."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LandTask:
 def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
     """Stage all datasets of the batch, spread over `parallelism` Spark tasks.
 
-    Where a tenant's tables or files kill the executor, all of its job fails: from the third attempt on every
+    A tenant's tables or files that kill the executor fail the whole job: from the third attempt on every
     tenant has a job of its own, as in the drain.
     """
     plan = gated.plan
@@ -128,7 +128,7 @@ def _by_tenant(work: Iterable[LandDataset]) -> list[list[LandDataset]]:
 
 
 def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
-    """The dataset's duplicates without those that the drain left out of its files."""
+    """The dataset's duplicates that are in its files: the drain left the others out."""
     left_out = {at for topic in gated.topics for at in topic.copies.get(dataset_id, ())}
     duplicates = gated.duplicates.get(dataset_id, {})
     if not left_out:
@@ -150,13 +150,13 @@ def _land_safely(work: LandDataset) -> StagedTable | LandingFailed | Failure:
         return land_dataset(work)
     except Terminal as error:
         return LandingFailed(work.tenant.tenant_id, work.dataset.dataset_id, str(error))
-    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+    except Exception as error:  # of any kind: it must not fail the other datasets
         reason = f"{work.dataset.slug}: {type(error).__name__}: {error}"
         return Failure(work.tenant.tenant_id, "land", reason)
 
 
 def land_dataset(work: LandDataset) -> StagedTable:
-    """Rewrite candidates that hold rows which shall not land, then stage the table's next metadata.
+    """Rewrite candidate files that hold rows which must not land, then stage the table's next metadata.
 
     Raises:
         Terminal: there is no table to land in.
@@ -164,7 +164,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
     """
     name = (work.tenant.namespace, work.dataset.slug)
     location = current_location(work.tenant.tenant_id, name)
-    kept: list[CandidateFile] = []
+    files: list[CandidateFile] = []
     days: dict[date, DayLanding] = {}
     pause = priority.between_pieces(work.bulk)
     for candidate in work.candidates:
@@ -184,7 +184,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
             before.files + (1 if clean else 0),
         )
         if clean:
-            kept.append(clean)
+            files.append(clean)
     staged = StagedTable(
         tenant_id=work.tenant.tenant_id,
         dataset_id=work.dataset.dataset_id,
@@ -193,17 +193,17 @@ def land_dataset(work: LandDataset) -> StagedTable:
         old_location=location,
         new_location=location,
         snapshot_id=None,
-        files=tuple(kept),
+        files=tuple(files),
         days=tuple(days[day] for day in sorted(days)),
     )
-    return stage(staged, work.batch_id) if kept else staged
+    return stage(staged, work.batch_id) if files else staged
 
 
 def stage(table: StagedTable, batch_id: str) -> StagedTable:
-    """Stage the table's files on top of its old metadata, or of what came after it.
+    """Stage the table's files on top of its old metadata, or of newer metadata if the old is gone.
 
-    The dataset may have moved to a newer schema since the files were written: those that have a column
-    which was replaced are written again.
+    The dataset may have moved to a newer schema since the files were written: files with a column that was
+    replaced are rewritten.
 
     Raises:
         Terminal: the table is another dataset's, of the same slug.
@@ -240,7 +240,7 @@ def _stage(table: StagedTable, batch_id: str, location: str) -> StagedTable:
 
 
 def _without(dataset: Dataset, candidate: CandidateFile, unwanted: Positions) -> CandidateFile | None:
-    """The candidate, or a rewritten one without the unwanted rows, or None when nothing is left."""
+    """The candidate without the unwanted rows (rewritten only if it has any); None when no row is left."""
     suspects = {
         partition: inside
         for partition, (first, last) in candidate.offsets.items()

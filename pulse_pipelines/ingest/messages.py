@@ -1,4 +1,4 @@
-"""Messages: exact offset ranges of a tenant's topic, read chunk by chunk, with what lies between them."""
+"""Messages of exact offset ranges of a tenant's topic, read in chunks; offsets without one are noted."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from pulse_resources import kafka
 from pulse_resources.errors import Terminal, Transient
 
 PIECE = 1_000
-"""Messages asked for at a time ..."""
+"""Messages per poll of the consumer."""
 CHUNK_BYTES = 32 * 1024 * 1024
-"""... until a chunk has this many bytes, or `ingest.chunk_rows`: large events must not fill the memory."""
+"""A chunk ends at this many bytes, or at `ingest.chunk_rows`: large events must not fill the memory."""
 SILENCE_S = 30.0
 """A broker that sends nothing for this long while messages are due counts as unreachable."""
 
@@ -30,12 +30,12 @@ def read(
     chunk_rows: int,
     origins: Origins | None = None,
 ) -> Iterator[list[Message]]:
-    """The messages of ranges, at most one of each partition, in chunks.
+    """Read the messages of ranges (at most one range per partition), in chunks.
 
     Fills `drained`, `oldest_ms`, `counted` and `absent` of `counts`.
 
     Args:
-        origins: notes where they came from; None where traces are off.
+        origins: collects the traces of the messages; None if traces are off.
 
     Raises:
         Transient: the broker fell silent.
@@ -52,7 +52,7 @@ def read(
             [TopicPartition(topic, r.partition, r.start - bases.get(r.partition, 0)) for r in ranges]
         )
         while wanted:
-            received = consumer.consume(PIECE, 0)  # it would wait by the wall clock, see `kafka.flush`
+            received = consumer.consume(PIECE, 0)  # no time-out: it goes by the wall clock, see `kafka.flush`
             if received:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S:
@@ -60,7 +60,7 @@ def read(
             else:
                 time.sleep(kafka.NAP_S)
             if origins is not None:
-                origins.look(message for message in received if _due(message, wanted, bases))
+                origins.note(message for message in received if _due(message, wanted, bases))
             for message in received:
                 partition: int = message.partition()  # type: ignore[assignment]
                 if (span := wanted.get(partition)) is None:
@@ -68,7 +68,7 @@ def read(
                 error = message.error()
                 if error is None:
                     offset: int = message.offset() + bases.get(partition, 0)  # type: ignore[operator]
-                    if offset > span[0]:  # what lies between holds no messages: markers, aborted ones
+                    if offset > span[0]:  # offsets in between hold no messages: markers, aborted ones
                         counts[partition].absent.append((span[0], min(offset, span[1])))
                     if offset < span[1]:
                         count, appended_ms = counts[partition], message.timestamp()[1]
@@ -95,7 +95,7 @@ def read(
 
 
 def _due(message: Received, wanted: Mapping[int, Sequence[int]], bases: Mapping[int, int]) -> bool:
-    """Whether a message is of the ranges."""
+    """Whether a message is in one of the ranges."""
     partition, offset = message.partition(), message.offset()
     if message.error() is not None or partition is None or offset is None or partition not in wanted:
         return False
@@ -111,7 +111,7 @@ def _at_end(
 ) -> bool:
     """Whether an error event means that the partition has been read to its end."""
     if error.code() == KafkaError._PARTITION_EOF:
-        if span[0] < span[1]:  # what is left holds no messages, such as transaction markers
+        if span[0] < span[1]:  # the remaining offsets hold no messages, such as transaction markers
             counts[partition].absent.append((span[0], span[1]))
         return True
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

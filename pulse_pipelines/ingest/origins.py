@@ -1,4 +1,4 @@
-"""Origins: the traces that messages came with (W3C Trace Context, in their headers), so many at most."""
+"""Origins: the traces that messages came with (W3C Trace Context, in their headers), at most `MOST`."""
 
 import re
 from collections.abc import Iterable
@@ -12,34 +12,34 @@ from pulse_resources import kafka
 from pulse_resources.tracing import HEADER
 
 MOST = 128
-"""Of a topic in one task, and of a batch: as many as a span has links."""
+"""Origins of a topic in one task, and of a batch: as many as a span has links."""
 _SAMPLED = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][13579bdf]")
 
 
 class Origins:
-    """Those of a tenant's messages, as they are read."""
+    """Collects the origins of one tenant's messages as they are read."""
 
     def __init__(self, tenant_id: UUID) -> None:
         self._tenant_id = tenant_id
         self._received_ms: dict[bytes, int] = {}
 
-    def look(self, messages: Iterable[Message]) -> None:
-        """Note where messages came from, until there are enough."""
+    def note(self, messages: Iterable[Message]) -> None:
+        """Collect the origins of messages, until there are `MOST`."""
         if len(self._received_ms) >= MOST:
             return
         for message in messages:
-            if (said := _said(message)) is not None and said not in self._received_ms:
-                self._received_ms[said] = message.timestamp()[1]
+            if (parent := _traceparent(message)) is not None and parent not in self._received_ms:
+                self._received_ms[parent] = message.timestamp()[1]
                 if len(self._received_ms) == MOST:
                     return
 
     def found(self) -> tuple[Origin, ...]:
-        """In the order in which they were read."""
-        return tuple(Origin(self._tenant_id, said.decode(), ms) for said, ms in self._received_ms.items())
+        """The origins in the order in which they were read."""
+        return tuple(Origin(self._tenant_id, parent.decode(), ms) for parent, ms in self._received_ms.items())
 
 
-def _said(message: Message) -> bytes | None:
-    """What a message says of its trace; anybody may write headers, so nothing but that form counts."""
+def _traceparent(message: Message) -> bytes | None:
+    """The traceparent header of a sampled trace; producers may write any header, so its form is checked."""
     for name, value in kafka.headers(message):
         if name == HEADER and isinstance(value, bytes) and _SAMPLED.fullmatch(value):
             return value
@@ -47,7 +47,7 @@ def _said(message: Message) -> bytes | None:
 
 
 def chosen(topics: Iterable[TopicDrained]) -> tuple[Origin, ...]:
-    """Those of a batch: in turn of each topic and task, each trace once."""
+    """The origins of a batch, each trace once: taken from its topics and tasks in turn, at most `MOST`."""
     in_turn = chain.from_iterable(zip_longest(*(topic.origins for topic in topics)))
     first: dict[tuple[UUID, str], Origin] = {}
     for origin in filter(None, in_turn):

@@ -1,4 +1,4 @@
-"""Plan: see what waits in the topics, and record the batches that take it.
+"""Planning of batches: compare positions with the broker's offsets, and record batches of offset ranges.
 
 A batch is planned in one transaction that moves `planned_offset`; two planners can therefore never
 take the same offsets. A tenant has one open batch at a time.
@@ -23,7 +23,7 @@ from pulse_resources.faults import fail_point
 
 _log = logging.getLogger("pulse.plan")
 
-# With the first range of the ledger that begins where nothing was planned yet: there can be none.
+# The last column: a ledger range at or beyond the planned position, which must not exist (an alarm).
 POSITIONS = """
 SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.topic_id, p.base_offset, (
     SELECT min(r.start_offset) FROM ingest_ranges r
@@ -31,7 +31,7 @@ SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.t
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 ORDER BY t.tenant_id, p.partition
 """
-# A batch that an accepted loss took apart may have had the same ranges: it goes on as another attempt.
+# The same ranges may have been a batch before, which `accept-loss` emptied: it becomes another attempt.
 PLAN_BATCH = """
 INSERT INTO ingest_batches AS b (batch_id) VALUES (%s)
 ON CONFLICT (batch_id) DO UPDATE SET state = 'planned', attempt = b.attempt + 1, planned_at = now(),
@@ -52,24 +52,24 @@ class Alarm:
 
 @dataclass(frozen=True)
 class IngestStatus:
-    """What waits in the topics, and what is wrong with some of them."""
+    """The positions of all topics compared with the broker: backlogs, lag, and alarms."""
 
     backlogs: tuple[Backlog, ...]
-    """Of topics that have no open batch."""
+    """Only of tenants without an open batch."""
     waiting: frozenset[UUID]
-    """Tenants with events that no batch has taken, whether or not one is open."""
+    """Tenants with events that are in no batch yet, including tenants with an open batch."""
     tenants: Mapping[UUID, Tenant]
     topic_ids: Mapping[str, str]
     """The broker's ids of the topics with a backlog."""
     bases: Mapping[tuple[str, int], int]
-    """What was added to the broker's offsets, by topic and partition."""
+    """What is added to the broker's offsets, by topic and partition."""
     alarms: tuple[Alarm, ...]
     lag: Mapping[UUID, int]
-    """Events that are not settled, of every tenant for all of whose topic the broker answered."""
+    """Unsettled events by tenant; a tenant is missing if the broker did not answer for all its partitions."""
 
 
 def ingest_status() -> IngestStatus:
-    """Compare the positions of every topic with the broker: three requests, however many tenants."""
+    """Compare the positions of every topic with the broker, in three requests for any number of tenants."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = [_Position(*row) for row in connection.execute(POSITIONS)]
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
@@ -78,7 +78,7 @@ def ingest_status() -> IngestStatus:
     asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
     bases = dict(zip(asked, (row.base for row in rows), strict=True))
     ends = _positions(kafka.offsets(asked, "latest"), bases)
-    # Where nothing waits, retention can have removed nothing that does.
+    # Without a backlog, retention cannot have removed events that were still to be ingested.
     waits = [pair for row, pair in zip(rows, asked, strict=True) if _beyond(ends[pair], row.planned)]
     starts = _positions(kafka.offsets(waits, "earliest"), bases)
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
@@ -118,7 +118,7 @@ class _Position(NamedTuple):
     topic_id: str | None
     base: int
     ahead: int | None
-    """Where the ledger has a range, though nothing was planned there."""
+    """Start of a ledger range at or beyond the planned position."""
 
 
 Answers = Mapping[tuple[str, int], int | KafkaException]
@@ -165,7 +165,7 @@ def _ledger_ahead(tenant: Tenant, row: _Position) -> Alarm:
 
 
 def missing_partition(count: int) -> str:
-    """What is wrong with a partition of a topic that has only so many of them."""
+    """The problem of a partition that its topic, now of `count` partitions, lacks."""
     return f"the topic was recreated with {count} partition{'' if count == 1 else 's'}, without this one"
 
 
@@ -231,7 +231,7 @@ def plan_batch(ranges: Sequence[OffsetRange], status: IngestStatus) -> str | Non
 def _advance(
     connection: postgres.Connection, ranges: Sequence[OffsetRange], status: IngestStatus
 ) -> Sequence[OffsetRange]:
-    """Move one tenant's positions to the ends of its ranges, all of them or none: then it has no ranges."""
+    """Move one tenant's positions to the ends of its ranges, and return these; none if any position moved."""
     tenant = status.tenants[ranges[0].tenant_id]
     try:
         with connection.transaction():

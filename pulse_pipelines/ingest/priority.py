@@ -1,7 +1,7 @@
-"""Priority: large batches, and what nobody waits for, give way to small batches while one runs.
+"""Priority: large batches and maintenance pause while a small batch runs.
 
-Cores are shared equally among all that want one, so beside a tenant that floods the batches of the others
-would take several times as long. Theirs are short: the large one loses little by waiting for them.
+Processes share the cores equally, so beside a tenant with a large backlog the batches of the others would
+take several times as long. Those are short: the large batch loses little by waiting for them.
 """
 
 import multiprocessing
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
-# Not one of its tenants has so many events: what `domain.batch.is_bulk` says of what is planned.
+# A batch none of whose tenants has `flush_rows` events, by the rule of `domain.batch.is_bulk`.
 SMALL_BATCH_RUNS = """
 SELECT EXISTS (
     SELECT FROM ingest_batches b WHERE b.state = 'running' AND (
@@ -27,7 +27,7 @@ NICENESS = 10
 
 
 class GiveWay:
-    """Called between pieces of work; waits at most as long as it has worked, so that the work gets done."""
+    """Pauses between pieces of work while a small batch runs, at most for as long as it has worked since."""
 
     def __init__(self) -> None:
         self._resumed = self._looked = time.monotonic()
@@ -45,12 +45,12 @@ class GiveWay:
 
 
 def between_pieces(bulk: bool) -> Callable[[], None]:
-    """What a batch's tasks call between pieces of their work: a small batch's never wait."""
+    """The function that a batch's tasks call between pieces of work; it pauses only a bulk batch."""
     return GiveWay() if bulk else lambda: None
 
 
-def for_good() -> None:
-    """Leave this process, where it is a run's own, what cores the others do not want."""
+def lower_for_good() -> None:
+    """Lower the scheduling priority of this process for the rest of its life, if it is a child process."""
     if multiprocessing.parent_process():
         os.nice(NICENESS)
 

@@ -1,6 +1,6 @@
-"""Probe: an event of Pulse's own is conformed, to see whether any event can be.
+"""Probe: conforms an event of Pulse's own, to see whether any event can be conformed at all.
 
-Where a tenant's events fail, one and all, it tells whether they are at fault or the installation is.
+If all events of a tenant fail, it tells whether the events or the installation are at fault.
 """
 
 import json
@@ -26,20 +26,20 @@ EVENT = {"event_id": NAME, "dataset": NAME, "timestamp": "2026-11-19T10:00:00Z",
 
 @dataclass(frozen=True)
 class Probe:
-    """What a task of its own conforms."""
+    """Input of the probe's Spark task."""
 
     limits: EventLimits
 
 
 @dataclass(frozen=True)
 class Conforms:
-    """The process was there to tell."""
+    """Result of the probe's Spark task: its process survived."""
 
     rows: int
 
 
 def probe_task(task: Probe) -> Iterator[Conforms]:
-    """One Spark task: one answer, where an event can be conformed at all."""
+    """Conform the probe event in a Spark task; yields nothing if that kills the process."""
     tenant = Tenant(uuid.UUID(int=0), NAME)
     dataset = Dataset(
         dataset_id=tenant.tenant_id,

@@ -1,10 +1,10 @@
-"""Quota: which of a tenant's new events have a place in their month. The others are set aside, not lost.
+"""Quota: which of a tenant's new events fit its monthly quota of records. The others become dead letters.
 
-The front door counts what it accepts, and says so in a header; a producer may as well write to the topic
-itself. So the gate asks for a place for every row that a batch is to land, whoever sent its event and
-whatever it says (see `registry.intake`): the header tells who comes first, no more. Without a place the event
-becomes a dead letter, `over_quota`, which a replay releases. An event counts in the month in which the broker
-got it, by its clock.
+The HTTP API counts the events it accepts, and marks them with a header; producers may also write to the topic
+directly. So the dedup gate reserves a place in the quota for every row that a batch is to land, however its
+event was sent (see `registry.intake`): the header only decides which events come first. An event without a
+place becomes a dead letter, `over_quota`, which a replay releases. It counts in the month of its append to
+the topic, by the broker's clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +30,14 @@ NONE: Positions = np.empty(0, np.int64)
 def over(
     connection: postgres.Connection, plan: Plan, scope: Scope, topics: Sequence[TopicDrained], new: Positions
 ) -> tuple[Positions, str]:
-    """Those of a tenant's new events that have no place in their month, and why; the others hold theirs.
+    """The positions of a tenant's new events over its quota, and why; places of the others are reserved.
 
-    Events that say that the front door counted them come first, then the others; each in the order of their
-    partitions and offsets.
+    Events whose header says that the API counted them come first, then the others; each in the order of
+    their partitions and offsets.
 
     Args:
         connection: in the tenant's session.
-        new: positions of the events that are no copies, in any order.
+        new: positions of the events that are no duplicates, in any order.
 
     Raises:
         Fenced: a newer attempt owns the batch.
@@ -70,7 +70,7 @@ def over(
 
 
 def _hold(plan: Plan, tenant_id: UUID, wanted: Mapping[date, Rows], maximum: int) -> Mapping[date, Rows]:
-    """In a transaction of its own: who collects waits for its lock, and must not wait for a batch."""
+    """Reserve places in a separate transaction: the API waits for its lock, and must not wait for a batch."""
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
         attempts.fence(connection, plan)
         return intake.hold(connection, tenant_id, plan.batch_id, wanted, maximum)
@@ -79,7 +79,7 @@ def _hold(plan: Plan, tenant_id: UUID, wanted: Mapping[date, Rows], maximum: int
 def _by_month(
     this: date, scope: Scope, topics: Iterable[TopicDrained], new: Positions
 ) -> Mapping[date, Positions]:
-    """New events by the month in which they were received: this one, or the one before."""
+    """Positions of new events by the month in which they were received: this month, or the one before."""
     begins = datetime(this.year, this.month, 1, tzinfo=UTC)
     oldest = min(count.oldest_ms for topic in topics for count in topic.partitions.values())
     if oldest >= begins.timestamp() * 1000:

@@ -1,4 +1,4 @@
-"""The small values that the stages hand to each other. No payload bytes are in them."""
+"""The values that stages of ingestion pass to each other; they are small, and hold no payloads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 
-if TYPE_CHECKING:  # the command line imports this module, and none that takes long
+if TYPE_CHECKING:  # the command line imports this module: slow imports would delay its start
     from pulse_pipelines.tables.claims import Fresh
     from pulse_pipelines.tables.heads import Append
 
@@ -20,39 +20,39 @@ SHARED_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Origin:
-    """A request that events of a batch came with, in its own trace."""
+    """The trace of a request that sent events of a batch."""
 
     tenant_id: UUID
     traceparent: str
-    """Its span, as W3C Trace Context has it."""
+    """The request's span, in the form of W3C Trace Context."""
     received_ms: int
     """Append time of the first of these events that was read."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One attempt at a batch: the ranges that are not settled yet."""
+    """One attempt at a batch: its unsettled ranges, and the datasets of their tenants."""
 
     batch_id: str
     attempt: int
     ranges: tuple[OffsetRange, ...]
     scopes: Mapping[UUID, Scope]
     bulk: bool
-    """Whether batches that are not go before it (see `ingest.priority`)."""
+    """Whether small batches take precedence over it (see `ingest.priority`)."""
     traceparent: str | None = None
     """The attempt's span; None: traces are off."""
     origins: tuple[Origin, ...] = ()
-    """Where its events came from, some of them, once they are drained."""
+    """The requests that sent its events (a sample, once they are drained)."""
 
     @property
     def together(self) -> bool:
-        """Whether its tenants share a Spark job; else each has its own, so that one which kills the executor
-        stays behind alone."""
+        """Whether its tenants share a Spark job; else each has its own, so that one tenant whose events kill
+        the executor does not hold up the others."""
         return self.attempt <= SHARED_ATTEMPTS
 
     @property
     def isolates(self) -> bool:
-        """Whether events that end their process are looked for: once the other tenants' have settled."""
+        """Whether to search for events that kill their process: only after the other tenants have settled."""
         alone = len({r.tenant_id for r in self.ranges}) == 1
         return not self.together and (alone or self.attempt > SHARED_ATTEMPTS + 1)
 
@@ -67,7 +67,7 @@ NEVER_MS = 2**63 - 1
 
 @dataclass
 class PartitionCount:
-    """What one task drained of one partition; `absent` are offsets that hold no message."""
+    """Counts of what one task drained from one partition; `absent` are offsets that hold no message."""
 
     drained: int = 0
     oldest_ms: int = NEVER_MS
@@ -82,32 +82,32 @@ class PartitionCount:
 
 @dataclass(frozen=True)
 class TopicDrained:
-    """What one task made of its ranges of one tenant's topic."""
+    """The result of one task for one tenant's topic: counts, files and ids."""
 
     tenant_id: UUID
     part: int
-    """Marks the rows that this task attempt put into the staging tables."""
+    """Mark of the rows that this task attempt wrote to the staging tables."""
     partitions: Mapping[int, PartitionCount]
     candidates: tuple[CandidateFile, ...]
     raw: tuple[RawPart, ...]
     ids: Mapping[UUID, bytes]
     """By dataset: the packed ids (see `digests.ArrivedIds`) of its accepted events, in received order."""
     copies: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
-    """By dataset: positions (see `parquet_files.position`) of copies that the task left out of its files."""
+    """By dataset: positions (see `parquet_files.position`) of duplicates left out of the task's files."""
     origins: tuple[Origin, ...] = ()
     states: Mapping[UUID, bytes] = field(default_factory=dict)
-    """By dataset of entities: the packed states (see `tables.heads`) of what is in `ids`, in its order."""
+    """By dataset of entities: the packed states (see `tables.heads`) of the entities in `ids`, in order."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A tenant whose part of the batch could not go on; the others do."""
+    """The failure of one tenant's part of a batch at a stage; the other parts go on."""
 
     tenant_id: UUID
     step: str
     error: str
     by_event: bool = False
-    """One of its events may be at fault: a process died, or something went wrong that no outage explains."""
+    """Whether one of its events may be at fault: a process died, or an error occurred that is no outage."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Gated:
     duplicates: Mapping[UUID, Positions]
     """By dataset: positions of events whose id another event owns, and of unchanged entities."""
     fresh: "Mapping[UUID, Fresh]"
-    """By dataset: the ids of the other events, which its rows are to have."""
+    """By dataset: the ids of all other events, which settle claims for its rows."""
     failures: tuple[Failure, ...] = ()
-    """Of the stages so far, as everywhere below."""
+    """Of all stages so far, here and in the classes below."""
     over_quota: Mapping[UUID, Positions] = field(default_factory=dict)
-    """By dataset: positions of events that have no place in their month ..."""
+    """By dataset: positions of events beyond the monthly quota."""
     full: Mapping[UUID, str] = field(default_factory=dict)
-    """... and by tenant, why."""
+    """By tenant: the reason given for events beyond the quota."""
     added: "Mapping[UUID, Append]" = field(default_factory=dict)
     """By dataset of entities: the versions that land."""
 
@@ -160,13 +160,13 @@ class StagedTable:
     new_location: str
     snapshot_id: int | None
     files: tuple[CandidateFile, ...]
-    """What the snapshot adds: restaging after a lost swap needs nothing else."""
+    """Files that the snapshot adds: all that restaging after a lost swap needs."""
     days: tuple[DayLanding, ...]
 
 
 @dataclass(frozen=True)
 class LandingFailed:
-    """A dataset that cannot take the rows at all: they become dead letters."""
+    """A dataset whose table cannot take the batch's rows: they become dead letters."""
 
     tenant_id: UUID
     dataset_id: UUID

@@ -1,8 +1,8 @@
-"""Settle: the one Postgres transaction per tenant that makes its part of a batch real.
+"""Settling: one Postgres transaction per tenant that commits its part of a batch.
 
 Fence, swap the metadata pointers, claim the ids of the rows (of entities: advance their log), advance the
-positions, write the ledger, commit. All of it or none; when the answer to COMMIT is lost, the ledger alone
-says what happened.
+positions, write the ledger, commit: all of it or nothing. When the answer to COMMIT is lost, the ledger
+decides whether it was committed.
 """
 
 import time
@@ -58,7 +58,7 @@ WHERE r.batch_id = %s AND r.tenant_id = %s GROUP BY b.attempt
 
 
 def settle(landed: Landed, marks: Mapping[UUID, Sequence[int]]) -> Settled:
-    """Settle every tenant whose part came this far; the others stay for the next attempt.
+    """Settle the part of every tenant that has not failed; the others are left to the next attempt.
 
     Args:
         landed: the staged batch.
@@ -90,13 +90,13 @@ def settle(landed: Landed, marks: Mapping[UUID, Sequence[int]]) -> Settled:
 
 @dataclass(frozen=True)
 class _Staged(Work):
-    """A tenant's part of the batch."""
+    """A tenant's part of the batch, staged for the commit."""
 
     landed: Landed
-    """The batch, as it turned out for this tenant."""
+    """The batch; for this tenant, with datasets refused by a restage."""
     part: TenantPart
     accountings: Sequence[RangeAccounting]
-    """Of its ranges."""
+    """One for each of its ranges, in their order."""
     total: TenantSettled
 
 
@@ -111,12 +111,12 @@ def _staged(landed: Landed, part: TenantPart) -> _Staged:
 
 
 def _settle_safely(landed: Landed, part: TenantPart) -> tuple[_Staged, float] | Failure:
-    """What was settled, and the seconds that its transaction took."""
+    """Settle one tenant's part; returns it and the seconds of its transaction, or a failure."""
     try:
         return _settle_tenant(landed, part)
     except Fenced:
         raise
-    except Exception as error:  # whatever it is, it must not become the neighbours' failure
+    except Exception as error:  # of any kind: it must not fail the other tenants
         return Failure(part.tenant.tenant_id, "settle", f"{type(error).__name__}: {error}")
 
 
@@ -158,8 +158,8 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
             batch=plan.batch_id,
         )
     fail_point("settle.before_advance")
-    for r, became in zip(part.ranges, staged.accountings, strict=True):
-        ledger.settle(connection, plan.batch_id, r, became)
+    for r, accounting in zip(part.ranges, staged.accountings, strict=True):
+        ledger.settle(connection, plan.batch_id, r, accounting)
     fail_point("settle.after_advance")
     letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
     if letters != total.dead_letters:  # the staging table is unlogged: a crash of Postgres empties it
@@ -184,7 +184,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
 def _by_kind(
     tables: Iterable[StagedTable], added: Mapping[UUID, Append]
 ) -> Mapping[str, Sequence[StagedTable]]:
-    """What lands, by the kind of dataset that it is counted for; of events also where there is nothing."""
+    """The tables by kind of dataset, under which usage is counted; EVENTS is there even without a table."""
     found: dict[str, list[StagedTable]] = {EVENTS: []}
     for table in tables:
         found.setdefault(ENTITIES if table.dataset_id in added else EVENTS, []).append(table)
@@ -192,7 +192,7 @@ def _by_kind(
 
 
 def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) -> int:
-    """Claim the ids of the rows that land, or add them to their log; how many they are."""
+    """Claim the ids of the rows that land (of entities: advance their log); returns the number of rows."""
     count = 0
     for table in part.tables:
         if (added := landed.added.get(table.dataset_id)) is not None:
@@ -214,7 +214,7 @@ def _claim(connection: postgres.Connection, landed: Landed, part: TenantPart) ->
 def _append(
     connection: postgres.Connection, landed: Landed, part: TenantPart, table: StagedTable, added: Append
 ) -> int:
-    """Add versions to a log; how many they are."""
+    """Advance a log of entities by its new versions; returns their number."""
     if not heads.advance(connection, part.tenant.tenant_id, table.dataset_id, added):
         raise Transient(
             "the log is not what the batch's versions were compared with: it was written to meanwhile",
@@ -227,7 +227,7 @@ def _append(
 
 
 def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:
-    """What the batch landed, by table and day."""
+    """The ledger's landings of a batch, by table and day."""
     for t in tables:
         for d in t.days:
             yield Landing(
@@ -237,7 +237,7 @@ def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:
 
 
 def _restage(staged: _Staged, lost: SwapLost) -> _Staged:
-    """The part on top of what the winner left; without its table where the dataset was deleted meanwhile."""
+    """The part restaged on the table's current metadata; without the table if its dataset was deleted."""
     landed, part = staged.landed, staged.part
     table = next(table for table in part.tables if table.table == lost.table)
     try:
@@ -249,7 +249,7 @@ def _restage(staged: _Staged, lost: SwapLost) -> _Staged:
 
 
 def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Terminal) -> _Staged:
-    """The part with the rows of one table among the dead letters."""
+    """The part without one table, whose rows are staged as dead letters."""
     refused = LandingFailed(table.tenant_id, table.dataset_id, str(error))
     mark = unlanded.stage_rows_of(landed, refused)
     part = replace(
@@ -262,7 +262,7 @@ def _refuse(landed: Landed, part: TenantPart, table: StagedTable, error: Termina
 
 
 def _is_settled(plan: Plan, tenant_id: UUID) -> bool:
-    """Whether this very attempt did settle the tenant's part. Raises Fenced: a newer one owns the batch."""
+    """Whether this attempt settled the tenant's part. Raises Fenced: a newer attempt owns the batch."""
     with postgres.transaction("pulse_pipeline") as connection:
         found = connection.execute(IS_SETTLED, [plan.batch_id, tenant_id]).fetchone()
     if found and found[0] != plan.attempt:

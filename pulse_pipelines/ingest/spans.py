@@ -1,7 +1,7 @@
 """Spans of a batch: its attempt, the stages within it, and one in the trace of each request that it settles.
 
-The stages' spans link to those traces, and the one in each links to the attempt's: whoever looks a request's
-trace up finds the batch. Where traces are off nothing here does anything.
+The stages' spans link to the requests' traces, and the span in each of these links to the attempt's: from a
+request's trace one finds the batch. With tracing off, all functions do nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ Tell: TypeAlias = Callable[[Plan, Sequence[Failure]], None]
 
 @contextmanager
 def exported() -> Iterator[None]:
-    """Export the spans that began while the block ran, when it ends."""
+    """Export the spans of the block when it ends."""
     try:
         yield
     finally:
@@ -32,7 +32,7 @@ def exported() -> Iterator[None]:
 
 @contextmanager
 def attempt(plan: Plan) -> Iterator[Plan]:
-    """The attempt's span, while the block runs; the plan names it to the stages and to their tasks."""
+    """Open the attempt's span around the block; yields the plan with `traceparent`, for stages and tasks."""
     if (tracer := tracing.tracer(SERVICE)) is None:
         yield plan
         return
@@ -55,10 +55,10 @@ def attempt(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def stage(name: str, plan: Plan) -> Iterator[Tell]:
-    """A stage's span, while the block runs.
+    """Open a stage's span around the block.
 
     Yields:
-        What is told the plan as the stage leaves it, and whose events went no further.
+        A function to call with the plan as the stage leaves it, and its failures.
     """
     tracer = None if plan.traceparent is None else tracing.tracer(SERVICE)
     if tracer is None or plan.traceparent is None:
@@ -84,7 +84,7 @@ def stage(name: str, plan: Plan) -> Iterator[Tell]:
 
 
 def settled(settled: Settled) -> None:
-    """In the trace of each request whose events settled: a span from the topic to here."""
+    """Add a span to the trace of each request whose events settled, from their append to the topic to now."""
     plan, tracer = settled.plan, tracing.tracer(SERVICE)
     if tracer is None or plan.traceparent is None:
         return

@@ -1,7 +1,7 @@
-"""Staging tables: where tasks put dead letters for settle.
+"""Staging tables: Postgres tables to which tasks write dead letters, and from which settle copies them.
 
-One unlogged table per attempt: a zombie attempt writes into a table that nobody reads, and rows of a task
-attempt that Spark repeated are told apart by their `part`.
+One unlogged table per attempt: a zombie attempt writes to a table that no other attempt reads, and rows of
+a task that Spark ran twice differ in `part`.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ TABLES = """
 SELECT tablename FROM pg_tables WHERE schemaname = 'staging' AND starts_with(tablename, 'dead_letters_')
 ORDER BY tablename
 """
-# A run that died after its batch had settled drops none, and no attempt follows it; earlier versions staged
-# ids, too.
+# Left by runs that died after their batch settled: no attempt follows to drop them. Earlier versions of Pulse
+# also staged ids.
 OF_SETTLED = """
 SELECT t.tablename FROM pg_tables t JOIN ingest_batches b
     ON b.batch_id = substring(t.tablename FROM '^(?:ids|dead_letters)_(.+)_[0-9]+$')
@@ -49,16 +49,16 @@ _DEAD_LETTER_TYPES = (
 
 
 def named(template: str, plan: Plan) -> sql.Composed:
-    """A statement about the staging table of this attempt."""
+    """The statement with the name of this attempt's staging table."""
     return sql.SQL(template).format(dead_letters=sql.Identifier(plan.dead_letters_table))
 
 
 @contextmanager
 def tables(plan: Plan) -> Iterator[None]:
-    """This attempt's staging table, while the block runs.
+    """Create this attempt's staging table, and drop it after the block.
 
-    Those of earlier attempts go first, and what runs left that died at their end; one that a zombie still
-    writes to is left to the next attempt.
+    Tables of earlier attempts and of settled batches are dropped first; one that a zombie still writes to is
+    left to the next attempt.
     """
     for number in range(1, plan.attempt):
         _drop(replace(plan, attempt=number))
@@ -72,13 +72,13 @@ def tables(plan: Plan) -> Iterator[None]:
 
 
 def existing() -> list[str]:
-    """Names of all staging tables there are, whoever's attempt they belong to."""
+    """Names of all staging tables, of any attempt."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [table for (table,) in connection.execute(TABLES)]
 
 
 def drop_settled() -> None:
-    """Drop the staging tables of batches that are settled: nobody reads them any more."""
+    """Drop the staging tables of settled batches, which are not read any more."""
     with postgres.transaction("pulse_pipeline") as connection:
         left = [table for (table,) in connection.execute(OF_SETTLED)]
     for table in left:

@@ -1,4 +1,4 @@
-"""The tenants' parts of a batch, and what became of each: range by range, by arithmetic alone."""
+"""The tenants' parts of a batch, and the accounting of their ranges, computed from counts alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class TenantPart:
 def tenant_parts(
     landed: Landed, failed: set[UUID], marks: Mapping[UUID, Sequence[int]]
 ) -> Iterable[TenantPart]:
-    """The part of every tenant whose events came through all stages so far."""
+    """The parts of the tenants that have not failed, by tenant id."""
     ranges: dict[UUID, list[OffsetRange]] = defaultdict(list)
     for r in landed.plan.ranges:
         ranges[r.tenant_id].append(r)
@@ -54,7 +54,7 @@ def tenant_parts(
 
 
 def accounting(landed: Landed, part: TenantPart, r: OffsetRange) -> RangeAccounting:
-    """What became of one range: every drained event is in exactly one of the three counts."""
+    """The accounting of one range: every drained event is in exactly one of the three counts."""
     count = _total(part.topics, r.partition)
     refused = {failed.dataset_id for failed in part.refused}
     copies = sorted(

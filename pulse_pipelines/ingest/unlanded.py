@@ -1,7 +1,7 @@
-"""Unlanded: events that were accepted and cannot land after all are staged as dead letters.
+"""Unlanded events: conformed events that cannot land after all are staged as dead letters.
 
-Their dataset cannot take them, or their tenant's month has no place for them. The original bytes come from
-the raw-zone objects that this very attempt wrote.
+Their dataset's table cannot take them, or their tenant's monthly quota is full. The original bytes come from
+the raw-zone objects that this attempt wrote.
 """
 
 import random
@@ -26,7 +26,7 @@ Rows = Iterator[tuple[object, ...]]
 
 
 def stage(landed: Landed) -> tuple[Landed, Mapping[UUID, Sequence[int]]]:
-    """Stage the rows of refused datasets, and what is over a quota, as dead letters.
+    """Stage the rows of refused datasets, and those over a quota, as dead letters.
 
     Returns:
         The batch, with a failure of each tenant whose rows could not be staged, and staging marks by tenant.
@@ -41,13 +41,13 @@ def stage(landed: Landed) -> tuple[Landed, Mapping[UUID, Sequence[int]]]:
             for dataset in scope.datasets:
                 if dataset.dataset_id in landed.over_quota:
                     marks[tenant_id].append(_stage_over_quota(landed, dataset))
-        except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        except Exception as error:  # of any kind: it must not fail the other tenants
             failures[tenant_id] = Failure(tenant_id, "settle", f"{type(error).__name__}: {error}")
     return replace(landed, failures=(*landed.failures, *failures.values())), marks
 
 
 def stage_rows_of(landed: Landed, refused: LandingFailed) -> int:
-    """Stage the rows of one refused dataset as dead letters; their staging mark.
+    """Stage the rows of one refused dataset as dead letters; returns their staging mark.
 
     Raises:
         OSError: the object store failed.

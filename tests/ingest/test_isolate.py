@@ -120,7 +120,7 @@ def test_what_there_is_no_time_for_is_set_aside_as_a_whole(monkeypatch: pytest.M
 def test_what_is_set_aside_keeps_its_bytes_and_the_names_that_can_be_stored(
     payload: bytes, names: tuple[str | None, str | None]
 ) -> None:
-    conformed = isolate.set_aside("why", [Message(0, 7, 1, payload)])
+    conformed = isolate.dead_letters("why", [Message(0, 7, 1, payload)])
     assert conformed.tables == {}
     (letter,) = conformed.dead_letters
     assert (letter.dataset, letter.event_id) == names

@@ -123,7 +123,7 @@ def test_a_large_batch_stands_aside_at_most_as_long_as_it_has_worked(
 
 
 def niceness_after_standing_aside() -> int:
-    priority.for_good()
+    priority.lower_for_good()
     return os.nice(0)
 
 

@@ -48,7 +48,7 @@ def compute_what_is_due(
     catalog: Catalog,
     postgres: Postgres,
 ) -> None:
-    priority.for_good()
+    priority.lower_for_good()
     team = rollups.team_rollups()
     since = datetime.fromisoformat(config.since) if config.since else datetime.min.replace(tzinfo=UTC)
     waiting = due_days(team, since).days

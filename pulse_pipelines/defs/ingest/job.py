@@ -144,7 +144,7 @@ MOST_REPORTING = 2
 )
 def report(context: dg.OpExecutionContext, settled: Settled) -> None:
     if settled.plan.bulk:
-        priority.for_good()
+        priority.lower_for_good()
     _leave_lane(context.instance, context.run_id)
     unreported = report_batch(context, settled)
     if settled.failures:

@@ -45,7 +45,7 @@ def run_maintenance(
     catalog: Catalog,
     postgres: Postgres,
 ) -> None:
-    priority.for_good()
+    priority.lower_for_good()
     everything = config.tenant is None and config.dataset is None  # who names one does not want to wait
     wanted = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
     done: list[Done] = []

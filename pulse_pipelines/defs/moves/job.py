@@ -32,7 +32,7 @@ def move_dataset(
     catalog: Catalog,
     postgres: Postgres,
 ) -> None:
-    priority.for_good()
+    priority.lower_for_good()
     move = attempt(
         lambda: pyspark.spark_session,
         registry.find_tenant(config.tenant),
