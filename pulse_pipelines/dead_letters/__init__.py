@@ -1,7 +1,7 @@
-"""Dead letters: look at them, replay them once their cause is gone, or discard them.
+"""Dead letters: list, replay once their cause is gone, or discard them, in the tenant's own RLS session.
 
-Everything happens in the tenant's own RLS session. A dead letter is *open* until it is replayed or
-discarded; it stays in Postgres either way, because its offset is accounted for by it.
+A dead letter is *open* until it is replayed, discarded, landed by a backfill or erased; its row stays in
+Postgres in any case, because it accounts for its offset.
 """
 
 from pulse_pipelines.dead_letters.discard import discard

@@ -1,4 +1,4 @@
-"""Discard: close dead letters that nobody wants to land."""
+"""Discarding: close dead letters without landing them."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ def discard(
     after: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Discard the tenant's open dead letters that `chosen` names or fits.
+    """Discard the tenant's open dead letters with the ids, or that match the filter, of `chosen`.
 
-    Their rows stay, with their bytes: reconcile counts them.
+    Their rows stay, with their payloads: reconciliation counts them.
 
     Args:
-        dry_run: only say which.
-        limit: at most so many letters of a filter; the result's `next` goes on as `after`.
+        dry_run: only report which letters would be discarded.
+        limit: maximum number of letters of a filter; pass the result's `next` as `after` to continue.
 
     Raises:
         NotFound: no such cursor.

@@ -1,6 +1,6 @@
-"""A tenant's dead letters: listed with a stable cursor, counted by reason, or one with its bytes.
+"""A tenant's dead letters: listed with a stable cursor, counted by reason, or read one by one with payload.
 
-The public id of a dead letter is `<partition>-<offset>`: where its event is in the tenant's topic.
+The public id of a dead letter is `<partition>-<offset>`, the position of its event in the tenant's topic.
 """
 
 import base64
@@ -55,19 +55,19 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Filter:
-    """Which dead letters: all that fit what is given.
+    """A filter of dead letters; fields that are None match all.
 
     Raises:
-        UserError: a value that no dead letter could have.
+        UserError: a value that no dead letter can have.
     """
 
     dataset: str | None = None
     """The slug that the event named, whether or not there is such a dataset."""
     reason: Reason | None = None
     since: datetime | None = None
-    """Set aside at this time or later ..."""
+    """Earliest time of settling."""
     until: datetime | None = None
-    """... and before this one."""
+    """End of the times of settling, exclusive."""
 
     def __post_init__(self) -> None:
         if self.dataset is not None and ("\0" in self.dataset or not _is_unicode(self.dataset)):
@@ -100,7 +100,7 @@ class DeadLetter:
     """Bytes of the event as it was received."""
     received_at: datetime
     settled_at: datetime
-    """When it was set aside."""
+    """When its batch settled and it became a dead letter."""
     batch_id: str
     published_at: datetime | None
     resolution: str | None
@@ -119,7 +119,7 @@ class Opened(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Where a listing goes on. Callers see it as opaque text."""
+    """Position in a listing from which the next page starts; opaque text to callers."""
 
     settled_at: str
     partition: int = 0
@@ -127,12 +127,12 @@ class Cursor(NamedTuple):
 
     @classmethod
     def behind(cls, letter: DeadLetter) -> "Cursor":
-        """The cursor with which a listing goes on behind this letter."""
+        """The cursor of the page that starts after this letter."""
         return cls(letter.settled_at.isoformat(), letter.partition, letter.offset)
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Raises NotFound when `text` is none that Pulse gave out."""
+        """Decode the text of a cursor. Raises NotFound: `text` is not a cursor."""
         try:
             found = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
             settled_at, partition, offset = found
@@ -163,13 +163,13 @@ def list_dead_letters(
     limit: int = 100,
     after: str | None = None,
 ) -> Page:
-    """A page of the tenant's dead letters, the latest first.
+    """List a page of the tenant's dead letters, the latest first.
 
-    The order is that of (set aside, partition, offset), so a page is the same whatever arrives meanwhile.
+    Ordered by (settled_at, partition, offset): letters that arrive meanwhile do not shift pages.
 
     Args:
         limit: 1 to `MAX_LETTERS`.
-        after: the `next` of the page before.
+        after: the `next` of the previous page.
 
     Raises:
         NotFound: no such cursor.
@@ -187,7 +187,7 @@ def list_dead_letters(
 
 
 def dead_letters_of(tenant: Tenant, event_id: str, dataset: str | None = None) -> tuple[DeadLetter, ...]:
-    """The latest `MAX_LETTERS` dead letters of the tenant with this event id, whatever became of them."""
+    """The latest `MAX_LETTERS` dead letters of the tenant with this event id, in any state."""
     values = {"event_id": event_id, "dataset": dataset, "limit": MAX_LETTERS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return tuple(DeadLetter(*row) for row in connection.execute(OF_EVENT, values))
@@ -198,15 +198,15 @@ class ReasonCount:
     reason: str
     count: int
     oldest: datetime
-    """When the first of them was set aside ..."""
+    """When the first of them settled."""
     newest: datetime
-    """... and the last."""
+    """When the last of them settled."""
 
 
 def summary(
     tenant: Tenant, where: Filter | None = None, *, state: State = State.OPEN
 ) -> tuple[ReasonCount, ...]:
-    """The tenant's dead letters counted by reason, the most frequent first."""
+    """Count the tenant's dead letters by reason, the most frequent first."""
     values = (where or Filter()).values()
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(SUMMARY.format(state=_STATES[state]), values)
@@ -217,16 +217,16 @@ _ID = re.compile(r"(\d{1,9})-(\d{1,18})", re.ASCII)
 
 
 def position(letter_id: str) -> tuple[int, int] | None:
-    """Partition and offset that a public id names, if it is one."""
+    """The partition and offset of a public id; None if it is malformed."""
     match = _ID.fullmatch(letter_id)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def find_dead_letter(tenant: Tenant, letter_id: str) -> Opened:
-    """One of the tenant's dead letters, with its original bytes.
+    """Read one of the tenant's dead letters, with its original payload.
 
     Raises:
-        NotFound: it has none with this id, whoever else has.
+        NotFound: the tenant has no dead letter with this id, even if another tenant has.
     """
     if (found := position(letter_id)) is not None:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:

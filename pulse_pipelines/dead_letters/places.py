@@ -1,4 +1,4 @@
-"""Places: letters that were over the quota are replayed as far as this month has room for them by now."""
+"""Quota places: letters that were over the quota are replayed as far as this month's quota has room."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,12 +13,12 @@ from pulse_resources import postgres
 
 
 class Places:
-    """Of one replay, page after page.
+    """Admits the letters of one replay to the monthly quota, page by page.
 
-    What is published takes its place together with its letter's mark, so that the next replay, and whoever
-    collects, know of it before it lands. Where two take the same place at one moment, the gate sets aside
-    what has none. Letters with another reason have the place that the front door gave them, or get
-    one at the gate.
+    A published event takes its place in the transaction that marks its letter, so that the next replay and
+    the API count it before it lands. If two concurrent callers take the same place, the dedup gate makes the
+    event without one a dead letter again. Letters with another reason have the place that the API reserved,
+    or get one at the gate.
     """
 
     def __init__(self, tenant: Tenant, *, dry_run: bool) -> None:
@@ -27,7 +27,7 @@ class Places:
         self._promised = 0
 
     def admit(self, connection: postgres.Connection, page: Sequence[Revalidated]) -> list[Revalidated]:
-        """The page; what could land and finds no room is rejected.
+        """Reject those letters of a page that could land but exceed the quota; returns the page.
 
         Args:
             connection: in the tenant's session, as pulse_api.
@@ -47,7 +47,7 @@ class Places:
         return admitted
 
     def take(self, connection: postgres.Connection, page: Sequence[Revalidated]) -> None:
-        """Take the places of what was published, in the transaction that marks its letters."""
+        """Take the places of the published events, in the transaction that marks their letters."""
         count = sum(checked.letter.reason == Reason.OVER_QUOTA for checked in page if _published(checked))
         maximum = quotas.records_per_month(connection)
         if count and limited(maximum):

@@ -1,7 +1,7 @@
-"""Replay: publish dead letters that could land now to the tenant's topic again, for the same gate.
+"""Replay: publish dead letters that could land now to the tenant's topic again.
 
-A letter is marked only after the broker acknowledged it. A crash in between leads to a second publish
-when the replay is repeated; the gate drops the second, whether the first has landed or comes with it.
+A letter is marked only after the broker acknowledged it. After a crash in between, a repeated replay
+publishes it a second time; the dedup gate drops the copy, even if both are in one batch.
 """
 
 from collections.abc import Sequence
@@ -35,18 +35,18 @@ def replay(
     after: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Replay the tenant's open dead letters that `chosen` names or fits.
+    """Replay the tenant's open dead letters with the ids, or that match the filter, of `chosen`.
 
-    Each is checked by the datasets as they are now. What could land is published and marked as replayed;
-    what another event with the same id stands for is marked only; what still cannot land stays open, and so
-    does what was over the quota and finds no room. A
-    page of letters is a transaction: when one fails, those before it are done.
+    Each letter is validated against the datasets as they are now. An event that could land is published and
+    its letter marked as replayed; a duplicate of another event is only marked; an event that still cannot
+    land, or for which the quota has no room, stays open. A page of letters is a transaction: when one fails,
+    those before it are done.
 
     Args:
-        schema_version: a version that the events' datasets follow or followed; named in what is published,
-            which is otherwise the same event.
-        dry_run: only say what would happen.
-        limit: look at so many letters of a filter at most; the result's `next` goes on as `after`.
+        schema_version: a version that the events' datasets follow or followed; written to the published
+            events, which are otherwise unchanged.
+        dry_run: only report what would happen.
+        limit: maximum number of letters of a filter; pass the result's `next` as `after` to continue.
 
     Raises:
         NotFound: no such cursor.
@@ -73,7 +73,7 @@ def replay(
 
 
 def _publish(producer: Producer, tenant: Tenant, page: Sequence[Revalidated]) -> list[Revalidated]:
-    """Publish what would land, until all of it is acknowledged; the page with what became of it."""
+    """Publish the letters that would land, and wait for acknowledgement; returns the page as it is then."""
     refused: list[KafkaError] = []
 
     def acknowledged(error: KafkaError | None, _: Message) -> None:

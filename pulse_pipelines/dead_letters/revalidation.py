@@ -1,7 +1,7 @@
-"""Revalidation: whether dead letters could land now, by the datasets, claims and tables as they are.
+"""Revalidation: whether dead letters could land now, by the current datasets, claims and tables.
 
-The answer is that of the ingestion itself: the same judge, the same typing of columns. An event that
-passes is checked again, and looked up by the gate, when the next batch drains it.
+It uses the validator and the column typing of ingestion. An event that passes is validated again, and looked
+up by the dedup gate, when the next batch drains it.
 """
 
 import time
@@ -38,12 +38,12 @@ class Revalidated:
 
 
 class Revalidation:
-    """Judges dead letters of one tenant, page after page.
+    """Validates dead letters of one tenant, page by page.
 
-    Of several letters with one event id only the first can land: the others are its copies.
+    Of several letters with one event id only the first can land: the others are duplicates.
 
     Args:
-        schema_version: of the events' datasets; named in the event before it is checked.
+        schema_version: of the events' datasets; written to each event before it is validated.
     """
 
     def __init__(self, tenant: Tenant, schema_version: int | None = None) -> None:
@@ -59,7 +59,7 @@ class Revalidation:
         self._passed: set[tuple[str, str]] = set()
 
     def validate(self, connection: postgres.Connection, page: Sequence[Opened]) -> list[Revalidated]:
-        """Verdicts in the order of the page: would_land, duplicate or rejected.
+        """Validate a page; verdicts are would_land, duplicate or rejected, in the order of the page.
 
         Args:
             connection: in the tenant's session, as pulse_api.
@@ -71,7 +71,7 @@ class Revalidation:
         payloads = []
         for letter, payload in page:
             if letter.reason == Reason.PROCESSING_FAILED and letter.size <= self.max_bytes:
-                # It may end this process: ingestion tries it, and isolates it again.
+                # Validating it may kill this process: ingestion tries it, and isolates it again.
                 verdicts[_place(letter)] = Verdict(
                     letter.letter_id, DeadLetterOutcome.WOULD_LAND, letter.dataset, letter.event_id
                 )
@@ -79,11 +79,11 @@ class Revalidation:
             else:
                 payloads.append(self._versioned(payload))
         messages = []
-        received_ms = int(time.time() * 1000)  # what passes is published, and so appended, just now
+        received_ms = int(time.time() * 1000)  # an event that passes is appended to the topic about now
         for (letter, _), payload in zip(page, payloads, strict=True):
             if _place(letter) in verdicts:
                 continue
-            if letter.size > self.max_bytes:  # its bytes were not even loaded
+            if letter.size > self.max_bytes:  # its payload was not loaded
                 detail = f"{letter.size:,} bytes, the limit is {self.max_bytes:,}"
                 verdicts[_place(letter)] = _rejected(letter, Rejected(Reason.OVERSIZE, detail))
             else:
@@ -121,9 +121,9 @@ class Revalidation:
         return Verdict(letter.letter_id, outcome, slug, event_id)
 
     def _versioned(self, payload: bytes) -> bytes:
-        """The event with the wanted schema version, else unchanged.
+        """The event with the wanted schema version, if any.
 
-        What decodes to something else than it says, or not at all, is left to the judge.
+        A payload that does not decode, or loses something by it, is left as it is for the validator.
         """
         if self._version is None or self._validator.undecodable(payload) is not None:
             return payload
@@ -151,7 +151,7 @@ class Revalidation:
             }
 
     def _table_problem(self, connection: postgres.Connection, slug: str) -> str | None:
-        """Why the dataset's table cannot take rows, if so."""
+        """Why the dataset's table cannot take rows; None if it can."""
         if slug not in self._tables:
             name = (self._tenant.namespace, slug)
             try:
@@ -168,7 +168,7 @@ class Revalidation:
 
 
 def _passed(conformed: Conformed) -> dict[tuple[int, int], tuple[str, str]]:
-    """Dataset and event id of what can land, by its place."""
+    """Dataset and event id of the events that can land, by partition and offset."""
     found = {}
     for slug, table in conformed.tables.items():
         places = zip(

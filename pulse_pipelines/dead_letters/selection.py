@@ -1,8 +1,8 @@
-"""Open dead letters page by page, locked until the transaction ends: by their ids or by a filter.
+"""Selection of open dead letters by id or by filter, page by page, locked until the transaction ends.
 
-Two replays of one filter at a time skip what the other has locked, and so share the work; at the end each
-waits for what it skipped, since who had locked it may have left it open. Whoever names an id waits for it,
-and then sees what became of it.
+Two concurrent replays of one filter skip rows that the other has locked, and so share the work; at the end
+each waits for the rows it skipped, which the other may have left open. A selection by id waits for locked
+rows, and then reports their state.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ NAMED = f"""
 SELECT {FIELDS}, {PAYLOAD} FROM dead_letters
 WHERE (partition, event_offset) IN (SELECT * FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]))
 """  # noqa: S608
-# In the order in which the publisher of dead letters locks, so that no two deadlock.
+# In the lock order of the publisher of dead letters (`ingest.dead_letter`), which prevents deadlocks.
 BY_ID = f"{NAMED} ORDER BY partition, event_offset"
 OPEN = f"{NAMED} AND resolution IS NULL ORDER BY {{order}}"
 THE_OLDEST_FIRST = "settled_at, partition, event_offset"
@@ -42,7 +42,7 @@ WHERE (partition, event_offset) IN (SELECT * FROM unnest(%s::int[], %s::bigint[]
 
 @dataclass(frozen=True)
 class Selected:
-    """A page: the open letters, and the verdicts on those that are not there to be resolved.
+    """A page of a selection: its open letters, and verdicts on ids that are unknown or already resolved.
 
     The payload of a letter above the size limit is left out: such an event cannot land.
     """
@@ -52,17 +52,17 @@ class Selected:
 
 
 class Selection(Protocol):
-    """What is left to do of the letters that a caller chose."""
+    """The letters that a caller chose, read page by page."""
 
     next: str | None
-    """Cursor with which another call goes on; None when nothing is left."""
+    """Cursor for the next call, if the limit was reached; else None."""
 
     def page(self, connection: postgres.Connection, max_bytes: int, *, lock: bool) -> Selected | None:
-        """The next letters, locked if asked; None behind the last."""
+        """The next page, its rows locked if `lock`; None after the last."""
 
 
 def select(chosen: Filter | Sequence[str], limit: int | None, after: str | None) -> Selection:
-    """The selection of what a caller chose; limit and cursor are those of a filter.
+    """Make the selection of a caller's filter or ids; limit and cursor apply to filters only.
 
     Raises:
         NotFound: no such cursor.
@@ -73,9 +73,9 @@ def select(chosen: Filter | Sequence[str], limit: int | None, after: str | None)
 
 
 class ByFilter:
-    """Letters that fit a filter, the oldest first; none that was set aside after the work began.
+    """Letters that match a filter, the oldest first, without letters that settled after the work began.
 
-    Otherwise a letter that fails again behind the replay would be replayed for ever.
+    Otherwise a letter that fails again after its replay would be replayed for ever.
     """
 
     def __init__(self, where: Filter, limit: int | None, after: str | None) -> None:
@@ -119,7 +119,7 @@ class ByFilter:
 
 
 class ByIds:
-    """Letters named by their ids, each once."""
+    """Letters with given ids, each once."""
 
     def __init__(self, letter_ids: Sequence[str]) -> None:
         self.next: str | None = None
@@ -161,6 +161,6 @@ def _resolved(letter: DeadLetter) -> Verdict:
 
 
 def resolve(connection: postgres.Connection, resolution: str, letters: Sequence[DeadLetter]) -> None:
-    """Mark letters of the tenant whose session this is as replayed or discarded."""
+    """Mark letters of the session's tenant as replayed or discarded."""
     partitions = [letter.partition for letter in letters]
     connection.execute(RESOLVE, [resolution, partitions, [letter.offset for letter in letters]])

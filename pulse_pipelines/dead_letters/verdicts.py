@@ -1,4 +1,4 @@
-"""What became of each dead letter that was to be replayed or discarded."""
+"""Verdicts: the outcome of a replay or a discard, letter by letter and in total."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 SHOWN = 1_000
-"""Verdicts that a result holds; its counts are always exact."""
+"""Maximum number of verdicts in a result; its counts are always exact."""
 
 
 class DeadLetterOutcome(StrEnum):
     WOULD_LAND = "would_land"
-    """Of a dry run: judged by the datasets as they are now, it can land."""
+    """Only in a dry run: the event can land in the datasets as they are now."""
     PUBLISHED = "published"
-    """It is on the tenant's topic again, and lands with the next batch."""
+    """The event is on the tenant's topic again, and lands with the next batch."""
     DUPLICATE = "duplicate"
-    """An event with its id has landed, or was published by this replay: closed without another one."""
+    """An event with its id has landed, or was published by this replay: closed without publishing."""
     REJECTED = "rejected"
-    """It still cannot land: stays open."""
+    """The event still cannot land: the letter stays open."""
     DISCARDED = "discarded"
     ALREADY_REPLAYED = "already_replayed"
     ALREADY_DISCARDED = "already_discarded"
     ALREADY_LANDED = "already_landed"
-    """A backfill made it a row."""
+    """A backfill landed the event."""
     ALREADY_ERASED = "already_erased"
     NOT_FOUND = "not_found"
 
@@ -34,7 +34,7 @@ class Verdict:
     dataset: str | None = None
     event_id: str | None = None
     reason: str | None = None
-    """Of a rejected one, as it is now."""
+    """If rejected: the current reason."""
     pointer: str | None = None
     detail: str | None = None
 
@@ -53,7 +53,7 @@ class Result:
     counts: Mapping[DeadLetterOutcome, int]
     verdicts: tuple[Verdict, ...]
     next: str | None
-    """Cursor to go on with when a limit was reached."""
+    """Cursor to continue with when a limit was reached."""
 
     @property
     def total(self) -> int:
@@ -61,17 +61,17 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether every letter became, or would become, what was asked for."""
+        """Whether every letter was, or would be, replayed or discarded as asked."""
         return not any(self.counts.get(outcome) for outcome in UNRESOLVED)
 
 
 Progress = Callable[[int], None]
-"""Called with the number of letters that are done so far."""
+"""Function called with the number of letters done so far."""
 
 
 @dataclass
 class Tally:
-    """Gathers a result page by page."""
+    """Accumulates a result page by page."""
 
     progress: Progress | None = None
     counts: Counter[DeadLetterOutcome] = field(default_factory=Counter)
