@@ -1,7 +1,7 @@
 """Arrow columns: lists of decoded JSON values become Arrow arrays of the table's types.
 
-The fast path hands a whole column to Arrow; a column that Arrow refuses is gone through value by value,
-so that exactly the events at fault become dead letters.
+The fast path passes a whole column to Arrow; a column that Arrow refuses is converted value by value, so
+that exactly the events at fault become dead letters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from pulse_pipelines.domain.limits import MICROSECOND, EventLimits
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.tables.column_types import SCALARS, TIMESTAMP
 
-# A year 0000 goes the slow way: Arrow knows it, and an offset may push it into year 1.
+# Year 0000 takes the slow path: Arrow accepts it, and a zone offset may move it into year 1.
 _YEAR = r"([1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
 _RFC3339_UTC_OR_OFFSET = rf"^{_YEAR}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{{1,6}})?(Z|[+-]\d\d:\d\d)$"
 _EARLIEST = pa.scalar(EARLIEST, TIMESTAMP)
@@ -33,13 +33,13 @@ _ISO_DATE = rf"^{_YEAR}-\d\d-\d\d$"
 
 @lru_cache(maxsize=4096)
 def arrow_schema(table_schema: str) -> pa.Schema:
-    """The Arrow schema, with Iceberg field ids, of a table schema kept as JSON."""
+    """The Arrow schema, with Iceberg field ids, of a table schema in JSON."""
     schema = schema_to_pyarrow(Schema.model_validate_json(table_schema))
     return pa.schema([_plain(field) for field in schema])
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """pyiceberg maps strings to large_string; files are the same, 32-bit offsets are smaller."""
+    """The field with string instead of pyiceberg's large_string: the same files, with smaller offsets."""
     return field.with_type(_plain_type(field.type))
 
 
@@ -67,7 +67,7 @@ def json_text(value: Any) -> str | None:
 
 
 def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], pointer: str) -> pa.Array:
-    """The column of one declared field; what its type cannot hold is added to `rejects` by index."""
+    """The column of one declared field; events whose value does not fit its type are added to `rejects`."""
     match kind.kind:
         case Kind.JSON:
             return pa.array([json_text(value) for value in values], pa.string())
@@ -85,11 +85,11 @@ def array(values: Sequence[Any], kind: FieldType, rejects: dict[int, Rejected], 
 def refuse_misfits(
     values: list[Any], kind: FieldType, chosen: Iterable[int], rejects: dict[int, Rejected], pointer: str
 ) -> None:
-    """Add those of the chosen values that the field's column cannot hold to `rejects`, and make them None.
+    """Add those of the `chosen` values that the field's column cannot hold to `rejects`, and make them None.
 
-    For values that no validator has seen as the field's: of events that name another schema version, or
-    follow a choice, by which the field may be undeclared, or declared otherwise. Arrow would make an
-    integer of a fraction.
+    For values whose schema does not guarantee the type: the event names another schema version, or follows a
+    choice that declares the field differently or not at all. Arrow would silently turn a fraction into an
+    integer.
     """
     for index in chosen:
         if not holds(kind, values[index]):
@@ -99,7 +99,7 @@ def refuse_misfits(
 
 
 def holds(kind: FieldType, value: Any) -> bool:
-    """Whether a column of this kind can be made of a decoded value that no validator has seen as its own."""
+    """Whether a column of this kind can hold a decoded value that was not validated against its type."""
     if value is None:
         return True
     if kind.kind is Kind.STRUCT:
@@ -116,7 +116,7 @@ def _one_by_one(
     rejects: dict[int, Rejected],
     pointer: str,
 ) -> list[Any]:
-    kept: list[Any] = []
+    converted: list[Any] = []
     for index, value in enumerate(values):
         fitting = _fit(value, kind)
         try:
@@ -124,12 +124,12 @@ def _one_by_one(
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, str(error), pointer))
             fitting = None
-        kept.append(fitting)
-    return kept
+        converted.append(fitting)
+    return converted
 
 
 def _fit(value: Any, kind: FieldType) -> Any:
-    """The value as its column holds it; as it is where it cannot."""
+    """The value converted to its column's type; unchanged if it does not fit."""
     if kind.kind is Kind.STRUCT:
         if type(value) is not dict:
             return value
@@ -140,9 +140,9 @@ def _fit(value: Any, kind: FieldType) -> Any:
 
 
 def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) -> pa.Array:
-    """RFC 3339 strings as UTC microseconds, within the range that every engine shares.
+    """Convert RFC 3339 strings to UTC microseconds, within the range that all engines support.
 
-    The event's own timestamp has reasons of its own; a declared field cannot be represented.
+    A bad event timestamp is rejected with the parser's reason, a bad declared field as `UNREPRESENTABLE`.
     """
     required = pointer == "/timestamp"
     try:
@@ -154,16 +154,16 @@ def timestamps(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str
                 return parsed
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         pass
-    kept: list[datetime | None] = []
+    converted: list[datetime | None] = []
     for index, value in enumerate(values):
         moment = None if value is None else parse_timestamp(value)
         if isinstance(moment, Rejected):
             reason = moment.reason if required else Reason.UNREPRESENTABLE
             rejects.setdefault(index, Rejected(reason, moment.detail, pointer))
             moment = None
-        kept.append(moment)
+        converted.append(moment)
     filler = EARLIEST if required else None  # a required column takes no null
-    return pa.array([filler if k is None else k for k in kept], TIMESTAMP)
+    return pa.array([filler if each is None else each for each in converted], TIMESTAMP)
 
 
 def refuse_untimely(
@@ -172,7 +172,7 @@ def refuse_untimely(
     """Add the events whose timestamp is outside the accepted range to `rejects`, by index.
 
     Args:
-        moments: the events' timestamps, none of them null; what is among the rejects stays what it is.
+        moments: the events' timestamps, none of them null; existing rejects are kept.
         received_ms: when each event was received, in milliseconds since the epoch.
     """
     micros = moments.cast(pa.int64())
@@ -195,19 +195,19 @@ def _dates(values: Sequence[Any], rejects: dict[int, Rejected], pointer: str) ->
             return texts.cast(pa.date32())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         pass
-    kept: list[date | None] = []
+    converted: list[date | None] = []
     for index, value in enumerate(values):
         try:
-            kept.append(None if value is None else parse_date(value))
+            converted.append(None if value is None else parse_date(value))
         except ValueError as error:
-            kept.append(None)
+            converted.append(None)
             detail = f"not a date: {error}"
             rejects.setdefault(index, Rejected(Reason.UNREPRESENTABLE, detail, pointer))
-    return pa.array(kept, pa.date32())
+    return pa.array(converted, pa.date32())
 
 
 def extras(datas: Sequence[dict[str, Any]], declared: Sequence[Column]) -> pa.Array:
-    """What the schema does not declare, as JSON text: nothing that was accepted is lost."""
+    """The members that the schema does not declare, as JSON text, for the column `_extra`."""
     names = {column.field for column in declared}
     nested = [c for c in declared if c.type.kind in (Kind.STRUCT, Kind.LIST)]
     texts: list[str | None] = []

@@ -1,7 +1,7 @@
 """The files of a task: candidate data files and raw-zone objects, encoded and uploaded side by side.
 
-Rows wait in a buffer until the task ends or the buffer is full, so that a (dataset, day) gets few,
-large files. Encoding uses the core; uploads overlap it in threads.
+Rows are buffered until the task ends or the buffer is full, so that a (dataset, day) gets few, large files.
+Encoding uses the core; uploads overlap it in threads.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ class BatchFiles:
         tenant: whose prefix everything goes under.
         bucket: of the object store.
         stem: begins every file name; unique to the task attempt.
-        drop_copies: leave events out whose id an earlier row of the same buffer has.
+        drop_copies: leave out events with the id of an earlier row of the same buffer.
         pause: called before each upload.
     """
 
@@ -66,8 +66,8 @@ class BatchFiles:
         self.buffered_bytes = 0
         self.candidates: list[CandidateFile] = []
         self.copies: dict[UUID, list[int]] = {}
-        """By dataset: positions of rows whose id an earlier row of the same buffer has. They are in no
-        file; the gate finds them again and counts them."""
+        """By dataset: positions of rows left out as copies. The dedup gate finds and counts them as
+        duplicates."""
         self.raw: list[RawPart] = []
 
     def __enter__(self) -> Self:
@@ -86,18 +86,18 @@ class BatchFiles:
             self._uploads.shutdown(wait=True, cancel_futures=kind is not None)
 
     def add(self, dataset: Dataset, table: pa.Table) -> None:
-        """Buffer conformed rows. Those that carry their raw line go to the raw zone, too."""
+        """Buffer conformed rows, and their raw lines if the table has them."""
         self._rows.setdefault(dataset.slug, (dataset, []))[1].append(table)
         self.buffered_bytes += table.nbytes
 
     def add_raw(self, slug: str, received_ms: int, line: bytes) -> None:
-        """Buffer the raw line of an event that is no row: its day is the day it was received."""
+        """Buffer the raw line of an event without a row, under the day on which it was received."""
         hour = datetime.fromtimestamp(received_ms // HOUR_MS * HOUR_MS / 1000, UTC)
         self._lines[slug, hour].append(line)
         self.buffered_bytes += len(line)
 
     def flush(self) -> None:
-        """Write everything buffered and wait until the object store has it."""
+        """Write everything that is buffered, and wait for the uploads."""
         for dataset, tables in self._rows.values():
             self._write_rows(dataset, pa.concat_tables(tables))
         for (slug, hour), lines in self._lines.items():
@@ -159,10 +159,10 @@ class BatchFiles:
 
 
 def _copies(rows: pa.Table) -> pa.ChunkedArray | None:
-    """Marks every row whose id a row at an earlier position has, or None where there is none.
+    """Mark rows with the id of a row at an earlier position; None if there is none.
 
-    Such a row cannot land, whatever the gate says of the first one: leaving it out here saves writing the
-    file twice when events are re-delivered close together.
+    Such a row cannot land, whether or not the first one does: leaving it out here saves rewriting the file
+    when events are delivered twice in quick succession.
     """
     ids = rows.column("id")
     if pc.count_distinct(ids).as_py() == len(rows):
@@ -173,7 +173,7 @@ def _copies(rows: pa.Table) -> pa.ChunkedArray | None:
 
 
 def _grouped(rows: pa.Table, of_row: pa.ChunkedArray) -> Iterator[tuple[Any, pa.Table]]:
-    """Rows of each value of a column, in received order."""
+    """Group rows by the values of `of_row`, in received order."""
     if pc.min(of_row) == pc.max(of_row):
         yield of_row[0].as_py(), rows
         return

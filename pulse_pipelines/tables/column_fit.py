@@ -1,8 +1,8 @@
-"""Column fit: whether one event's values have a place in their columns, as the batch will type them.
+"""Column fit: whether one event's values fit their columns, by the typing that a batch applies.
 
-The front door asks it of events that their schema has taken: `format` is an annotation to the validator, and
-a number without a fraction may still be beyond 64 bits. An ordinary value passes a check that costs less
-than the validation; Arrow is asked only about the others, so that both give the same verdict.
+The HTTP API checks it for events that are valid by their schema: `format` is an annotation to the validator,
+and a number without a fraction may still exceed 64 bits. Ordinary values pass a check that is cheaper than
+validation; all others are converted by Arrow, so that the API and the batch give the same verdict.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ _WHOLE = frozenset({int, type(None)})
 
 
 class ColumnFit:
-    """Judges events of a dataset by its columns; made once, for any number of events."""
+    """Checks events of a dataset against its columns; made once for any number of events."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -26,11 +26,11 @@ class ColumnFit:
         self._checks = [(name, check) for name, check in checks if check is not None]
 
     def misfit(self, data: Mapping[str, Any], *, as_declared: bool) -> Rejected | None:
-        """Why the first column that cannot hold its value cannot; None when all can.
+        """The rejection of the first value that its column cannot hold; None when all fit.
 
         Args:
             data: of an event that is valid by the schema version that it follows.
-            as_declared: whether that is the version that the columns are made of.
+            as_declared: whether the columns were made from that version.
         """
         if self._fits(data, as_declared):
             return None
@@ -45,7 +45,7 @@ class ColumnFit:
         return None
 
     def _fits(self, data: Mapping[str, Any], as_declared: bool) -> bool:
-        """False where it takes a closer look to tell."""
+        """Whether the cheap checks pass; if not, the values may still fit."""
         get = data.get
         for name, check in self._checks:
             value = get(name)
@@ -56,10 +56,10 @@ class ColumnFit:
 
 
 def _check(kind: FieldType) -> Check | None:
-    """What tells that a column can hold a value which its schema takes; None: it can hold all of them."""
+    """The check that a column can hold a value that is valid by its schema; None: it holds all of them."""
     match kind.kind:
         case Kind.LONG:
-            return lambda value: type(value) is int  # judged before: within 64 bits
+            return lambda value: type(value) is int  # checked before: within 64 bits
         case Kind.TIMESTAMP:
             return lambda value: not isinstance(parse_timestamp(value), Rejected)
         case Kind.DATE:

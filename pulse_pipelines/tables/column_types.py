@@ -1,4 +1,4 @@
-"""Column types: one entry for each kind of a declared field that has no parts, for all who need to know.
+"""Column types: one entry for each scalar kind of a declared field.
 
 A new kind is an entry here, a row in docs/column-types.md, which a test compares, and a case in
 `domain.columns`, which finds it in a JSON Schema; one that is sent as text has a parser in `arrow_columns`.
@@ -40,13 +40,13 @@ def _whole(value: Any) -> Any:
 @dataclass(frozen=True)
 class ColumnType:
     declared_by: str
-    """What in a JSON Schema makes a column of this type."""
+    """The JSON Schema that declares a column of this type, for docs."""
     arrow: pa.DataType
     iceberg: IcebergType
     holds: Callable[[Any], bool]
-    """Whether it can hold a decoded JSON value, other than null, that no validator has seen."""
+    """Whether it can hold a decoded JSON value, other than null, that was not validated against it."""
     fit: Callable[[Any], Any] = lambda value: value
-    """A value as Arrow takes it: JSON has one type of numbers, Arrow has two."""
+    """Converts a value for Arrow: JSON has one type of numbers, Arrow has two."""
 
 
 SCALARS: dict[Kind, ColumnType] = {
@@ -79,4 +79,4 @@ SCALARS: dict[Kind, ColumnType] = {
     ),
 }
 ICEBERG = {each.arrow: each.iceberg for kind, each in SCALARS.items() if kind is not Kind.JSON}
-"""By Arrow's type."""
+"""Iceberg types by Arrow type."""

@@ -1,8 +1,8 @@
-"""Commit: tables go on to their next metadata together with what Postgres has to know of it, or not at all.
+"""The commit protocol: swap the metadata pointers of tables and write rows in one Postgres transaction.
 
-Every change of a table that Pulse makes is one Postgres transaction which swaps metadata pointers
-(compare-and-swap) and writes rows. What takes long is done before it: staging files and metadata that nothing
-points at yet. Whoever loses the race stages on top of what the winner left.
+Every change of a table goes through it. Slow work is done before the transaction: staging files and metadata
+that no pointer refers to yet. The pointers are swapped by compare-and-swap; a writer that loses the race
+stages again, on top of the winner's metadata.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,31 +23,31 @@ from pulse_resources.service_settings import Role
 
 MAX_TRIES = 20
 BATCH_PROPERTY = "pulse.batch-id"
-"""Of a snapshot: the batch that landed its files."""
+"""Snapshot property: the batch that landed its files."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """A table as it is to become: its metadata is written, and nothing points at it."""
+    """The staged next metadata of a table: written, but no pointer refers to it."""
 
     table: TableName
     old: str | None
-    """The metadata that it follows; None: the table is a new one."""
+    """Location of the metadata that it was staged on; None: the table is new."""
     new: str
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is staged. A subclass adds what its writer needs to know of it."""
+    """Staged tables to commit. A subclass adds what its `write` needs."""
 
     tables: Sequence[Next]
 
 
 class SwapLost(Exception):  # noqa: N818 - what was staged is outdated: stage again
-    """Another writer came first: the table, or a row that goes with it, is not what it was staged on.
+    """Another writer committed first: the table, or a row that goes with it, has changed since staging.
 
     Args:
-        table: None where it is a row.
+        table: None if it is a row that changed.
     """
 
     def __init__(self, table: TableName | None = None) -> None:
@@ -74,16 +74,15 @@ def commit(
     """Commit the next metadata of a tenant's tables, and rows, in one transaction of the tenant's session.
 
     Args:
-        stage: gives what the tables are to become; called again with the race that was lost. None: there is
-            nothing to do any more.
-        committed: whether what was staged was committed; asked when the answer to COMMIT was lost.
+        stage: stages the tables' next metadata; called again with the lost swap. None: nothing to do.
+        committed: whether the staged work was committed; called when the answer to COMMIT was lost.
         before: takes locks, and compares rows, before the swaps; may raise `SwapLost`.
         write: writes rows after the swaps.
         role: of Postgres.
-        point: begins the names of the fail points.
+        point: prefix of the names of the fail points.
 
     Returns:
-        What was committed; None when there was nothing to do.
+        The committed work; None when there was nothing to do.
 
     Raises:
         Transient: other writers kept committing first; nothing was changed.
@@ -99,7 +98,7 @@ def commit(
         try:
             with postgres.tenant_transaction(role, tenant.tenant_id) as connection:
                 before(connection, work)
-                for each in sorted(work.tables, key=lambda item: item.table):  # one order, so no two deadlock
+                for each in sorted(work.tables, key=lambda item: item.table):  # one order prevents deadlocks
                     fail_point(f"{point}.before_swap")
                     _enter(connection, each)
                     fail_point(f"{point}.after_swap")
@@ -148,10 +147,10 @@ def commit_dataset(
     """Commit a change of one dataset's table.
 
     Args:
-        stage: writes the next metadata on top of the table given, as in `commit`.
+        stage: stages the next metadata on top of the table given, as in `commit`.
 
     Returns:
-        What was committed; None when there was nothing to do.
+        The committed metadata; None when there was nothing to do.
 
     Raises:
         Terminal: the table is gone, or another dataset's of the same slug.

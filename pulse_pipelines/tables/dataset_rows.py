@@ -1,4 +1,4 @@
-"""Datasets as rows: as Postgres has them, with every schema version that they follow or followed."""
+"""Datasets read from Postgres, with every schema version that they follow or followed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ ORDER = " ORDER BY d.tenant_id, d.slug"
 def read(
     connection: postgres.Connection, where: str = "true", values: Sequence[object] = ()
 ) -> Iterator[Dataset]:
-    """Datasets that this session sees, by tenant and slug.
+    """Read the datasets that this session sees, by tenant and slug.
 
     Args:
         where: a condition of Pulse's own on `d`, with a %s for each of `values`.

@@ -1,7 +1,7 @@
-"""Column statistics of a Parquet file, as a manifest wants them, from the file's own footer.
+"""Column statistics of a Parquet file for its manifest entry, from the file's footer.
 
-pyiceberg computes the same in about a millisecond a file, most of it wrapping; with thousands of small
-files in a batch that is the larger part of writing them. A test compares the two.
+pyiceberg computes the same in about a millisecond per file, mostly overhead: with thousands of small files
+in a batch, that is the larger part of writing them. A test compares the two.
 """
 
 import struct
@@ -78,7 +78,7 @@ def of_footer(table_schema: str, footer: pq.FileMetaData) -> Metrics:
 
 
 def _is_known(statistics: pq.Statistics) -> bool:
-    """Whether bounds can be told of such a column: of a type that Pulse does not write, none are."""
+    """Whether the column's type is one whose bounds Pulse can encode; other types get no bounds."""
     return statistics.physical_type in _PACK or statistics.logical_type.type == "STRING"
 
 
@@ -91,7 +91,7 @@ def _bounds(groups: Sequence[pq.Statistics]) -> tuple[bytes, bytes | None]:
 
 
 def data_file(path: str, day: date, rows: int, size: int, metrics: Metrics) -> DataFile:
-    """The manifest's entry of a Parquet file that holds rows of one day."""
+    """The manifest entry of a Parquet file with rows of one day."""
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,

@@ -85,8 +85,8 @@ def table_schema(columns: Iterable[Column], of: str = DatasetKind.EVENTS) -> Sch
 class Evolved:
     schema: Schema
     replaced: frozenset[str]
-    """Columns whose values have another type now. They have new field ids: Iceberg (v2) knows no promotion
-    of long to double, and no engine may read an old file's longs as the new column."""
+    """Columns whose type changed. They have new field ids: Iceberg (v2) has no promotion of long to double,
+    and engines must not read the longs of old files as the new column."""
 
 
 def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
@@ -95,7 +95,7 @@ def evolve(schema: Schema, columns: Iterable[Column], last_id: int) -> Evolved:
     Args:
         schema: of the table as it is.
         columns: all that the newer version declares (see `domain.compatibility`).
-        last_id: the highest field id that the table ever gave away.
+        last_id: the highest field id ever assigned in the table.
     """
     ids = count(last_id + 1)
     declared = {column.name: column.type for column in columns}
@@ -126,15 +126,15 @@ def _retyped(before: IcebergType, kind: FieldType) -> bool:
 
 
 def _grown(before: IcebergType, kind: FieldType, ids: "count[int]") -> IcebergType:
-    """The same type with the members that were added, which get the next ids."""
+    """The same type with the added members, which get the next ids."""
     if isinstance(before, StructType):
         members = dict(kind.fields)
-        kept = [
+        existing = [
             NestedField(field.field_id, field.name, _grown(field.field_type, members.pop(field.name), ids))
             for field in before.fields
         ]
         added = (NestedField(next(ids), name, _iceberg_type(member, ids)) for name, member in members.items())
-        return StructType(*kept, *added)
+        return StructType(*existing, *added)
     if isinstance(before, ListType) and kind.item is not None:
         element = _grown(before.element_type, kind.item, ids)
         return ListType(before.element_id, element, element_required=False)

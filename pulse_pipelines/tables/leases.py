@@ -1,7 +1,7 @@
-"""Table leases: writers of one table kept apart, each for as long as its process lives.
+"""Table leases: session advisory locks that keep writers of one table apart while their processes live.
 
-Backfill, erasure and maintenance rewrite files of a table, one of them at a time. A lease spares work; what
-keeps a commit right is the compare-and-swap (see `commit`), and reading the table again when it is lost.
+Backfill, erasure and maintenance rewrite files of a table one at a time. A lease only saves wasted work;
+correctness comes from the compare-and-swap (see `commit`), and reading the table again after a lost swap.
 """
 
 import math
@@ -16,7 +16,7 @@ from pulse_resources.locks import Lock
 
 @contextmanager
 def rewriting(dataset_id: UUID, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Be the only one that rewrites files of a dataset's table while the block runs.
+    """Hold the exclusive lease for rewriting files of a dataset's table while the block runs.
 
     Raises:
         Transient: another rewrite did not end within `wait_seconds`.
@@ -31,17 +31,17 @@ def rewriting(dataset_id: UUID, *, wait_seconds: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def moving(dataset_id: UUID) -> Iterator[None]:
-    """Write files for a table without its lease, beside others that do: no orphan is looked for meanwhile."""
+    """Hold a shared lock while writing a table's files without its lease: it excludes `nobody_moving`."""
     with locks.session(Lock.MOVE, dataset_id, shared=True, wait_seconds=math.inf):
         yield
 
 
 @contextmanager
 def nobody_moving(dataset_id: UUID) -> Iterator[None]:
-    """While the block runs nobody is `moving`; who begins to waits for its end.
+    """Exclude `moving` while the block runs: a process that enters it waits for the block's end.
 
     Raises:
-        Transient: somebody is.
+        Transient: another process is `moving`.
     """
     with locks.session(Lock.MOVE, dataset_id) as held:
         if not held:

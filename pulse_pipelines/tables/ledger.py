@@ -1,11 +1,11 @@
-"""The ledger: how far each tenant's topic was ingested, and what became of every offset. Its one writer.
+"""The ledger, and its only writer: how far each tenant's topic was ingested, and the result of every offset.
 
     drained = landed + duplicates + dead_letters
 
-holds for every range that settled, and for the sums of its partition: each drained offset is in exactly one
-of the three. What changes later (a backfill lands dead letters, an erasure takes such rows away) moves
-offsets from one count to another. `landings` says by table and day what each commit added.
-All of it is written in the tenant's session, in the transaction that makes it true.
+holds for every settled range, and for the sums of its partition: each drained offset is in exactly one of the
+three. Later changes (a backfill lands dead letters, an erasure removes such rows) move offsets from one count
+to another. `landings` records by table and day what each commit added. Everything is written in the tenant's
+session, in the transaction that makes it true.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ INSERT INTO ingest_ranges (batch_id, tenant_id, partition, start_offset, end_off
     drained, landed, duplicates, dead_letters, duplicate_offsets, absent_offsets)
 VALUES (%s, %s, %s, %s, %s, now(), 0, 0, 0, 0, '{}', %s)
 """
-# From where it is known to be, and from nowhere else.
+# A compare-and-swap: only from the known position, base and topic.
 REPOSITION = """
 UPDATE ingest_positions
 SET planned_offset = %(to)s, settled_offset = %(to)s, base_offset = %(base)s, topic_id = %(topic_id)s
@@ -64,7 +64,7 @@ UPDATE ingest_positions SET settled_offset = %(end)s, landed = landed + %(landed
     duplicates = duplicates + %(duplicates)s, dead_letters = dead_letters + %(dead_letters)s
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s AND settled_offset = %(start)s
 """
-# Each offset is in the last range that begins at it or before it.
+# The range of an offset is the last one that starts at or before it.
 MOVE_IN_RANGES = """
 UPDATE ingest_ranges r SET landed = r.landed + %(sign)s * n, dead_letters = r.dead_letters - %(sign)s * n
 FROM (
@@ -82,7 +82,7 @@ MOVE_IN_POSITION = """
 UPDATE ingest_positions SET landed = landed + %(count)s, dead_letters = dead_letters - %(count)s
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s
 """
-# More than once for an erasure that goes on: what a later commit removes is added to what earlier ones did.
+# An erasure that continues enters the same key again: what a later commit removes is added to the row.
 LANDING = """
 INSERT INTO landings AS l (batch_id, tenant_id, dataset_id, slug, day, rows, duplicates, bytes, files,
     snapshot_id, metadata_location)
@@ -98,19 +98,19 @@ ON CONFLICT (tenant_id, kind, month) DO UPDATE
 SET records = u.records + EXCLUDED.records, bytes = u.bytes + EXCLUDED.bytes, early = u.early + EXCLUDED.early
 """
 
-# Reconciliation must know which rows may be without their claim.
+# Tells reconciliation which rows may lack their claim.
 CLAIMS_FROM = """
 UPDATE ingest_positions SET claims_from = greatest(claims_from, %(end)s)
 WHERE tenant_id = %(tenant)s AND partition = %(partition)s
 """
 
 Places = Iterable[tuple[int, int]]
-"""Partition and offset of events."""
+"""Partitions and offsets of events."""
 
 
 @dataclass(frozen=True)
 class RangeAccounting:
-    """What became of the offsets of a range."""
+    """The accounting of the offsets of one range: each drained one has landed, or is in one other count."""
 
     drained: int
     landed: int
@@ -118,7 +118,7 @@ class RangeAccounting:
     dead_letters: int
     duplicate_offsets: Sequence[int] = ()
     absent: Sequence[tuple[int, int]] = ()
-    """Offsets that hold no message: first, and the one after the last."""
+    """Offsets that hold no message, as half-open ranges."""
     oldest_received: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class RangeAccounting:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a partition is settled to."""
+    """Position up to which a partition is settled."""
 
     offset: int
     base: int
@@ -144,7 +144,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Landing:
-    """What a commit added to a day of a dataset's table, or took from it."""
+    """Rows and files that a commit added to, or removed from, one day of a dataset's table."""
 
     batch_id: str
     """The batch, backfill or erasure."""
@@ -161,29 +161,29 @@ class Landing:
 
 
 def add_partition(connection: postgres.Connection, tenant_id: UUID, partition: int) -> None:
-    """Begin to account for a partition of the tenant's topic, if that has not begun."""
+    """Add the position of a partition of the tenant's topic, unless it exists."""
     connection.execute(ADD_POSITION, [tenant_id, partition])
 
 
 def advance_planned(connection: postgres.Connection, r: OffsetRange, topic_id: str | None, base: int) -> bool:
-    """Plan a partition to the range's end; False when it was not where the range begins."""
+    """Move a partition's planned position to the range's end; False if it was not at the range's start."""
     values = {"tenant": r.tenant_id, "partition": r.partition, "start": r.start, "end": r.end}
     return connection.execute(ADVANCE_PLANNED, values | {"topic_id": topic_id, "base": base}).rowcount == 1
 
 
 def plan(connection: postgres.Connection, batch: str, r: OffsetRange) -> None:
-    """Enter a range of a batch; its outcome is open."""
+    """Enter a range of a batch, not yet settled."""
     connection.execute(PLAN_RANGE, [batch, r.tenant_id, r.partition, r.start, r.end])
 
 
 def unplan(connection: postgres.Connection, tenant_id: UUID) -> None:
-    """Forget all ranges of a tenant that are not settled: they are planned again."""
+    """Delete all unsettled ranges of a tenant, to be planned again."""
     connection.execute(UNPLAN, [tenant_id])
     connection.execute(REWIND, [tenant_id])
 
 
 def skip(connection: postgres.Connection, batch: str, r: OffsetRange) -> None:
-    """Enter a range of offsets that nobody will ever drain."""
+    """Enter a settled range of lost offsets, which are never drained."""
     absent = Multirange([Range(r.start, r.end)])
     connection.execute(SKIPPED_RANGE, [batch, r.tenant_id, r.partition, r.start, r.end, absent])
 
@@ -191,7 +191,7 @@ def skip(connection: postgres.Connection, batch: str, r: OffsetRange) -> None:
 def reposition(
     connection: postgres.Connection, tenant_id: UUID, partition: int, known: Position, to: Position
 ) -> bool:
-    """Go on from another offset, of another topic maybe; False when the position is not the known one."""
+    """Move a position to another offset, possibly of a new topic; False if it is not the `known` one."""
     values = {
         "tenant": tenant_id,
         "partition": partition,
@@ -206,15 +206,15 @@ def reposition(
 
 
 def claims_expired(connection: postgres.Connection, tenant_id: UUID, partition: int, end: int) -> None:
-    """Remember that rows before this offset may be without their claims."""
+    """Record that rows before this offset may lack their claims."""
     connection.execute(CLAIMS_FROM, {"tenant": tenant_id, "partition": partition, "end": end})
 
 
 def settle(connection: postgres.Connection, batch: str, r: OffsetRange, accounting: RangeAccounting) -> None:
-    """Write what became of a range, and move the position to its end.
+    """Write the accounting of a range, and move the settled position to its end.
 
     Raises:
-        Fenced: it is settled, or the position is not where it begins.
+        Fenced: the range is settled already, or the position is not at its start.
     """
     values: Mapping[str, object] = {
         "batch": batch,
@@ -242,12 +242,12 @@ def settle(connection: postgres.Connection, batch: str, r: OffsetRange, accounti
 
 
 def dead_letters_landed(connection: postgres.Connection, tenant_id: UUID, places: Places) -> None:
-    """Count settled dead letters as landed."""
+    """Move settled dead letters to the count of landed events."""
     _move(connection, tenant_id, places, 1)
 
 
 def landed_are_dead_letters(connection: postgres.Connection, tenant_id: UUID, places: Places) -> None:
-    """Count events that landed as dead letters (again)."""
+    """Move landed events (back) to the count of dead letters."""
     _move(connection, tenant_id, places, -1)
 
 
@@ -266,7 +266,7 @@ def _move(connection: postgres.Connection, tenant_id: UUID, places: Places, sign
 
 
 def land(connection: postgres.Connection, landings: Iterable[Landing]) -> None:
-    """Write what a commit changed in tables."""
+    """Enter the landings of a commit."""
     with connection.cursor() as cursor:
         cursor.executemany(
             LANDING,
@@ -283,7 +283,7 @@ def land(connection: postgres.Connection, landings: Iterable[Landing]) -> None:
 def use(
     connection: postgres.Connection, tenant_id: UUID, kind: str, records: int, size: int, early: int = 0
 ) -> None:
-    """Add to what the tenant used this month, by kind of dataset; `early` are of the month before."""
+    """Add to the tenant's usage of this month, by kind of dataset; `early` records: of the month before."""
     connection.execute(USAGE, [tenant_id, kind, records, size, early])
 
 

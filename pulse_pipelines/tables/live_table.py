@@ -1,4 +1,4 @@
-"""The live table: a dataset's table, its location and its data files as they are now."""
+"""The live table of a dataset: its current metadata, location and data files."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -19,19 +19,21 @@ _Made = TypeVar("_Made")
 
 
 def current(tenant: Tenant, dataset: Dataset) -> Table:
-    """The dataset's table as it is now.
+    """Load the dataset's current table.
 
     Raises:
-        Terminal: it is gone, or another dataset's of the same slug.
+        Terminal: it is gone, or belongs to another dataset of the same slug.
     """
     return of_current(lambda table: table, tenant, dataset)
 
 
 def of_current(use: Callable[[Table], _Made], tenant: Tenant, dataset: Dataset) -> _Made:
-    """What `use` makes of the dataset's table as it is now; for who reads without its lease.
+    """Apply `use` to the dataset's current table, for readers without its lease.
+
+    Called again on the newer table if the one it read is gone meanwhile.
 
     Raises:
-        Terminal: the table is gone, or another dataset's of the same slug.
+        Terminal: the table is gone, or belongs to another dataset of the same slug.
     """
     name = (tenant.namespace, dataset.slug)
     look = partial(current_location, tenant.tenant_id, name)
@@ -57,7 +59,7 @@ def live_files(table: Table) -> dict[str, DataFile]:
 
 
 def of_day(day: date) -> BooleanExpression:
-    """What every row of a day fulfils, for manifests to rule files out."""
+    """The filter for rows of a day, by which manifests rule files out."""
     begin = datetime.combine(day, time.min, UTC)
     within: BooleanExpression = GreaterThanOrEqual("timestamp", begin.isoformat())  # type: ignore[call-arg,arg-type]
     if day < date.max:
@@ -67,6 +69,6 @@ def of_day(day: date) -> BooleanExpression:
 
 
 def current_location(tenant_id: UUID, table: iceberg.TableName) -> str:
-    """Where the table's metadata is now. Raises Terminal: the tenant has no such table."""
+    """Location of the table's current metadata. Raises Terminal: the tenant has no such table."""
     with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
         return iceberg.current_location(connection, table)

@@ -1,11 +1,11 @@
-"""Orphan files: what lies in a table's folder, and nobody reaches or can still make part of the table.
+"""Orphan files: files in a table's folder that no metadata references and that no writer can still commit.
 
-The order is what makes it exact. The folder is listed first, so whatever is in the list was written before
-everything that follows. Then the batches in flight are read: their files are spared by name, and a batch
-that settled meanwhile has its files in the table. Then the table's pointer is moved by one. That is a fence:
-metadata that a paused writer staged on the old one can never become current, it has to be staged anew. Only
-then is it read what the table reaches. A listed file that is in none of these can never come back. Before
-each page of deletions all of it is looked at again. Ages count only in addition, by the store's own clock.
+Exactness comes from the order of steps. The folder is listed first, so every listed file was written before
+the steps that follow. Then the open batches are read: their files are spared by name, and a batch that
+settled meanwhile has its files in the table. Then the table's pointer is moved to identical metadata. That
+is a fence: metadata that a paused writer staged on the old one can never become current, it must be staged
+again. Only then are the reachable files read. A listed file that is in none of these can never be committed.
+All is checked again before each page of deletions. Ages are an additional condition, by the store's clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from pulse_resources.faults import fail_point
 from pulse_resources.object_store import Object
 
 PAGE = 1_000
-"""Deletions between two looks at the catalog."""
+"""Deletions between two reads of the catalog."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Removed:
     objects: int
     bytes: int
     table: Table
-    """As it was when the last of them were."""
+    """The table at the time of the last deletions."""
 
 
 def remove(
@@ -42,17 +42,17 @@ def remove(
     with_log: bool = True,
     by_log: bool = True,
 ) -> Removed:
-    """Remove those of the objects found that are orphans.
+    """Remove those of the `found` objects that are orphans.
 
     Args:
-        look: gives the table as it is now.
-        found: listed in its folder before this call, while nobody wrote files for it beside its batches.
-        in_flight: gives batches that may still settle, whose files begin with their name.
-        with_log: earlier metadata files stay, as far as the table's log names them.
-        by_log: what they reach stays, too.
+        look: loads the current table.
+        found: objects listed in its folder before this call, while only batches wrote files for it.
+        in_flight: reads the batches that may still settle; names of their files begin with the batch id.
+        with_log: whether to keep earlier metadata files that the table's log names.
+        by_log: whether to keep the files that these reach, too.
 
     Raises:
-        OSError: the object store failed; what was removed were orphans.
+        OSError: the object store failed; only orphans were removed.
         Transient: other writers kept committing first; nothing was removed.
     """
     spared = in_flight()
@@ -75,7 +75,7 @@ def remove(
 def _orphans(
     found: Sequence[Object], table: Table, reached: frozenset[str], spared: frozenset[str]
 ) -> list[Object]:
-    """Those of the table's own folder: the folder of one that was deleted meanwhile stays as it is."""
+    """The orphans in the table's own folder; the folder of a table deleted meanwhile is left alone."""
     folder = f"{table.location()}/"
     return [
         each
@@ -87,7 +87,7 @@ def _orphans(
 
 
 def _fence(tenant: Tenant, look: Callable[[], Table], *, with_log: bool) -> None:
-    """Move the table to metadata that says the same: what was staged before can never be committed."""
+    """Move the table to identical new metadata, so that metadata staged before can never be committed."""
 
     def stage(lost: SwapLost | None) -> Work:
         table = look()

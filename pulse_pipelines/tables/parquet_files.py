@@ -1,4 +1,4 @@
-"""Data files: Parquet of the rows of one day, with what a manifest says of it."""
+"""Data files: Parquet files of rows of one day, their topic positions and their manifest entries."""
 
 import uuid
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ Positions = npt.NDArray[np.int64]
 _PARTITION_SHIFT = 48  # offsets stay far below 2^48, partitions below 2^15
 _DICTIONARY_COLUMNS_LEFT_OUT = frozenset({"id", "_offset", "timestamp", "ingested_at"})
 KNOWN_ROWS = 200
-"""Rows up to which a candidate's handle names every position."""
+"""Maximum rows of a file for which a candidate lists every position."""
 ROW_GROUP = 122_880
-"""Rows per row group: what DuckDB reads at a time, so a preview of a large file need not read it all."""
+"""Rows per row group: DuckDB's unit of reading, so that a preview reads only part of a large file."""
 SMALL_FILE_ROWS = 10_000
-"""Below this, setting zstd up for every column costs more than all the rest of writing the file."""
+"""Below this, setting up zstd for every column costs more than all other work of writing the file."""
 
 
 def token() -> str:
-    """A short random name part: two attempts never write the same object."""
+    """A short random part of a file name, so that two attempts never write the same object."""
     return uuid.uuid4().hex[:12]
 
 
 def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[CandidateFile, pa.Buffer]:
-    """Parquet bytes of rows of one day, and the candidate that describes them."""
+    """Encode rows of one day as Parquet; returns the candidate that describes the file, and its bytes."""
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
@@ -59,7 +59,7 @@ def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[Cand
 def parquet_writer(
     sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData]
 ) -> pq.ParquetWriter:
-    """A writer of a data file of about this many rows; `collected` gets its footer."""
+    """A writer for a data file of about `rows` rows; it adds the footer to `collected`."""
     dictionary = [
         field.name
         for field in schema
@@ -87,7 +87,7 @@ def positions(rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray | pa.Array:
 
 
 def by_partition(positions: Positions) -> dict[int, list[int]]:
-    """Sorted offsets."""
+    """The sorted offsets of positions, by partition."""
     ascending = np.sort(positions)
     partitions = ascending >> _PARTITION_SHIFT
     offsets = ascending - (partitions << _PARTITION_SHIFT)
@@ -95,7 +95,7 @@ def by_partition(positions: Positions) -> dict[int, list[int]]:
 
 
 def ends(positions: Positions) -> list[int]:
-    """By partition: the offset after the last; 0 where there is none."""
+    """The offset after the last, by partition; 0 for a partition without positions."""
     last = {partition: offsets[-1] + 1 for partition, offsets in by_partition(positions).items()}
     return [last.get(partition, 0) for partition in range(max(last, default=-1) + 1)]
 

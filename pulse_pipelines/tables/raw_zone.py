@@ -1,11 +1,11 @@
-"""The raw zone: events as they were received, a JSON document a line, in gzipped objects by dataset and hour.
+"""The raw zone: events as they were received, one JSON document per line, in gzipped objects.
 
-An object has what a task got of a dataset in an hour, by the broker's clock: `dt=YYYY-MM-DD/hr=HH/`. In it
-the events of each day are a gzip member of their own, and the ledger (`raw_objects`) knows where: so a day is
-read without the others.
+An object holds the events of a dataset that one task read of one hour, by the broker's clock, under
+`dt=YYYY-MM-DD/hr=HH/`. The events of each day are a separate gzip member of it, whose place is recorded in
+`raw_objects`, so that a day is read without the others.
 
-A line is the event's origin (partition, offset, append time) and its payload: unchanged as `event` where it
-is JSON, base64 as `bytes` where it is not. Backfills, erasures and reconciliation read the same lines again.
+A line is the event's origin (partition, offset, append time) and its payload: unchanged as `event` if it is
+JSON, in base64 as `bytes` if not. Backfills, erasures and reconciliation read these lines.
 """
 
 import base64
@@ -31,7 +31,7 @@ SUFFIX = ".jsonl.gz"
 LINE = "_raw"
 """Column that carries the line of a row until the files are written."""
 UNRESOLVED = "_unresolved"
-"""Stands in paths for the dataset of an event that names none which exists."""
+"""In paths, the dataset of events that name no existing one."""
 _GZIP_LEVEL = 1
 _EVENT = b',"event":'
 _PLACE = b'{"partition":%d,"offset":%d,'
@@ -52,7 +52,7 @@ class Message(NamedTuple):
 
 
 def register(connection: postgres.Connection, tenant_id: UUID, batch: str, parts: Iterable[RawPart]) -> None:
-    """Enter parts of raw objects, in the transaction that makes them part of the raw zone."""
+    """Record parts of raw objects, in the transaction that makes them part of the raw zone."""
     with connection.cursor() as cursor:
         cursor.executemany(
             REGISTER,
@@ -67,7 +67,7 @@ def lines(messages: Sequence[Message]) -> pa.LargeBinaryArray:
     partitions, offsets, received, payloads = zip(*messages, strict=True)
     events = pa.array(payloads, _BYTES)
     if _has_breaks(events):
-        # They can stand only between JSON tokens, so a space in their place is the same event.
+        # Line breaks occur only between JSON tokens, so replacing them by spaces keeps the event the same.
         events = pa.array([p.replace(b"\n", b" ").replace(b"\r", b" ") for p in payloads], _BYTES)
     return pc.binary_join_element_wise(
         *(_PARTITION, _texts(partitions), _OFFSET, _texts(offsets), _RECEIVED, _texts(received)),
@@ -85,7 +85,7 @@ def _has_breaks(events: pa.LargeBinaryArray) -> bool:
 
 
 def line_of_bytes(message: Message) -> bytes:
-    """The line of a message whose payload is no JSON."""
+    """The line of a message whose payload is not JSON."""
     origin = {"partition": message.partition, "offset": message.offset, "received_ms": message.received_ms}
     return orjson.dumps({**origin, "bytes": base64.b64encode(message.payload).decode()}) + b"\n"
 
@@ -97,7 +97,7 @@ def pack(lines: "Iterable[bytes | pa.Buffer]") -> bytes:
 
 
 def content(path: str) -> bytes:
-    """An object as it is stored.
+    """Read an object as it is stored, compressed.
 
     Raises:
         OSError: the object store failed; FileNotFoundError: the object is gone.
@@ -108,7 +108,7 @@ def content(path: str) -> bytes:
 
 
 def part(path: str, start: int, length: int) -> bytes:
-    """So many bytes of an object. Raises as `content`."""
+    """Read `length` bytes of an object from `start` on. Raises as `content`."""
     with object_store.file_system().open_input_file(object_store.key(path)) as source:
         found: bytes = source.read_at(length, start)
     return found
@@ -129,15 +129,15 @@ def messages(packed: bytes) -> Iterator[Message]:
 
 
 def find(packed: bytes, partition: int, offset: int) -> Message | None:
-    """The message of this place in an object, if it is there. Raises OSError: the object is damaged."""
+    """The message of a partition and offset in an object, or None. Raises OSError: the object is damaged."""
     begins = _PLACE % (partition, offset)
     line = next((line for line in unpack(packed) if line.startswith(begins)), None)
     return None if line is None else message(line, lambda _: True)
 
 
 def message(line: bytes, wanted: Callable[[bytes], bool]) -> Message | None:
-    """The message of a line; None where its payload is JSON and not wanted: that is asked first, as the
-    cheaper, of the payload and what ends the line."""
+    """The message of a line; None if its payload is JSON and not `wanted`, which is called before decoding,
+    with the payload and the end of the line."""
     head, event, rest = line.partition(_EVENT)
     if not event:
         origin = orjson.loads(line)

@@ -1,7 +1,7 @@
-"""Reachable files: every file that some metadata of a table leads to.
+"""Reachable files: all files that the metadata of a table references, directly or through manifests.
 
-Of all snapshots in the current metadata and in the earlier metadata files that its log names. The manifest
-list of an append has all that its parent's had, so of a run of appends only the last list is read; every
+Covers all snapshots in the current metadata and in the earlier metadata files in its log. The manifest list
+of an append contains all of its parent's, so of consecutive appends only the last list is read; every
 manifest is read once, however many snapshots share it.
 """
 
@@ -18,7 +18,7 @@ from pulse_resources.table_metadata import Document
 
 
 class ReachableFiles:
-    """What tables reach; remembers the files that it read, none of which ever changes."""
+    """Finds the reachable files of tables; caches the metadata that it read, which is immutable."""
 
     def __init__(self) -> None:
         self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
@@ -26,10 +26,10 @@ class ReachableFiles:
         self._documents: dict[str, Document | None] = {}
 
     def of(self, table: Table, *, by_log: bool = True) -> frozenset[str]:
-        """Paths that the table's current metadata and those in its log reach, they themselves included.
+        """Paths of the table's current metadata file, of those in its log, and of all files they reach.
 
         Args:
-            by_log: without it, of those in the log only they themselves.
+            by_log: if False, of the log only the metadata files themselves count, not what they reach.
 
         Raises:
             FileNotFoundError: a file that the current metadata reaches is gone.
@@ -54,9 +54,9 @@ class ReachableFiles:
         return self._documents[location]
 
     def _of_document(self, document: Document, known: Iterable[int] = ()) -> set[str]:
-        """What a metadata file reaches; of snapshots that are `known` already nothing.
+        """The files that a metadata file reaches, without those of `known` snapshots.
 
-        An expired snapshot's files may be gone: with `known`, what is not there reaches nothing.
+        An expired snapshot's files may be gone: with `known`, a missing file reaches nothing.
         """
         known = set(known)
         snapshots = [s for s in document.get("snapshots", ()) if s["snapshot-id"] not in known]
@@ -64,7 +64,7 @@ class ReachableFiles:
         for part in ("statistics", "partition-statistics"):
             reached |= {each["statistics-path"] for each in document.get(part, ())}
         found: dict[str, ManifestFile] = {}
-        for snapshot in _telling(snapshots):
+        for snapshot in _uncovered(snapshots):
             for manifest in self._list(snapshot["manifest-list"], bool(known)):
                 found[manifest.manifest_path] = manifest
         fresh = [manifest for path, manifest in found.items() if path not in self._data]
@@ -83,8 +83,8 @@ class ReachableFiles:
         return self._manifests[path]
 
 
-def _telling(snapshots: list[Document]) -> list[Document]:
-    """Snapshots whose lists name all manifests of all of them: without appends that another one follows."""
+def _uncovered(snapshots: list[Document]) -> list[Document]:
+    """Snapshots whose lists together name all manifests: all but the appends that another append follows."""
     covered = {
         snapshot["parent-snapshot-id"]
         for snapshot in snapshots
@@ -94,7 +94,7 @@ def _telling(snapshots: list[Document]) -> list[Document]:
 
 
 def _is_append(snapshot: Document) -> bool:
-    """Whether Pulse appended it: such a commit takes over every manifest with files of its parent."""
+    """Whether the snapshot is an append by Pulse, which keeps every manifest with files of its parent."""
     summary = snapshot.get("summary", {})
     return summary.get("operation") == "append" and BATCH_PROPERTY in summary
 

@@ -1,9 +1,9 @@
-"""Rewriting a data file: its rows fitted to the table's schema as it is now, without those that are to go.
+"""Rewriting of data files: fit their rows to the table's current schema, and leave out rows.
 
-A move of the dataset to a newer schema may replace a column by one of another type (integer → number). Its
-old files are written again by then, and so are files that a batch wrote before the move and lands after it.
-A file that merely lacks columns that were added is right as it is: engines read them as null. An erasure
-writes files again without rows.
+A move of the dataset to a newer schema may replace a column by one of another type (integer → number): then
+its old files are rewritten, and so are files that a batch wrote before the move and lands after it. A file
+that merely lacks added columns stays as it is: engines read them as null. An erasure rewrites files without
+the erased rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,25 +26,25 @@ from pulse_resources.errors import Terminal
 BATCH_ROWS = 65_536
 """Most rows in memory at a time, and in a row group of what is written; fewer where rows are large."""
 BATCH_BYTES = 64 * 1024 * 1024
-"""Of such rows, as the file's footer counts them."""
+"""Maximum size of such rows, by the file's footer."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A data file that is to be written again."""
+    """A data file to rewrite."""
 
     path: str
-    """URI of the Parquet file, which stays as it is."""
+    """URI of the Parquet file, which is left in place."""
     bytes: int
     table_schema: str
-    """The Iceberg schema that what is written follows, as JSON."""
+    """The Iceberg schema of the new file, as JSON."""
     without: frozenset[int] = frozenset()
-    """Positions (`parquet_files.position`) of rows to leave out, each of which is in the file."""
+    """Positions (`parquet_files.position`) of rows to leave out; each must be in the file."""
 
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What was written of a data file."""
+    """The new file written from a data file."""
 
     source: str
     path: str
@@ -53,17 +53,17 @@ class RewrittenFile:
     metrics: Metrics
 
     def instead_of(self, before: DataFile) -> DataFile:
-        """The manifest's entry; `before` is that of the source."""
+        """The manifest entry that replaces `before`, the entry of the source."""
         day = file_metrics.EPOCH + timedelta(days=before.partition[0])
         return file_metrics.data_file(self.path, day, self.rows, self.bytes, self.metrics)
 
 
 Rewriter = Callable[[Sequence[Rewrite]], Mapping[str, RewrittenFile]]
-"""Writes files again; gives what became of each, by the path of what it was made of."""
+"""Rewrites files; returns the new files by the paths of their sources."""
 
 
 def stale(field_ids: Collection[int], schema: Schema) -> bool:
-    """Whether a file has a column that the table has no more: it was replaced.
+    """Whether a file has a column that was replaced, and is no longer in the table.
 
     Args:
         field_ids: of the file's columns, by its footer or its statistics.
@@ -72,15 +72,15 @@ def stale(field_ids: Collection[int], schema: Schema) -> bool:
 
 
 def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> RewrittenFile:
-    """Write a file's rows again beside it; holds a few thousand rows at a time.
+    """Rewrite a file to a new one beside it, a few thousand rows at a time.
 
-    Columns are matched by name: a dataset's column never changes its name, and never loses it.
+    Columns are matched by name: a dataset's column is never renamed or dropped.
 
     Args:
         pause: called between pieces of the work.
 
     Raises:
-        Terminal: not every row that is to be left out is in the file, or none would be left.
+        Terminal: a row to leave out is not in the file, or no row would be left.
         OSError: the object store failed.
     """
     store, schema = object_store.file_system(), arrow_columns.arrow_schema(file.table_schema)
@@ -95,10 +95,10 @@ def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> Rewritte
         left = parquet.metadata.num_rows - len(file.without)
         with parquet_files.parquet_writer(sink, schema, left, collected) as writer:
             for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
-                kept = _without(batch, file.without)
-                if kept.num_rows:
-                    writer.write_table(fitted(kept, schema))
-                    written += kept.num_rows
+                rows = _without(batch, file.without)
+                if rows.num_rows:
+                    writer.write_table(fitted(rows, schema))
+                    written += rows.num_rows
                 pause()
         size = sink.tell()
     if written != left or not written:

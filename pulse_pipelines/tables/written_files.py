@@ -1,4 +1,4 @@
-"""What a task says of the files that it wrote: no table has them yet."""
+"""Descriptions of the files that a task wrote, which are in no table yet."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from uuid import UUID
 
 @dataclass(frozen=True)
 class Metrics:
-    """Column statistics of a Parquet file, by Iceberg field id, as the manifest wants them."""
+    """Column statistics of a Parquet file, by Iceberg field id, for its manifest entry."""
 
     column_sizes: Mapping[int, int]
     value_counts: Mapping[int, int]
@@ -33,21 +33,21 @@ class CandidateFile:
     offsets: Mapping[int, tuple[int, int]]
     """First and last offset of its rows, by topic partition."""
     positions: frozenset[int] | None = None
-    """Of a small file, all positions (`parquet_files.position`): what is in it is known without reading."""
+    """Of a small file, all positions (`parquet_files.position`): finding a row need not read the file."""
     copies: int = 0
-    """Rows of this day that were left out, see `ingest.results.TopicDrained`."""
+    """Number of duplicates of this day left out of the file, see `ingest.results.TopicDrained`."""
 
 
 @dataclass(frozen=True)
 class RawPart:
-    """The events of one day in a raw object: a gzip member of its own."""
+    """The events of one day in a raw object: a separate gzip member."""
 
     path: str
-    """Of the object, which has a part for each day."""
+    """Path of the object, which has a part for each day."""
     slug: str
     day: date
-    """Of the events; of what is no row: when it was received."""
+    """Day of the events' timestamps; of events without a row: of their receipt."""
     events: int
     start: int
-    """Byte of the object at which it begins."""
+    """Offset in the object, in bytes."""
     bytes: int
