@@ -1,4 +1,4 @@
-"""Backfill: rebuild a day from the raw zone and replace it in one commit; try a schema on its events."""
+"""Backfill: rebuild a day from the raw zone and replace it in one commit; try a schema on a day's events."""
 
 from pulse_pipelines.backfill.run import Backfilled, backfill, choose_version
 from pulse_pipelines.backfill.trial import Trial, try_schema

@@ -1,4 +1,4 @@
-"""Backfills that were made, of all tenants: what a commit wrote down of each."""
+"""History of the settled backfills of all tenants, as their commits recorded it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from pulse_resources import postgres
 
 OVERLAP = timedelta(minutes=15)
-"""A row has the time at which its transaction began: one may appear this long behind another."""
+"""`settled_at` is the start of a transaction: a row may become visible this long after a later one."""
 
 BY_HAND = """
 SELECT b.backfill_id, t.slug, b.slug, b.day, b.schema_version, b.rows, b.dead_letters, b.files_after, b.bytes,
@@ -35,10 +35,10 @@ class Made:
 
 
 def by_hand(since: datetime, seen: Collection[str], limit: int) -> list[Made]:
-    """Backfills that no Dagster run made, settled after `since`, the oldest first.
+    """Backfills made without a Dagster run, settled after `since` (less `OVERLAP`), the oldest first.
 
     Args:
-        seen: ids of those that are not wanted again.
+        seen: ids to leave out.
     """
     with postgres.transaction("pulse_pipeline") as connection:
         return [Made(*row) for row in connection.execute(BY_HAND, [since - OVERLAP, list(seen), limit])]

@@ -1,9 +1,9 @@
-"""Dead letters in a backfill: those that it lands, and those that an earlier one landed, which land again."""
+"""Dead letters in a backfill: open ones that it lands, and those that an earlier backfill landed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +17,8 @@ from pulse_resources import postgres
 
 PAGE = 1_000
 
-# What ended the process that worked on it would end the backfill, too, and what has no place in its month
-# gets none by a backfill: they are replayed, or stay.
+# Without events that killed their process, which would kill the backfill, too, and without those over the
+# quota, which a backfill must not bypass: both can only be replayed.
 OPEN = """
 SELECT NULL, partition, event_offset, received_at, payload FROM dead_letters
 WHERE tenant_id = %(tenant)s AND dataset = %(slug)s AND resolution IS NULL
@@ -35,7 +35,7 @@ ORDER BY l.landed_by, l.partition, l.event_offset
 
 @dataclass(frozen=True)
 class Landing:
-    """A dead letter that becomes a row, at the position that it has."""
+    """A dead letter that becomes a row, at its own topic position."""
 
     partition: int
     offset: int
@@ -43,7 +43,7 @@ class Landing:
 
 
 def landed(dataset: Dataset, day: date) -> Iterator[tuple[str, list[Message]]]:
-    """Letters that are rows of the day already, in pages, each with the backfill that landed them."""
+    """Letters that are rows of the day already, in chunks, each with the backfill that landed it."""
     values = {"tenant": dataset.tenant_id, "dataset": dataset.dataset_id, "day": day}
     for page in _pages(dataset, LANDED, values):
         for backfill_id, rows in groupby(page, key=lambda row: str(row[0])):
@@ -53,14 +53,14 @@ def landed(dataset: Dataset, day: date) -> Iterator[tuple[str, list[Message]]]:
 def passing(
     conformer: DayRows, dataset: Dataset, backfill_id: str, limits: EventLimits
 ) -> Iterator[tuple[pa.Table, list[Landing]]]:
-    """Rows of open letters that pass by now and whose id no other event has, with what they are of.
+    """Rows of open letters that are valid now and whose id is not claimed, with their letters, in pages.
 
-    Of several with one id the first, by its position, is the event; the others stay dead letters.
+    Of several letters with one id the first, by its position, lands; the others stay dead letters.
     """
     values = {"tenant": dataset.tenant_id, "slug": dataset.slug, "max_bytes": limits.max_bytes}
     seen: set[str] = set()
     for page in _pages(dataset, OPEN, values):
-        table, _ = conformer.judged(backfill_id, [_message(row) for row in page])
+        table, _ = conformer.conformed(backfill_id, [_message(row) for row in page])
         found = [
             Landing(*place)
             for place in zip(
@@ -69,14 +69,11 @@ def passing(
             )
         ]
         taken = _claimed(dataset, found)
-        keep = []
+        lands = []
         for letter in found:
-            keep.append(letter.event_id not in taken and letter.event_id not in seen)
+            lands.append(letter.event_id not in taken and letter.event_id not in seen)
             seen.add(letter.event_id)
-        yield (
-            table.filter(pa.array(keep, pa.bool_())),
-            [letter for letter, kept in zip(found, keep, strict=True) if kept],
-        )
+        yield table.filter(pa.array(lands, pa.bool_())), list(compress(found, lands))
 
 
 def _claimed(dataset: Dataset, letters: Sequence[Landing]) -> set[str]:

@@ -1,6 +1,6 @@
-"""Plan a backfill: what the ledger says of the day, and what the table holds of it, at one moment.
+"""The plan of a backfill: a consistent read of the day's raw objects, ledger and data files.
 
-Raw objects, landings and the table's pointer are written by one transaction, and are read here in one
+Raw objects, landings and the table's pointer are written in one transaction, and are read here in one
 snapshot: the table's files of the day hold exactly the rows that these raw objects give.
 """
 
@@ -21,7 +21,7 @@ from pulse_pipelines.tables.live_table import of_day
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, Terminal
 
-# A slug may have had another dataset before: only what landed in this one is its own.
+# An earlier dataset may have had the same slug: only events that landed in this one count.
 SOURCES = """
 SELECT r.path, r.batch_id, r.start, r.bytes FROM raw_objects r
 WHERE r.tenant_id = %(tenant)s AND r.slug = %(slug)s AND r.day = %(day)s AND r.removed_at IS NULL
@@ -42,7 +42,7 @@ DEAD_LETTERS = """
 SELECT batch_id, partition, array_agg(event_offset) FROM dead_letters
 WHERE tenant_id = %(tenant)s AND batch_id = ANY(%(batches)s) GROUP BY batch_id, partition
 """
-# An erasure that was interrupted may have left their lines in the raw zone.
+# An interrupted erasure may have left erased lines in the raw zone.
 ERASED = """
 SELECT r.batch_id, e.partition, e.offsets * int8multirange(int8range(r.start_offset, r.end_offset))
 FROM ingest_ranges r JOIN erased_offsets e USING (tenant_id, partition)
@@ -58,7 +58,7 @@ SELECT EXISTS (
 
 @dataclass(frozen=True)
 class Source:
-    """The part of a raw object that has events of the day."""
+    """The part of a raw object with events of the day."""
 
     path: str
     batch_id: str
@@ -68,29 +68,29 @@ class Source:
 
 @dataclass(frozen=True)
 class DayPlan:
-    """A day of a dataset, as it is and as it is to be read again."""
+    """A day of a dataset: its current files, and the raw events to rebuild it from."""
 
     tenant: Tenant
     dataset: Dataset
     day: date
     rows: int
-    """Those that the ledger says landed: as many must come out."""
+    """Rows that landed by the ledger: the rebuild must give the same number."""
     sources: tuple[Source, ...]
     unlanded: Mapping[str, frozenset[int]]
-    """By batch: positions (see `parquet_files.position`) of its events that are no rows: copies, dead
-    letters, and what was erased."""
+    """By batch: positions (see `parquet_files.position`) of events without a row: duplicates, dead letters,
+    and erased events."""
     letters: bool
-    """Whether the dataset has dead letters, of whatever day, that may be rows of it."""
+    """Whether the dataset has dead letters, of any day, that may become or be rows of this one."""
     files: Mapping[str, DataFile]
-    """What the table holds of the day, by path."""
+    """The table's data files of the day, by path."""
 
 
 def plan_day(tenant: Tenant, slug: str, day: date) -> DayPlan:
-    """Everything that a backfill of the day needs to know.
+    """Read the plan of a day in one snapshot of Postgres.
 
     Raises:
         NotFound: the tenant has no such dataset.
-        Terminal: its table is gone, or another dataset's.
+        Terminal: its table is gone, or belongs to another dataset.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         found = list(

@@ -1,7 +1,7 @@
-"""Rebuild: Spark tasks read the raw objects of a day again and write its rows as new data files.
+"""Rebuild: Spark tasks read the raw objects of a day and write its rows as new data files.
 
-One more task goes through the dead letters of the dataset: those that an earlier backfill landed in this day
-land again, and open ones that pass by now land for the first time. Nothing becomes visible here.
+One more task reads the dead letters of the dataset: those that an earlier backfill landed in this day land
+again, and open ones that are valid now land for the first time. Nothing becomes visible here.
 """
 
 import gc
@@ -34,7 +34,7 @@ from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
 AHEAD = 4
-"""Raw objects that a task fetches before it needs them."""
+"""Raw objects that a task prefetches."""
 SHOWN = 5
 
 
@@ -48,28 +48,28 @@ class RebuildTask:
     day: date
     version: int
     limits: EventLimits
-    """Of dead letters that would land for the first time."""
+    """Limits for dead letters that would land for the first time."""
     sources: tuple[Source, ...] | None
     unlanded: dict[str, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What one task, or all of them, made of the day."""
+    """The result of one task, or of all: new files of the day, and counts."""
 
     files: tuple[CandidateFile, ...] = ()
     rows: int = 0
-    """Of events that had landed before."""
+    """Rows of events that had landed before."""
     other_versions: int = 0
-    """Rows among them that the version asked for refuses; they follow another one."""
+    """Rows among them that are invalid by the version asked for, and follow another one."""
     refused: tuple[str, ...] = ()
-    """Events that had landed and that no version takes any more, the first few."""
+    """Events that had landed but are invalid by all versions now, the first few."""
     landing: tuple[Landing, ...] = ()
     """Dead letters that land for the first time."""
 
 
 def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, parallelism: int) -> Rebuilt:
-    """Write the rows of a day anew, spread over `parallelism` Spark tasks.
+    """Write the rows of a day to new files, spread over `parallelism` Spark tasks.
 
     Raises:
         PySparkException: a task failed: the object store, Postgres or Spark.
@@ -91,7 +91,7 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
 
 
 def _shares(sources: Iterable[Source], count: int) -> list[list[Source]]:
-    """Groups of about equal size, the largest objects dealt out first."""
+    """Split sources into groups of about equal size, assigning the largest objects first."""
     shares: list[list[Source]] = [[] for _ in range(count)]
     for source in sorted(sources, key=lambda source: source.bytes, reverse=True):
         min(shares, key=lambda share: sum(other.bytes for other in share)).append(source)
@@ -99,9 +99,9 @@ def _shares(sources: Iterable[Source], count: int) -> list[list[Source]]:
 
 
 def rebuild_task(task: RebuildTask) -> Iterator[Rebuilt]:
-    """One Spark task: one outcome."""
+    """Rebuild a share of the day in a Spark task; yields one result."""
     collecting = gc.isenabled()
-    gc.disable()  # as in the drain: nothing here makes cycles
+    gc.disable()  # as in the drain: the loop makes no reference cycles
     try:
         yield _rebuild(task)
     finally:
@@ -118,7 +118,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
     refused: list[DeadLetter] = []
     landing: list[Landing] = []
 
-    def keep(table: pa.Table) -> None:
+    def add(table: pa.Table) -> None:
         if table.num_rows:
             lake.add(task.dataset, table)
         if lake.buffered_bytes >= settings.ingest.buffer_bytes:
@@ -129,11 +129,11 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
             table, by_others, left = conformer.landed(batch_id, messages)
             rows, others = rows + table.num_rows, others + by_others
             refused.extend(left[: SHOWN - len(refused)])
-            keep(table)
+            add(table)
         if task.sources is None:
             for table, found in letters.passing(conformer, task.dataset, task.backfill_id, task.limits):
                 landing.extend(found)
-                keep(table)
+                add(table)
     why = tuple(
         f"partition {m.partition}, offset {m.offset}: {r.reason}" + (f" at {r.pointer}" if r.pointer else "")
         for m, _, _, r in refused
@@ -142,7 +142,7 @@ def _rebuild(task: RebuildTask) -> Rebuilt:
 
 
 def _landed(task: RebuildTask, chunk_rows: int) -> Iterator[tuple[str, list[Message]]]:
-    """What landed before, in chunks, each with the batch (or the backfill) that landed it."""
+    """Events that landed before, in chunks, each with the batch (or the backfill) that landed it."""
     if task.sources is None:
         yield from letters.landed(task.dataset, task.day)
         return
@@ -156,7 +156,7 @@ def _landed(task: RebuildTask, chunk_rows: int) -> Iterator[tuple[str, list[Mess
 
 
 def _fetched(sources: Sequence[Source]) -> Iterator[tuple[Source, bytes]]:
-    """The sources with their content; the next few are on their way meanwhile."""
+    """The sources with their contents, prefetching the next few."""
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="fetch") as pool:
         fetching: deque[tuple[Source, Future[bytes]]] = deque()
         for source in sources:

@@ -1,4 +1,4 @@
-"""Replace: one commit swaps the rebuilt day into the table and tells the ledger which letters landed."""
+"""Replacement: one commit swaps the rebuilt day into the table, and records the letters that landed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,17 +32,17 @@ WHERE l.tenant_id = %(tenant)s AND l.partition = found.partition AND l.event_off
 """
 
 
-class Overtaken(Exception):  # noqa: N818 - what was planned is not so any more: begin again
-    """Another writer replaced a file of the day, or took an event id or a letter, since the plan."""
+class Overtaken(Exception):  # noqa: N818 - the plan is outdated: plan again
+    """Another writer replaced a file of the day, claimed an event id or resolved a letter since the plan."""
 
 
 def replace(
     plan: DayPlan, rebuilt: Rebuilt, backfill_id: str, version: int, run_id: str | None
 ) -> tuple[Staged, tuple[CandidateFile, ...]]:
-    """Swap the rebuilt files for those that the plan found; files that landed since then stay.
+    """Swap the rebuilt files for those in the plan; files that landed since then stay.
 
     Returns:
-        The commit, and the files as the table has them.
+        The committed metadata, and the files as the table has them.
 
     Raises:
         Overtaken: nothing was changed.
@@ -94,12 +94,12 @@ def replace(
 def _land_letters(
     connection: postgres.Connection, plan: DayPlan, landing: Sequence[Landing], values: Mapping[str, Any]
 ) -> None:
-    """Dead letters become rows: their claims, their ranges and their positions say so."""
+    """Turn dead letters into landed events: claim their ids, resolve them, and update the ledger."""
     tenant_id, dataset = plan.tenant.tenant_id, plan.dataset
     places = [(letter.partition, letter.offset) for letter in landing]
     ids = Digests.of([letter.event_id for letter in landing], dataset.claim_seed).run()
     at = np.array([parquet_files.position(*place) for place in places], np.int64)
-    # They were looked up in a task, which said nothing of what it saw: so all runs are newer.
+    # The task that looked the ids up did not report the runs it saw, so all runs count as newer.
     added = claims.fresh(connection, [], ids, at)
     values = {**values, "partitions": [p for p, _ in places], "offsets": [offset for _, offset in places]}
     if (

@@ -1,4 +1,4 @@
-"""Rows of a day from what was received: by the version that is asked for, by an earlier one where need be."""
+"""Rows of a day from received events: by the schema version asked for, or by an earlier one if need be."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ class DayRows:
 
     Args:
         version: of the dataset's schema; events that name none follow it.
-        limits: of what did not land before.
+        limits: for events that did not land before.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class DayRows:
         self._schema = arrow_columns.arrow_schema(dataset.table_schema)
         self._as_of = {number: as_of_version(dataset, number) for number in dataset.documents}
 
-    def judged(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, list[DeadLetter]]:
-        """The rows of the day among these events, and the events that the version refuses."""
+    def conformed(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, list[DeadLetter]]:
+        """The rows of the day among these events, and the events that are invalid by the version."""
         return self._by(self._version, batch_id, messages, self._limits)
 
     def landed(self, batch_id: str, messages: Sequence[Message]) -> tuple[pa.Table, int, list[DeadLetter]]:
-        """The rows of events that landed before, which therefore land again.
+        """The rows of events that landed before, and therefore must land again.
 
-        What the version refuses is read by the latest other version that takes it, as it once was: a
-        property that was declared since may have had any value before.
+        An event that is invalid by the version is conformed by the latest other version that accepts it: a
+        property that was declared since then may have had any value before.
 
         Returns:
-            The rows, how many of them needed another version, and what no version takes.
+            The rows, the number of those that needed another version, and events invalid by all versions.
         """
         rows, refused = self._by(self._version, batch_id, messages, UNLIMITED)
         parts, others = [rows], 0
@@ -79,7 +79,7 @@ class DayRows:
 
 
 def as_of_version(dataset: Dataset, version: int) -> Dataset:
-    """The dataset as if it followed this version of its schema; events may still name any other."""
+    """The dataset as if it followed this version of its schema; events may still name any other version."""
     if version == dataset.schema_version:
         return dataset
     uri, documents = SchemaUri.parse(dataset.schema_uri), dataset.documents

@@ -1,4 +1,4 @@
-"""One backfill from end to end: plan, rebuild, compare with the ledger, replace."""
+"""A backfill from end to end: plan, rebuild, compare with the ledger, replace."""
 
 import time
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
 LEASE_WAIT_S = 600.0
-"""How long a backfill waits for another rewrite of its table to end."""
+"""Seconds that a backfill waits for another rewrite of its table to end."""
 MAX_TRIES = 5
 
 
 @dataclass(frozen=True)
 class Backfilled:
-    """What a backfill made of a day."""
+    """The result of a backfill of one day."""
 
     backfill_id: str
     tenant: str
@@ -31,22 +31,22 @@ class Backfilled:
     day: date
     schema_version: int
     rows: int
-    """Of the day, as far as they had been read from the raw zone; what landed meanwhile is beside them."""
+    """Rows of the day that were rebuilt; rows that landed meanwhile are not counted."""
     dead_letters_landed: int
-    """Those among the rows that had been dead letters until now."""
+    """Rows among them that were dead letters until now."""
     other_versions: int
-    """Rows that the version refuses, which follow the version that they landed by."""
+    """Rows that are invalid by the version, and follow the version by which they landed."""
     files_before: int
     files_after: int
     bytes: int
     snapshot_id: int | None
-    """None: there was nothing to write, and no commit was made."""
+    """None: the day had no rows, and nothing was committed."""
     metadata_location: str | None
     seconds: float
 
 
 def choose_version(dataset: Dataset, version: int | None) -> int:
-    """The version asked for, or the current one.
+    """The version asked for, or the current one if None.
 
     Raises:
         NotFound: the dataset never followed it.
@@ -73,8 +73,8 @@ def backfill(
 ) -> Backfilled:
     """Rebuild a tenant's day from the raw zone and replace it in one commit.
 
-    Every event that landed in the day lands again, as the same row; dead letters of the day that pass by now
-    land for the first time. What is ingested meanwhile stays. Running it again gives the same rows.
+    Every event that landed in the day lands again, as the same row; dead letters of the day that are valid
+    now land for the first time. Rows ingested meanwhile stay. Running it again gives the same rows.
 
     Args:
         version: of the schema, for events that name none; the current one if not given.
@@ -85,7 +85,7 @@ def backfill(
         NotFound: the tenant has no such dataset, or it never followed the version.
         UserError: it is a dataset of entities.
         Terminal: the raw zone does not give what landed, or the table is gone; nothing was changed.
-        Transient: other writers kept coming first; nothing was changed.
+        Transient: other writers kept committing first; nothing was changed.
         OSError, psycopg.Error, PySparkException: a service failed; nothing was changed.
     """
     began = time.monotonic()
@@ -144,7 +144,7 @@ def _replace(
 
 
 def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
-    """The rows that landed are those that came out, or the day stays as it is."""
+    """Raise Terminal unless the rebuild gave exactly the rows that landed."""
     where = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
     if rebuilt.refused:
         raise Terminal(

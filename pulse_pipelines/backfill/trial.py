@@ -1,4 +1,4 @@
-"""A trial of a schema: which events of a day it would refuse, if the dataset followed it."""
+"""The trial of a schema: which events of a day it would refuse, if the dataset followed it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ PARTS = """
 SELECT path, start, bytes FROM raw_objects
 WHERE slug = %s AND day = %s AND removed_at IS NULL ORDER BY path, start
 """
-# An erasure that was interrupted may have left their lines in the raw zone.
+# An interrupted erasure may have left erased lines in the raw zone.
 ERASED = """
 SELECT 1 FROM erased_offsets WHERE partition = %s AND offsets @> %s::int8
 """
@@ -42,27 +42,27 @@ class Refused:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a day's events, re-deliveries included."""
+    """The result of a trial: counts of a day's events, re-deliveries included."""
 
     day: date
     events: int
     refused: int
-    """Events that the dataset's schema takes today, and this one would not."""
+    """Events that are valid by the dataset's schema, but not by this one."""
     refused_already: int
-    """Events that neither takes."""
+    """Events that are valid by neither."""
     examples: tuple[Refused, ...]
-    """Some of those that would be refused."""
+    """Some of the `refused` events."""
     complete: bool
-    """Whether all events of the day were looked at."""
+    """Whether all events of the day were validated."""
     incompatibilities: tuple[Incompatibility, ...]
-    """Why the dataset could not move to the schema, whatever its events are."""
+    """Why the dataset cannot move to the schema, whatever its events are."""
 
 
 def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -> Trial:
-    """Judge the events of a day as if the dataset followed `document`; nothing is written.
+    """Validate the events of a day as if the dataset followed `document`; nothing is written.
 
     Args:
-        most: events to look at.
+        most: maximum number of events to validate.
 
     Raises:
         UserError: the schema could not be published.
@@ -90,7 +90,7 @@ def try_schema(tenant: Tenant, slug: str, document: str, day: date, most: int) -
 
 
 def _following(dataset: Dataset, document: str) -> Dataset:
-    """The dataset as if its schema had a next version; events may still name those of before."""
+    """The dataset as if `document` were the next version of its schema; events may name earlier ones."""
     uri = SchemaUri.parse(dataset.schema_uri)
     moved = replace(
         dataset,
@@ -102,7 +102,7 @@ def _following(dataset: Dataset, document: str) -> Dataset:
 
 
 def _conformer(tenant: Tenant, dataset: Dataset) -> TopicConformer:
-    limits = replace(event_limits(), judge_batch_seconds=math.inf)  # it is nobody else's time
+    limits = replace(event_limits(), judge_batch_seconds=math.inf)  # the caller alone spends the time
     return TopicConformer(Scope(tenant, (dataset,)), "trial", limits)
 
 
@@ -114,7 +114,7 @@ def _received(tenant: Tenant, slug: str, day: date) -> Iterator[Message]:
 
 
 def _shown(tenant: Tenant, letters: Sequence[DeadLetter], most: int) -> list[Refused]:
-    """The first of these; nothing that a person had erased."""
+    """The first `most` of these, without erased events."""
     found: list[Refused] = []
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         for message, _, event_id, rejected in letters:
