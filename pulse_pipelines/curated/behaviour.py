@@ -1,7 +1,7 @@
-"""The rollup `behaviour`: who was there, for how long. Of datasets whose schema names an actor.
+"""The rollup `behaviour`: distinct actors of a day and their sessions, for schemas that name an actor.
 
-It keeps no row of any actor, so erasing a person needs no more than computing the day again. Sessions end
-with the day: one that goes on past midnight (UTC) counts in both.
+It keeps no row of any actor, so after the erasure of a person only the day is computed again. Sessions end
+with the day: a session that goes on past midnight (UTC) counts in both days.
 """
 
 from functools import cache
@@ -83,7 +83,7 @@ COLUMNS = {
 
 @cache
 def behaviour(gap_minutes: float) -> Rollup:
-    """The rollup with sessions that a pause of more than `gap_minutes` ends."""
+    """The rollup `behaviour`, whose sessions end at a pause of more than `gap_minutes`."""
     gap = round(gap_minutes * 60_000_000)
 
     def query(part: Part) -> DayQuery:

@@ -1,4 +1,4 @@
-"""Commit: the curated tables of a dataset and the rows that are served, together or not at all."""
+"""Commit of rollups: the curated tables of a dataset and the served summaries, in one transaction."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from pulse_pipelines.tables.commit import SwapLost, Work
 from pulse_resources import locks, postgres
 from pulse_resources.locks import Lock
 
-# Later input was computed already, or events were erased since these were read: then they must not be served.
+# Days computed from later input already, or with events erased since they were read: not to be served.
 OUTDATED = """
 SELECT w.rollup, w.day
 FROM unnest(%(rollups)s::text[], %(days)s::date[], %(landed)s::timestamptz[]) AS w (rollup, day, landed_at)
@@ -39,7 +39,7 @@ ON CONFLICT (dataset_id, rollup, day) DO UPDATE SET (definition, landed_at, grai
     computed_at, error) = (EXCLUDED.definition, EXCLUDED.landed_at, EXCLUDED.grain, EXCLUDED.rows,
     EXCLUDED.snapshot_id, EXCLUDED.computed_at, NULL)
 """
-# What was served before stays, with the reason why it is not newer.
+# The summary served before stays, with the error that explains why it is not newer.
 FAIL = """
 INSERT INTO summaries (tenant_id, dataset_id, rollup, day, definition, landed_at, grain, rows, error)
 VALUES (%s, %s, %s, %s, %s, %s, %s, '[]', %s)
@@ -51,7 +51,7 @@ FORGET = "DELETE FROM summaries WHERE dataset_id = %s AND day = ANY(%s)"
 
 @dataclass(frozen=True)
 class Curated:
-    """A day of a rollup, as it was committed."""
+    """A committed day of a rollup."""
 
     tenant: str
     slug: str
@@ -59,9 +59,9 @@ class Curated:
     day: date
     rows: int
     snapshot_id: int | None
-    """Of the dataset's table that it was computed from."""
+    """The snapshot of the dataset's table that it was computed from."""
     metadata_location: str | None
-    """Of the curated table; None: it did not change."""
+    """Location of the curated table's metadata; None: the table did not change."""
     error: str | None = None
 
 
@@ -69,13 +69,13 @@ class Curated:
 class _Staged(Work):
     results: Sequence[Result]
     following: Sequence[Following]
-    """For each of the results."""
+    """One for each of the results, in their order."""
 
 
 def commit(results: Sequence[Result]) -> list[Curated]:
-    """Make the results of one dataset real; those that are outdated are left out.
+    """Commit the results of one dataset, without those that are outdated.
 
-    Killed anywhere, it leaves every day as it was or as it is to be.
+    If it is killed at any point, every day is either as before or fully committed.
 
     Raises:
         Terminal: another table has the name of a curated one.
@@ -89,7 +89,7 @@ def commit(results: Sequence[Result]) -> list[Curated]:
     def stage(lost: SwapLost | None) -> _Staged | None:
         nonlocal results, following
         if isinstance(lost, _Outdated):
-            for each in following:  # it may be of rows that were erased
+            for each in following:  # the files may hold data of erased rows
                 each.discard()
             results = [left for result in results if (left := _without(result, lost.days))]
         if not results:
@@ -104,7 +104,7 @@ def commit(results: Sequence[Result]) -> list[Curated]:
         done = tables.commit(
             results[0].pinned.tenant,
             stage,
-            lambda work: False,  # then they are due still
+            lambda work: False,  # the days stay due, and are computed again
             before=lambda connection, work: _compare(connection, work.results),
             write=lambda connection, work: _serve(connection, work.results),
             point="curate",
@@ -169,8 +169,8 @@ def _without(result: Result, outdated: set[tuple[str, date]]) -> Result | None:
     def left(days: Any) -> Any:
         return {day: value for day, value in days.items() if (result.rollup.name, day) not in outdated}
 
-    kept = replace(result, rows=left(result.rows), errors=left(result.errors))
-    return kept if kept.rows or kept.errors else None
+    current = replace(result, rows=left(result.rows), errors=left(result.errors))
+    return current if current.rows or current.errors else None
 
 
 def _committed(done: _Staged) -> Iterable[Curated]:
@@ -185,13 +185,13 @@ def _committed(done: _Staged) -> Iterable[Curated]:
 
 
 def forget(connection: postgres.Connection, dataset_id: UUID, days: Sequence[date]) -> int:
-    """Stop serving days of a dataset at once, in the caller's transaction, which is the tenant's session.
+    """Delete the summaries of days of a dataset, in the caller's transaction in the tenant's session.
 
-    For erasure: what the transaction changes in the table must be in `landings`, too, which makes the days
-    due again. What was computed from rows read before it is refused when it comes to be committed.
+    For erasure: the transaction must also enter its changes of the table in `landings`, which makes the days
+    due again. A concurrent computation from rows read before is refused at its commit.
 
     Returns:
-        How many summaries were deleted.
+        The number of deleted summaries.
     """
     locks.wait(connection, Lock.SUMMARIES, dataset_id)
     return connection.execute(FORGET, [dataset_id, list(days)]).rowcount

@@ -1,4 +1,4 @@
-"""Compute: pin each dataset's table to a snapshot, and ask Spark, for many tenants and days at once."""
+"""Computation of rollups: pin each table to a snapshot, and run Spark for many tenants and days at once."""
 
 import re
 from collections import defaultdict
@@ -15,7 +15,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated import day_tasks, statements
 from pulse_pipelines.curated.due import JOB, Due
-from pulse_pipelines.curated.pinned import Pinned, gone_on, pin
+from pulse_pipelines.curated.pinned import Pinned, is_outdated, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
 from pulse_pipelines.ingest.priority import GiveWay
 from pulse_pipelines.registry.failed_work import Failed, Work
@@ -24,27 +24,27 @@ from pulse_resources.errors import Terminal, Transient, UserError
 from pulse_resources.spark import leave_at_once, plan
 
 LOOKS = 5
-"""At tables that go on while they are read."""
+"""Times that a table is pinned anew if its snapshot is removed while it is read."""
 
 TASK = "rollups"
-"""Failures of all rollups of a day are one."""
+"""Task name under which failures of all rollups of a day are recorded as one."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a rollup came to for days of a dataset."""
+    """The rows of a rollup for days of a dataset, and errors."""
 
     pinned: Pinned
     rollup: Rollup
     rows: Mapping[date, pa.Table] = field(default_factory=dict)
     """By day, without the column `day`; a day without rows has an empty table."""
     errors: Mapping[date, str] = field(default_factory=dict)
-    """Days that it cannot be computed for, however often."""
+    """Permanent errors, by day: computing it again would fail again."""
 
 
 @dataclass(frozen=True)
 class _Outdated:
-    """A day that could not be computed from what was pinned, since the table went on meanwhile."""
+    """A day that failed because its pinned snapshot was removed from the table meanwhile."""
 
     dataset_id: UUID
     day: date
@@ -53,14 +53,14 @@ class _Outdated:
 
 _Outcome = Result | Failed | _Outdated
 _Input = tuple[Pinned, tuple[date, ...], int]
-"""Days of a dataset, and how often in a row they have failed."""
+"""Days of a dataset, and the number of their consecutive failures."""
 
 
 def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]], list[Failed]]:
-    """The rollups of all that is due: the results of each dataset together, and what may succeed later.
+    """Compute the due rollups; returns the results, grouped by dataset, and failures that may be transient.
 
-    What fails for one dataset or day fails for no other. When Spark itself ends, what it was at is among the
-    failures, since it may be the cause, and what it did not get to is in neither.
+    A failure of one dataset or day does not affect others. If Spark itself dies, the days of its current
+    statement are failures, since they may be the cause, and days that it did not get to are in neither.
 
     Raises:
         Transient: the object store does not answer.
@@ -81,7 +81,7 @@ def compute(spark: SparkSession, due: Sequence[Due]) -> tuple[list[list[Result]]
 def _look(
     spark: SparkSession, due: Sequence[Due]
 ) -> tuple[list[list[Result]], list[Failed], list[_Outdated]]:
-    """As `compute`; last, what is to be pinned anew."""
+    """One pass of `compute`; also returns the days to pin anew."""
     failures: list[Failed] = []
     outdated: list[_Outdated] = []
     wanted: dict[Rollup, list[_Input]] = defaultdict(list)
@@ -89,7 +89,7 @@ def _look(
         tenant, dataset = mine[0].tenant, mine[0].dataset
         try:
             pinned = pin(tenant, dataset.dataset_id, [d.day for d in mine])
-        except Exception as error:  # whatever is wrong with its table is not the others'
+        except Exception as error:  # of any kind: it must not fail the other datasets
             outages.check()
             failures.append(Failed.by(Work(JOB, tenant, TASK, dataset.dataset_id, dataset.slug), error))
             continue
@@ -122,7 +122,7 @@ class _SparkEndedError(Exception):
 
 
 def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
-    """Days that are asked for together, and apart from all others each that has failed before."""
+    """The days without failures together; each day that has failed before is an input of its own."""
     fresh = tuple(sorted(d.day for d in due if not d.failures))
     if fresh:
         yield pinned, fresh, 0
@@ -130,7 +130,7 @@ def _inputs(pinned: Pinned, due: Sequence[Due]) -> Iterator[_Input]:
 
 
 def _outcomes(spark: SparkSession, wanted: Mapping[Rollup, Sequence[_Input]]) -> Iterator[_Outcome]:
-    """Those of all rollups; last, one by one, of what has failed before, which may end Spark again."""
+    """Outcomes of all rollups; inputs that have failed before come last and alone: they may kill Spark."""
     pause = GiveWay()
     for rollup, inputs in wanted.items():
         yield from _of_rollup(spark, rollup, [each for each in inputs if not each[2]], pause)
@@ -160,7 +160,7 @@ def _of_rollup(
         if pinned.snapshot_id is None:
             yield Result(pinned, rollup, rows=dict.fromkeys(days, pa.table({})))
             continue
-        # What has the same columns gives rows of the same types, whoever else is in the statement.
+        # Without a fixed schema, only datasets with the same columns share a statement: types must agree.
         alike = None if rollup.schema else tuple(sorted(pinned.columns.items()))
         together[alike].extend((pinned, piece) for piece in statements.pieces(days, most))
     for group in together.values():
@@ -181,11 +181,11 @@ def _of_chunk(
             outages.check(spark)
         except Transient:
             raise _SparkEndedError([_failed(rollup, *each, error) for each in single]) from error
-        # One of them is at fault, and the others must not suffer.
+        # One of the days is at fault: halve the statement to find it.
         if len(single) > 1:
             for half in statements.halves(chunk):
                 yield from _of_chunk(spark, rollup, half)
-        elif gone_on(pinned := single[0][0]):
+        elif is_outdated(pinned := single[0][0]):
             day = single[0][1]
             yield _Outdated(pinned.dataset.dataset_id, day, _failed(rollup, pinned, day, error))
         else:
@@ -204,10 +204,10 @@ def _of_chunk(
 
 
 def _at_fault(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> Result | Failed:
-    """What Spark itself says of a team's query it will say again; anything else may succeed later."""
-    said = isinstance(error, PySparkException | Terminal)
+    """An error of Spark about a team's query is permanent (a result); any other may be transient."""
+    by_spark = isinstance(error, PySparkException | Terminal)
     condition = error.getCondition() if isinstance(error, PySparkException) else str(error)
-    if rollup.source and said and condition:
+    if rollup.source and by_spark and condition:
         return Result(pinned, rollup, errors={day: _sentence(rollup, pinned, day, error)})
     return _failed(rollup, pinned, day, error)
 
@@ -225,7 +225,7 @@ def _part(number: int, pinned: Pinned, days: tuple[date, ...]) -> Part:
 
 
 def _ask(spark: SparkSession, rollup: Rollup, parts: Sequence[Part]) -> pa.Table:
-    """Rows with the columns `part` and `day`, and those of the rollup."""
+    """Run a rollup for parts; the result has the columns `part` and `day`, and those of the rollup."""
     if rollup.query is not None:
         return day_tasks.answers(spark, rollup.query, parts)
     frame: Any = spark.sql(rollup.statement(parts))
@@ -239,10 +239,10 @@ _HARMLESS = ("LocalRelation", "OneRowRelation", "CTERelationDef", "CTERelationRe
 
 
 def _check_reads(plan: str, tables: Sequence[str]) -> None:
-    """The last line of defence: what Spark made of the statement reads these tables and nothing else.
+    """Check that Spark's plan reads these tables and nothing else: the last line of defence.
 
     Raises:
-        Terminal: it would read something else, or the plan cannot be told.
+        Terminal: it reads something else, or the plan cannot be parsed.
     """
     analyzed = _ANALYZED.search(plan)
     if analyzed is None:

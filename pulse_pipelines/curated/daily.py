@@ -1,4 +1,4 @@
-"""The rollup `daily`, of every dataset: what happened, when, of which type, and what the numbers were."""
+"""The rollup `daily`, of every dataset: events by hour and by type, and statistics of numeric columns."""
 
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
@@ -17,7 +17,7 @@ from pulse_pipelines.curated.rollup import HOUR, DayQuery, Part, Rollup
 from pulse_pipelines.domain.roles import EVENT_TYPE
 
 MOST_TYPES = 100
-"""Types that a day lists, the most frequent first; the events of others are counted together."""
+"""Maximum number of types that a day lists, the most frequent first; other types are counted together."""
 NUMERIC = ("long", "double")
 
 SQL = """
@@ -94,12 +94,12 @@ def _query(part: Part) -> DayQuery:
     typed_by = part.dataset.column_of(EVENT_TYPE) or "schema_version"
     declared = (column.name for column in part.dataset.columns)
     numeric = {name: f"number_{n}" for n, name in enumerate(declared) if part.columns.get(name) in NUMERIC}
-    kept = [
+    selected = [
         *(f"{HOUR} AS hour", f"{part.column(typed_by)} AS type", "id", '"timestamp" AS moment'),
         *(f'CAST("{name}" AS DOUBLE) AS {value}' for name, value in numeric.items()),
     ]
     numbers = ", ".join(NUMBER.format(name=name, value=value) for name, value in numeric.items())
-    return DayQuery(", ".join(kept), SQL.format(most=MOST_TYPES, numbers=numbers, typed_by=typed_by))
+    return DayQuery(", ".join(selected), SQL.format(most=MOST_TYPES, numbers=numbers, typed_by=typed_by))
 
 
 DAILY = Rollup(

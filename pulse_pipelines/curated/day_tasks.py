@@ -1,7 +1,7 @@
-"""Day tasks: days of Pulse's own rollups, computed by DuckDB in Spark tasks, each of which has many of them.
+"""Day tasks: Spark tasks that compute many days of Pulse's own rollups in DuckDB.
 
-A task reads each data file once, by the rules of Iceberg, and holds a bounded part of it. Spark's own plan of
-the same read each file three times, at tens of milliseconds a file.
+A task reads each data file once, by the rules of Iceberg, and holds a bounded part of it in memory. Spark's
+own plan for the same query read each file three times, at tens of milliseconds per file.
 """
 
 from collections import defaultdict
@@ -29,34 +29,34 @@ LIMITS = duckdb_pool.Limits(
     memory="1GB",
     threads=2,
     spill=True,
-    trust_cache=True,  # files of the lake have names of their own and never change
+    trust_cache=True,  # data files have unique names and are immutable
 )
 DAYS_AT_ONCE = 32
-"""Of one dataset, in one task."""
+"""Maximum days of one dataset in one task."""
 ROWS_AT_ONCE = 1_000_000
-"""Days of so many rows are asked for together, and what is kept of each row is in memory, or spilled. A day
-of more rows is read as often as the query asks, which needs no more memory than its answer."""
+"""Days up to this many rows in total share a query, which materializes the selected columns in memory or
+spills them. A larger day is not materialized: its files are read several times, with little memory."""
 QUERY = """
-WITH events AS {kept} (SELECT {day} AS day, {events} FROM {scan} WHERE {within})
+WITH events AS {materialized} (SELECT {day} AS day, {events} FROM {scan} WHERE {within})
 SELECT * FROM ({answer})
 """
 
 
 @dataclass(frozen=True)
 class Days:
-    """Days of a part, which one task computes."""
+    """Days of one part, computed by one task."""
 
     part: int
     table: tuple[str, str]
     location: str
-    """Of the table's metadata, whose current snapshot is read."""
+    """Location of the table's metadata, whose current snapshot is read."""
     days: tuple[date, ...]
     query: DayQuery
 
 
 @dataclass(frozen=True)
 class Several:
-    """What one task computes."""
+    """Input of one Spark task: days of several parts."""
 
     days: tuple[Days, ...]
 
@@ -72,17 +72,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class NotAnswered:
-    """Why a task could not compute what it was asked for."""
+    """The error of a task that could not compute its days."""
 
     error: str
 
 
 def answers(spark: SparkSession, query: Callable[[Part], DayQuery], parts: Sequence[Part]) -> pa.Table:
-    """The rows of a rollup for the days of all parts, with the columns `part`, `day` and the measures.
+    """Compute the rows of a rollup for all parts, with the columns `part`, `day` and the measures.
 
     Raises:
-        Terminal: a task could not compute its days: it says why, and one of the parts may be at fault.
-        PySparkException: a task ended.
+        Terminal: a task could not compute its days, with its error; one of the parts may be at fault.
+        PySparkException: a task's process died.
     """
     tasks = _spread([days for part in parts for days in _pieces(part, query(part))])
     tables = []
@@ -102,7 +102,7 @@ def _pieces(part: Part, query: DayQuery) -> Iterator[Days]:
 
 
 def _spread(pieces: Sequence[Days]) -> list[Several]:
-    """Pieces in a few tasks for each that may run at a time, about as many days in each."""
+    """Distribute pieces over two tasks per slot of Spark, with about as many days in each."""
     tasks: list[list[Days]] = [[] for _ in range(min(len(pieces), 2 * load_settings().spark.parallelism))]
     for piece in sorted(pieces, key=lambda piece: len(piece.days), reverse=True):
         min(tasks, key=lambda task: sum(len(each.days) for each in task)).append(piece)
@@ -110,7 +110,7 @@ def _spread(pieces: Sequence[Days]) -> list[Several]:
 
 
 def answer_task(several: Several) -> Iterator[Answer | NotAnswered]:
-    """One Spark task: answers, up to the first that there is none to."""
+    """Compute days in a Spark task; yields answers up to the first error."""
     try:
         for days in several.days:
             for rows in _of_table(days):
@@ -132,7 +132,7 @@ def _of_table(asked: Days) -> Iterator[pa.Table]:
     for days, files in [(asked.days, None)] if found is None else _groups(found, asked.days):
         small = files is not None and sum(file.record_count for file in files) <= ROWS_AT_ONCE
         query = QUERY.format(
-            kept="MATERIALIZED" if small else "NOT MATERIALIZED",
+            materialized="MATERIALIZED" if small else "NOT MATERIALIZED",
             day=DAY,
             events=asked.query.events,
             scan=duckdb_pool.SCAN,
@@ -149,7 +149,7 @@ def _of_table(asked: Days) -> Iterator[pa.Table]:
 def _files(
     metadata: TableMetadata, snapshot: Snapshot, days: Sequence[date]
 ) -> Mapping[date, Sequence[DataFile]] | None:
-    """The files that may have rows of each day; None where files alone do not tell (see `newest_files`)."""
+    """The files that may have rows of each day; None if file bounds do not tell (see `newest_files`)."""
     span = Span(_begin(days[0]), _begin(days[-1]) + DAY_US)
     found = newest_files(metadata, manifests(snapshot.manifest_list), span, ALWAYS, float("inf"))
     if found is None:
@@ -168,7 +168,7 @@ def _days(bounded: BoundedFile, days: Sequence[date]) -> Iterator[date]:
 def _groups(
     files: Mapping[date, Sequence[DataFile]], days: Sequence[date]
 ) -> Iterator[tuple[Sequence[date], Sequence[DataFile]]]:
-    """Days of `ROWS_AT_ONCE` at most, or one of more, with their files, each once."""
+    """Group days up to `ROWS_AT_ONCE` rows (or one larger day), with their files, each once."""
     group: dict[date, int] = {}
     for day in days:
         rows = sum(file.record_count for file in files.get(day, ()))
@@ -184,7 +184,7 @@ def _once(files: Mapping[date, Sequence[DataFile]], days: Mapping[date, int]) ->
 
 
 def _within(days: Sequence[date]) -> str:
-    """To a day's last microsecond: the last one that a table can hold has no next one."""
+    """The filter of days, to their last microsecond: the last day that a table can hold has no next day."""
     return " OR ".join(
         f"(\"timestamp\" BETWEEN TIMESTAMPTZ '{first} 00:00:00+00'"
         f" AND TIMESTAMPTZ '{last} 23:59:59.999999+00')"
@@ -193,5 +193,5 @@ def _within(days: Sequence[date]) -> str:
 
 
 def _begin(day: date) -> int:
-    """Its first microsecond since the epoch."""
+    """The day's first microsecond, since the epoch."""
     return (day.toordinal() - EPOCH.toordinal()) * DAY_US

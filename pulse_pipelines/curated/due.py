@@ -1,4 +1,4 @@
-"""Due: days that have changed since they were computed, or that another definition was computed for."""
+"""Due days: days that have changed, or whose rollup's definition has changed, since they were computed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
 JOB = "curate"
-"""By which failures of this work are known."""
+"""Job name of failures of this work."""
 
-# Days that changed after some moment, all days of datasets that followed another schema after it, and those
-# that failed, however long ago they changed.
+# Days changed after `since`, all days of datasets that moved to another schema after it, and failed days, no
+# matter when they changed.
 CHANGED = """
 WITH suspects AS (
     SELECT DISTINCT tenant_id, dataset_id, day FROM landings WHERE landed_at > %(since)s
@@ -53,7 +53,7 @@ ORDER BY f.failures, l.changed_at DESC
 
 @dataclass(frozen=True)
 class Due:
-    """A day of a tenant's dataset, and the rollups that are to be computed of it."""
+    """A day of a tenant's dataset, and the rollups to compute for it."""
 
     tenant: Tenant
     dataset: Dataset
@@ -62,30 +62,30 @@ class Due:
     changed_at: datetime
     """The day's last change."""
     waiting_since: datetime
-    """The first change that was not computed."""
+    """Time of the first change that is not computed yet."""
     ready: bool
-    """It has been quiet, or has waited, for long enough, and is not held."""
+    """Whether it has been quiet, or has waited, for long enough, and is not held."""
     failures: int = 0
-    """How often in a row it could not be computed."""
+    """Number of consecutive failures."""
     held: bool = False
-    """It is not yet time to try again what failed."""
+    """Whether its back-off after a failure has not ended."""
 
 
 @dataclass(frozen=True)
 class DueDays:
     at: datetime
-    """When it was made, by Postgres' clock."""
+    """Time of the query, by Postgres' clock."""
     days: tuple[Due, ...]
-    """Those that changed last first, behind them those that failed."""
+    """The latest changed first; days that failed come after all others."""
 
 
 def due_days(team: Sequence[TeamRollup], since: datetime) -> DueDays:
-    """What is to be computed; days that are not `ready` may wait.
+    """Find the days to compute; those that are not `ready` should wait.
 
     Args:
         team: the rollups of the teams' files.
-        since: days that have not changed after this, of datasets that have not moved to another schema
-            after it, are taken to be computed.
+        since: days unchanged after this, of datasets that have not moved to another schema after it, are
+            assumed to be computed.
     """
     settings = load_settings().curated
     names = [*BUILT_IN, *(rollup.name for rollup in team)]
@@ -114,11 +114,11 @@ def _left(dataset: Dataset, team: Sequence[TeamRollup], states: Mapping[str, Any
     try:
         rollups = of_dataset(dataset, team)
         return tuple(r for r in rollups if states.get(r.name) != [r.definition(dataset), True])
-    except Exception:  # one tenant's schema cannot be read: the run that computes the day says why
+    except Exception:  # the schema cannot be read: the run that computes the day reports the error
         return (DAILY,)
 
 
 def of_day(tenant: Tenant, dataset: Dataset, day: date, rollup: Rollup) -> Due:
-    """A day of a rollup that somebody wants to be computed, whatever has changed."""
+    """A due day made on request, whether or not the day has changed."""
     now = datetime.now(UTC)
     return Due(tenant, dataset, day, (rollup,), now, now, ready=True)

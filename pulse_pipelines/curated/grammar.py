@@ -1,6 +1,6 @@
-"""What a team's query may be made of: sqlglot's classes of a query over rows, and functions of Spark by name.
+"""The allowed grammar of a team's query: sqlglot's node classes, and functions of Spark by name.
 
-What is not named here is refused: table functions, paths, reflection, hints, variables, scripts.
+Everything else is refused: table functions, paths, reflection, hints, variables, scripts.
 """
 
 from sqlglot import exp
@@ -41,7 +41,7 @@ NODES: tuple[type, ...] = (
 )
 _NOT_OF_A_DAY = ("Current", "Session", "Read", "AI", "ML", "Generate")
 REFUSED: tuple[type, ...] = (
-    # A day comes out the same whenever, wherever and for whomever it is computed.
+    # The result must not depend on when, where or for whom a day is computed.
     *(exp.Rand, exp.Randn, exp.Uuid, exp.Secret, exp.ToFile, exp.Predict, exp.Parameter, exp.Placeholder),
     *(kind for name, kind in vars(exp).items() if isinstance(kind, type) and name.startswith(_NOT_OF_A_DAY)),
 )

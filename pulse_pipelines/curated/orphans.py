@@ -1,4 +1,4 @@
-"""Orphan files of curated tables: days that are replaced again and again leave files behind."""
+"""Orphan files of curated tables, left behind by days that are replaced repeatedly."""
 
 from datetime import timedelta
 
@@ -10,21 +10,21 @@ from pulse_resources import iceberg, object_store
 from pulse_resources.iceberg import TableName
 
 EVERY = 50
-"""Commits of a table between two searches."""
+"""Commits of a table between two searches for orphans."""
 MIN_AGE = timedelta(days=1)
 
 
 def due(name: TableName, location: str) -> bool:
-    """Whether it is time to search the table whose metadata was committed just now."""
+    """Whether the table, committed just now with this metadata, is due for a search."""
     snapshot = iceberg.load_table(name, location).current_snapshot()
     return snapshot is not None and (snapshot.sequence_number or 0) % EVERY == 0
 
 
 def remove_orphan_files(tenant: Tenant, name: TableName, min_age: timedelta = MIN_AGE) -> int:
-    """Remove orphans that are old enough, by the object store's clock; how many there were.
+    """Remove orphans older than `min_age`, by the object store's clock; returns their number.
 
     Raises:
-        OSError: the object store failed; what was removed were orphans.
+        OSError: the object store failed; only orphans were removed.
         Terminal: the table is gone.
     """
 
@@ -32,5 +32,5 @@ def remove_orphan_files(tenant: Tenant, name: TableName, min_age: timedelta = MI
         return iceberg.load_table(name, live_table.current_location(tenant.tenant_id, name))
 
     found = object_store.aged(look().location(), min_age)
-    # What days used to come to, nobody asks: of earlier metadata only the files that the log names stay.
+    # Earlier snapshots are not queried: of earlier metadata only the files in the log are kept.
     return orphan_files.remove(tenant, look, found, by_log=False).objects

@@ -1,4 +1,4 @@
-"""Pinned: a dataset as it was at one moment, which is what its rollups are computed from."""
+"""Pinned datasets: the consistent state of a dataset and its table that rollups are computed from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound, PulseError
 
 NEVER = datetime.fromtimestamp(0, UTC)
-"""The last change of a day in which nothing ever landed."""
+"""The last change of a day in which no event has landed."""
 
 LANDED = """
 SELECT day, max(landed_at) FROM landings
@@ -23,19 +23,19 @@ WHERE tenant_id = %s AND dataset_id = %s AND day = ANY(%s) GROUP BY day
 
 @dataclass(frozen=True)
 class Pinned:
-    """A dataset as it was at one moment: its row, the snapshot of its table, and when its days changed."""
+    """A dataset at one moment: its row, the snapshot of its table, and the last changes of its days."""
 
     tenant: Tenant
     dataset: Dataset
     location: str
-    """Of its table's metadata."""
+    """Location of its table's metadata."""
     snapshot_id: int | None
     columns: Mapping[str, str]
     landed: Mapping[date, datetime]
 
 
 def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None:
-    """The dataset as it is now, in the tenant's session; None when it was deleted meanwhile."""
+    """Pin the current state of a dataset, in the tenant's session; None when it was deleted meanwhile."""
     look = partial(_look, tenant, dataset_id, days)
     try:
         return readable.as_it_is(partial(_pin, tenant), look(), look, lambda seen: seen.location)
@@ -43,25 +43,25 @@ def pin(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> Pinned | None
         return None
 
 
-def gone_on(pinned: Pinned) -> bool:
-    """Whether what was pinned is no part of the table any more: an erasure, or expiry, came in between."""
+def is_outdated(pinned: Pinned) -> bool:
+    """Whether the pinned snapshot is no longer in the table: an erasure or expiry has removed it."""
     look = partial(_look, pinned.tenant, pinned.dataset.dataset_id, ())
 
-    def keeps(seen: _Seen) -> bool:
+    def has_snapshot(seen: _Seen) -> bool:
         table = iceberg.load_table((pinned.tenant.namespace, seen.dataset.slug), seen.location)
         return pinned.snapshot_id is None or table.snapshot_by_id(pinned.snapshot_id) is not None
 
     try:
-        return not readable.as_it_is(keeps, look(), look, lambda seen: seen.location)
+        return not readable.as_it_is(has_snapshot, look(), look, lambda seen: seen.location)
     except NotFound:
         return True
-    except (PulseError, OSError):  # then that is what was wrong before, too
+    except (PulseError, OSError):  # the cause of the first failure, too
         return False
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What Postgres knows of a dataset at one moment."""
+    """The state of a dataset in Postgres at one moment."""
 
     dataset: Dataset
     location: str
@@ -79,7 +79,7 @@ def _look(tenant: Tenant, dataset_id: UUID, days: Sequence[date]) -> _Seen:
 
 def _pin(tenant: Tenant, seen: _Seen) -> Pinned:
     table = iceberg.load_table((tenant.namespace, seen.dataset.slug), seen.location)
-    readable.check_snapshot(table)  # Spark would compute from what it can read
+    readable.check_snapshot(table)  # Spark would silently compute from the files that it can read
     snapshot = table.current_snapshot()
     schema = table.schemas()[snapshot.schema_id] if snapshot and snapshot.schema_id is not None else None
     return Pinned(

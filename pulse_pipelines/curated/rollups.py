@@ -1,4 +1,4 @@
-"""Which rollups a dataset has: `daily`, `behaviour` where its schema names an actor, and its teams' own."""
+"""The rollups of a dataset: `daily`, `behaviour` if its schema names an actor, and those of teams' files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ __all__ = ["BUILT_IN", "of_dataset", "slugs_with_actor", "team_rollups"]
 
 
 def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ...]:
-    """The rollups of a dataset, by name those that every team can rely on first."""
+    """The rollups of a dataset, built-in ones first."""
     found: list[Rollup] = [DAILY]
     if dataset.column_of(ACTOR):
         found.append(behaviour(load_settings().curated.session_gap_minutes))
@@ -25,7 +25,7 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
 
 
 def slugs_with_actor() -> set[str]:
-    """Slugs of datasets, whoever's they are, whose schema names an actor."""
+    """Slugs of all tenants' datasets whose schema names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
         found = dataset_rows.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
         return {dataset.slug for dataset in found if _has_actor(dataset)}
@@ -34,14 +34,14 @@ def slugs_with_actor() -> set[str]:
 def _has_actor(dataset: Dataset) -> bool:
     try:
         return dataset.column_of(ACTOR) is not None
-    except Exception:  # one tenant's schema cannot be read: it must not take the assets of all along
+    except Exception:  # one tenant's unreadable schema must not break the assets of all
         return False
 
 
 def team_rollups(folder: Path | None = None) -> list[TeamRollup]:
-    """The rollups of the SQL files in the folder of the settings (or another), by file name.
+    """Read the rollups of the SQL files in the folder of the settings (or another), by file name.
 
-    A file that is broken is there, too, with its `problem`, so that whoever runs it says so.
+    A broken file gives a rollup with a `problem`, which its run reports.
     """
     files = sorted((folder or load_settings().curated.rollups_dir).glob("*.sql"))
     found: list[TeamRollup] = []

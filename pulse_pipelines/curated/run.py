@@ -1,4 +1,4 @@
-"""Run: everything that is due, computed and committed, each dataset for itself."""
+"""A run of the curated zone: compute and commit the due days, each dataset independently."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,21 +16,21 @@ from pulse_resources import outages
 from pulse_resources.settings import load_settings
 
 OVERLAP = 4
-"""Datasets that are committed at a time: most of it is waiting for the object store."""
+"""Datasets committed concurrently: a commit mostly waits for the object store."""
 
 
 @dataclass(frozen=True)
 class CurateResult:
     days: tuple[Curated, ...]
     failures: tuple[Failed, ...]
-    """What may succeed later: it stays due, and is noted (see `failures`)."""
+    """Failures that may be transient: their days stay due, and they are recorded in `failures`."""
 
 
 def curate(spark: SparkSession, due: Sequence[Due]) -> CurateResult:
-    """Compute and commit what is due; what fails for one dataset fails for no other.
+    """Compute and commit due days; a failure of one dataset does not affect others.
 
     Raises:
-        Transient: the object store does not answer; what was committed by then is.
+        Transient: the object store does not answer; days committed by then stay committed.
     """
     settings = load_settings().curated
     results, failed = compute(spark, due)
@@ -44,7 +44,7 @@ def curate(spark: SparkSession, due: Sequence[Due]) -> CurateResult:
 
 
 def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | None]:
-    """What was committed of a dataset, and what went wrong with it, if something did."""
+    """Commit the results of one dataset; returns its committed days, and the failure if there was one."""
     done: list[Curated] = []
     try:
         done = commit(results)
@@ -53,7 +53,7 @@ def _commit_safely(results: Sequence[Result]) -> tuple[list[Curated], Failed | N
             name = pinned.tenant.curated_table(pinned.dataset.slug, rollup)
             if location and orphans.due(name, location):
                 orphans.remove_orphan_files(pinned.tenant, name)
-    except Exception as error:  # whatever is wrong with its tables is not the others'
+    except Exception as error:  # of any kind: it must not fail the other datasets
         outages.check()
         tenant, dataset = results[0].pinned.tenant, results[0].pinned.dataset
         task = "orphans" if done else TASK

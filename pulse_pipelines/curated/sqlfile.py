@@ -1,4 +1,4 @@
-"""A team's own rollup: a SQL file with a declared grain, and what such a file may say.
+"""Teams' rollups: SQL files with a declared grain, and the checks on their queries.
 
     -- dataset: orders
     -- grain: country
@@ -6,8 +6,8 @@
     SELECT country, count(*) AS orders, sum(amount) AS revenue FROM events GROUP BY country
 
 The body is one query over `events`: the rows of one tenant's dataset on one day. That it reads nothing else
-is enforced thrice: by what may be in the query (a list of what is allowed, not of what is forbidden), by
-running the query as written anew from its syntax tree, and by the plan that Spark makes of it (`compute`).
+is enforced three times: by an allow-list of its syntax (`grammar`), by running the query as regenerated from
+its syntax tree, and by checking the plan that Spark makes of it (`compute`).
 """
 
 import re
@@ -40,13 +40,13 @@ _HEADER = re.compile(r"--\s*(dataset|grain|description):\s*(.*?)\s*$")
 @dataclass(frozen=True, eq=False)
 class TeamRollup(Rollup):
     dataset: str = ""
-    """Slug of the datasets that have it, whoever's they are; empty: the file does not say."""
+    """Slug of the datasets that have it, of all tenants; empty: the file names none."""
 
     def checked(self, rows: pa.Table, dataset: Dataset) -> pa.Table:
-        """The rows of a day in types that every engine has, once they keep the declared grain.
+        """The rows of a day, checked against the declared grain and cast to types that every engine has.
 
         Raises:
-            UserError: the columns are wrong, a grain is there twice, or there are too many rows.
+            UserError: a column is invalid, a grain is there twice, or there are too many rows.
         """
         _check_columns(rows.schema, self.grain, dataset.column_of(ACTOR))
         most = load_settings().curated.max_rows
@@ -69,11 +69,11 @@ class TeamRollup(Rollup):
 
 
 def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
-    """The rollup of a file; a broken one has a `problem`, and no dataset where it has no name of its own.
+    """Read the rollup of a file; a broken file's has a `problem`, and no dataset if its name is not usable.
 
     Args:
-        file: its name gives the rollup's: `orders_by_country.sql` is the rollup `by_country` of `orders`.
-        taken: files of the rollups that there are, by dataset and name.
+        file: it names the rollup: `orders_by_country.sql` is the rollup `by_country` of `orders`.
+        taken: files of the rollups read before, by dataset and name.
     """
     text, problem, unread = "", None, None
     try:
@@ -92,7 +92,7 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         query = checked_query(text)
     except UserError as error:
         problem = f"{error.message}" + (f". {error.fix}" if error.fix else "")
-    except Exception as error:  # a query that is too deep, say: one team's file must not stop the others'
+    except Exception as error:  # such as a query nested too deeply: it must not stop other teams' files
         problem = f"{type(error).__name__}: {error}"
 
     def statement(parts: Sequence[Part]) -> str:
@@ -106,7 +106,7 @@ def read(file: Path, taken: Mapping[tuple[str, str], str]) -> TeamRollup:
         statement=statement,
         source=file.name,
         problem=unread or problem,
-        dataset=slug if named else "",  # else its asset would be another's, or none that Dagster takes
+        dataset=slug if named else "",  # else its asset key would be taken already, or invalid in Dagster
     )
 
 
@@ -141,10 +141,10 @@ def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> N
 
 
 def checked_query(text: str) -> str:
-    """A query that reads nothing but `events`, written anew from its syntax tree.
+    """Check that a query reads nothing but `events`; returns it as regenerated from its syntax tree.
 
     Raises:
-        UserError: it is not one, or has something that no rollup may have.
+        UserError: it is not one SELECT, or contains something that a rollup may not use.
     """
     try:
         statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
@@ -205,7 +205,7 @@ def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -
 
 
 def _plain(field: pa.Field) -> pa.DataType:
-    """The type that a column is kept in: integers are longs, other numbers doubles."""
+    """The type in which a column is stored: integers are longs, other numbers doubles."""
     kind = field.type
     if pt.is_integer(kind):
         return pa.int64()

@@ -1,13 +1,14 @@
-"""Statements: which days of which datasets one Spark statement covers, as spans of consecutive days."""
+"""Partitioning of due days into Spark statements, as spans of consecutive days."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import TypeVar
 
 SPANS = 64
-"""Most spans of a statement: more of them would spend longer on the plan than on the rows."""
+"""Maximum spans of a statement: with more, planning takes longer than reading the rows."""
 DAYS, DAYS_OF_TEAM = 512, 64
-"""The answer is held in memory. A team's own rollup may have many rows of a day, and asks for each apart."""
+"""Maximum days of a statement, whose result is held in memory. A team's rollup may have many rows per day,
+and a subquery for each."""
 
 Whose = TypeVar("Whose")
 Asked = tuple[Whose, tuple[date, ...]]
@@ -15,7 +16,7 @@ Asked = tuple[Whose, tuple[date, ...]]
 
 
 def spans(days: Iterable[date]) -> list[tuple[date, date]]:
-    """Runs of consecutive days, each as its first and its last day."""
+    """Group days into spans of consecutive ones, each as its first and last day."""
     found: list[tuple[date, date]] = []
     for day in sorted(set(days)):
         if found and (day - found[-1][1]).days == 1:
@@ -26,7 +27,7 @@ def spans(days: Iterable[date]) -> list[tuple[date, date]]:
 
 
 def pieces(days: Sequence[date], most: int) -> Iterator[tuple[date, ...]]:
-    """Split days, in order, into what one statement can take: `most` of them in `SPANS` spans."""
+    """Split sorted days into pieces that fit one statement: at most `most` days and `SPANS` spans."""
     piece: list[date] = []
     spanned = 0
     for day in days:
@@ -56,7 +57,7 @@ def chunks(inputs: Sequence[Asked[Whose]], most: int) -> Iterator[list[Asked[Who
 
 
 def halves(chunk: Sequence[Asked[Whose]]) -> tuple[Sequence[Asked[Whose]], Sequence[Asked[Whose]]]:
-    """Split a group of two days at least, to find the one at fault in few statements."""
+    """Halve a group of at least two days, to find the day at fault in few statements."""
     if len(chunk) > 1:
         middle = len(chunk) // 2
         return chunk[:middle], chunk[middle:]

@@ -1,4 +1,4 @@
-"""Summaries as they are served: small rows from Postgres, in the tenant's own session."""
+"""Summaries served from Postgres: the rows of rollups, read in the tenant's own session."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -11,9 +11,9 @@ from pulse_resources.errors import NotFound, UserError
 
 MAX_DAYS = 400
 SHOWN_DAYS = 7
-"""Up to today, where no day is named."""
+"""Days up to today that are returned by default."""
 
-# Every day of the range that has events or a summary, and when its events changed last.
+# Every day of the range with events or a summary, and the last change of its events.
 DAYS = """
 SELECT r.day, l.changed_at, s.landed_at, s.snapshot_id, s.computed_at, s.error, s.grain, s.rows
 FROM (SELECT %(first)s::date + n AS day FROM generate_series(0, %(last)s::date - %(first)s::date) n) r
@@ -32,14 +32,14 @@ ROLLUPS = "SELECT DISTINCT rollup FROM summaries WHERE dataset_id = %s ORDER BY 
 class DaySummary:
     day: date
     rows: list[dict[str, Any]]
-    """Grain and measures; empty when nothing was computed yet, or when there is nothing to count."""
+    """Grain and measures; empty if the day is not computed yet, or has no rows."""
     computed_at: datetime | None
     snapshot_id: int | None
-    """Of the dataset's table that the rows are from."""
+    """The snapshot of the dataset's table that the rows were computed from."""
     changed_since: bool
-    """The day's events have changed since, and it will be computed again by itself."""
+    """Whether the day's events have changed since; it is then computed again automatically."""
     error: str | None
-    """Why the rows are not of the last change: a team's rollup that cannot be computed."""
+    """Why the last change could not be computed (by a team's rollup); the rows are of an earlier state."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Summary:
 def summary(
     tenant: Tenant, slug: str, rollup: str = BUILT_IN[0], first: date | None = None, last: date | None = None
 ) -> Summary:
-    """A rollup of the days from `first` to `last`, both included; the last seven if not given.
+    """Read a rollup of the days from `first` to `last`, both included; the last seven by default.
 
     Raises:
-        NotFound: the tenant has no such dataset, or nothing of this rollup was ever computed of it.
+        NotFound: the tenant has no such dataset, or this rollup was never computed for it.
         UserError: the range is empty or longer than `MAX_DAYS`.
     """
     last = last or datetime.now(UTC).date()

@@ -1,4 +1,4 @@
-"""A curated table: rows of days, of which any can be replaced; its schema follows what the rollup gives."""
+"""Curated tables: rows of days, any of which can be replaced; the schema follows the rollup's result."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ from pulse_resources.settings import load_settings
 SOURCE_PROPERTY = "pulse.curated-from"
 """Table property: the id of the dataset that the rows are computed from."""
 MANIFESTS = 8
-"""A commit reads them all: at this many it leaves one."""
+"""Manifests at which a commit rewrites them as one: every commit reads them all."""
 SNAPSHOTS = 10
-"""Those that a table keeps: it says what days came to, and nobody asks what it used to say."""
+"""Snapshots that a table keeps; few, because earlier results are not queried."""
 DAY = NestedField(1, "day", DateType())
 PARTITIONED_BY_DAY = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=DayTransform(), name="day_day")
@@ -45,15 +45,15 @@ PARTITIONED_BY_DAY = PartitionSpec(
 
 @dataclass(frozen=True)
 class Following:
-    """A curated table as it is to become."""
+    """The staged next state of a curated table."""
 
     next: Next | None
-    """None: nothing of it changes."""
+    """None: the table does not change."""
     written: tuple[str, ...] = ()
-    """Data files that are in no table yet."""
+    """New data files, not yet in the table."""
 
     def discard(self) -> None:
-        """Delete what was written, which must not be entered any more.
+        """Delete the staged files, which must not be committed any more.
 
         Raises:
             OSError: the object store failed.
@@ -61,7 +61,7 @@ class Following:
         if self.next is None:
             return
         written = [*self.written, self.next.new]
-        with suppress(FileNotFoundError):  # an erasure was faster
+        with suppress(FileNotFoundError):  # an erasure has deleted it already
             snapshot = iceberg.load_table(self.next.table, self.next.new, history=False).current_snapshot()
             if snapshot is not None:
                 written.append(snapshot.manifest_list)
@@ -74,7 +74,7 @@ class Following:
 
 
 def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, pa.Table]) -> Following:
-    """Write data files and metadata in which these days have these rows; nothing points at them yet.
+    """Stage data files and metadata that replace the rows of these days; no pointer refers to them yet.
 
     Args:
         rows: by day, without the column `day`.
@@ -104,7 +104,7 @@ def stage(tenant: Tenant, dataset: Dataset, rollup: Rollup, rows: Mapping[date, 
     schema = _following(table, _wanted(rollup, filled)) if filled else table.schema()
     added = [_write(table, schema, day, found) for day, found in filled.items()]
     written = tuple(file.file_path for file in added)
-    if _manifests(table) >= MANIFESTS:  # every file is named anew, in one manifest
+    if _manifests(table) >= MANIFESTS:  # enter every file again, in one manifest
         added += [file for file in live.values() if _day(file) not in rows]
         removed = list(live.values())
     changed = schema if schema.schema_id != table.schema().schema_id else None
@@ -133,7 +133,7 @@ def _wanted(rollup: Rollup, rows: Mapping[date, pa.Table]) -> Sequence[NestedFie
 
 
 def _following(table: Table, wanted: Sequence[NestedField]) -> Schema:
-    """The table's schema, or the next: a column of the same name and type stays the one that it is."""
+    """The table's schema, or its successor: a column of the same name and type keeps its field id."""
     current = table.schema()
     known = {field.name: field for field in current.fields}
     ids = itertools.count(table.metadata.last_column_id + 1)
@@ -150,7 +150,7 @@ def _following(table: Table, wanted: Sequence[NestedField]) -> Schema:
 
 
 def _shape(field: NestedField) -> str:
-    """A type without the field ids that a table gave it."""
+    """A type as text, without the table's field ids."""
     return str(assign_fresh_schema_ids(Schema(field)).fields[0].field_type)
 
 
