@@ -1,1 +1,1 @@
-"""Whether a received event can land: its envelope, its schema, and what judging it may cost."""
+"""Validation of received events: envelope, schema, and the CPU time that it may take."""

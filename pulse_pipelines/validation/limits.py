@@ -1,4 +1,4 @@
-"""Event limits: what every event must keep to, whatever the schema of its dataset says."""
+"""Event limits: bounds on every event, regardless of its dataset's schema."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from pulse_resources.settings import load_settings
 
 
 def event_limits() -> EventLimits:
-    """The limits by the settings of this process."""
+    """The limits from the settings of this process."""
     settings = load_settings().ingest
     return EventLimits(
         settings.max_event_bytes,

@@ -1,8 +1,8 @@
-"""Quick decoders: events of plain schemas, decoded and validated in one pass, straight into attributes.
+"""Quick decoders: decode and validate events of plain schemas in one pass, into objects with attributes.
 
-A decoder takes an event only where the validator takes it and the same row comes of it. What it refuses it
-says nothing about: the validator decides, and alone gives verdicts. A schema with anything in it that is not
-known here to mean the same to both has no decoder.
+A decoder accepts an event only if the validator accepts it and gives the same row. Its refusal means nothing:
+the validator then decides, and alone gives verdicts. A schema with any keyword that is not known here to mean
+the same to both has no decoder.
 """
 
 import re
@@ -18,12 +18,12 @@ from pulse_pipelines.domain.dataset import Dataset
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-"""However many bytes its characters have, they are no more than an id may have."""
+"""Characters of UTF-8 have up to four bytes: an id of this length is within `MAX_ID_BYTES`."""
 INT64 = {"ge": -(2**63), "le": 2**63 - 1}
 FLOATS = {"gt": -(2.0**63), "lt": 2.0**63}
-"""A larger one may be an integer beyond 64 bits, which is no float but an error."""
+"""A larger number may be an integer beyond 64 bits, which is an error."""
 EXACT = 2**53
-"""From here on a float is not the integer that was written, and a bound might see the difference."""
+"""From here on a float may differ from the integer that was written, and a bound may see the difference."""
 
 _ANNOTATIONS = {
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "format"),
@@ -37,29 +37,31 @@ _SIMPLE = {str, float, bool, type(None)}
 _ANCHORED = re.compile(
     r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
 )
-"""Patterns that mean the same to every engine, but for `$`: to Python's a line feed may follow. Not so ..."""
+"""Patterns that mean the same to every engine, except for `$`, which in Python also matches before a final
+line feed."""
 END = r"\Z"
+"""Replaces `$` in a decoder's pattern: it matches at the end only."""
 
 
-class NotPlain(Exception):  # noqa: N818 - no error: the validator judges all events of such a schema
-    """A schema means more than a decoder can say."""
+class NotPlain(Exception):  # noqa: N818 - no error: the validator checks all events of such a schema
+    """The schema has a keyword that a decoder cannot express."""
 
 
 @dataclass(frozen=True)
 class Quick:
     """A decoder for the events of one tenant.
 
-    What it gives has the attributes of the envelope and `data`, whose attributes are those of `attributes`.
+    Its events have the attributes of the envelope and `data`; `attributes` names those of `data`.
     """
 
     _decoder: msgspec.json.Decoder[Any]
     slugs: Mapping[type, str]
-    """By type of what is decoded, of which dataset it is."""
+    """Dataset slugs, by type of the decoded event."""
     attributes: Mapping[str, Mapping[str, str]]
-    """By dataset slug and property, where its value is."""
+    """Attributes of `data`, by dataset slug and property."""
 
     def one(self, payload: bytes) -> Any:
-        """The event; None where it is not for the decoder."""
+        """Decode one event; None if the decoder refuses it."""
         if _holds_nul(payload):
             return None
         try:
@@ -68,7 +70,7 @@ class Quick:
             return None
 
     def all(self, payloads: Sequence[bytes]) -> list[Any] | None:
-        """The events, in one call; None where one is not for the decoder, or might be none, or two."""
+        """Decode events in one call; None if it refuses one, or a payload may not be exactly one event."""
         lines = b"\n".join(payloads)
         if _holds_nul(lines) or not _from_brace_to_brace(lines):
             return None
@@ -76,13 +78,13 @@ class Quick:
             events: list[Any] = self._decoder.decode_lines(lines)
         except _REFUSALS:
             return None
-        # No event goes on over a break between such braces, so there is one in each line at least, and there
-        # are as many lines as payloads, or more.
+        # No event spans a line break between such braces, so each line has at least one event, and there are
+        # at least as many lines as payloads: equal counts mean one event per payload.
         return events if len(events) == len(payloads) else None
 
 
 def _holds_nul(payload: bytes) -> bool:
-    return b"\\" in payload and b"\\u0000" in payload  # one byte is looked for much faster
+    return b"\\" in payload and b"\\u0000" in payload  # the search for one byte is much faster
 
 
 def _from_brace_to_brace(lines: bytes) -> bool:
@@ -95,10 +97,10 @@ def _from_brace_to_brace(lines: bytes) -> bool:
 
 
 def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
-    """The decoder of those of the datasets whose schemas are plain; None where none is.
+    """Make the decoder of those datasets whose schemas are plain; None if there is none.
 
     Args:
-        names: what events may call their tenant.
+        names: accepted values of the envelope's `tenant`.
     """
     slugs: dict[Any, str] = {}
     attributes = {}
@@ -132,7 +134,7 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
 
 
 def shallow(context: Any) -> bool:
-    """Whether a decoded value is an object of texts, fractions, truth values and nulls, and nothing else."""
+    """Whether a decoded value is an object whose members are all strings, floats, booleans or nulls."""
     return type(context) is dict and _SIMPLE.issuperset(map(type, context.values()))
 
 
@@ -154,7 +156,7 @@ def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[t
         default = {} if name in required else {"default": None}
         kind = _type(fragment, columns[name].type)
         fields.append((attribute, kind, msgspec.field(name=name, **default)))
-    fields.sort(key=lambda field: field[2].default is None)  # those with a default come last
+    fields.sort(key=lambda field: field[2].default is None)  # fields with a default must come last
     return msgspec.defstruct("Data", fields, forbid_unknown_fields=True, gc=False, eq=False), attributes
 
 

@@ -1,6 +1,6 @@
-"""The validator: whether one received event can land, by its envelope and by its schema. No I/O.
+"""The validator: checks the envelope of a received event, and its data by the dataset's schema. No I/O.
 
-The front door, the drain and the replay of dead letters all ask the same judge.
+The HTTP API, the drain and the replay of dead letters all use it.
 """
 
 import math
@@ -29,19 +29,19 @@ from pulse_pipelines.validation.quick import Quick, decoder, shallow
 from pulse_pipelines.validation.worker_pool import validator_pool
 
 QUICK_SECONDS = 0.001
-"""What judging an event takes at most, by the model of its schema's cost, where nobody measures it ..."""
+"""Estimated time (by the cost model of its schema) up to which validating an event is not measured."""
 INLINE_SECONDS = 0.04
-"""... and where it is judged at once."""
+"""Estimated time up to which an event is validated in this process."""
 
 DECODED_DEPTH = 3
-"""Of an event that a decoder takes, apart from its context: a list in its data."""
+"""Maximum depth of an event that a decoder accepts, apart from its context: a list in its data."""
 
 Event = dict[str, Any]
 """A decoded event with a valid envelope."""
 
 
 class Refusal(NamedTuple):
-    """Why an event cannot land, with as much of its identity as could be read and stored."""
+    """The rejection of an event, with as much of its identity as could be read and stored."""
 
     rejected: Rejected
     dataset: str | None = None
@@ -50,18 +50,18 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A schema version made ready."""
+    """The compiled check of a schema version."""
 
     is_valid: Callable[[Any], bool]
     document: str
     quick: int
-    """Bytes of the largest event that cannot take long: what a larger one takes is measured."""
+    """Size in bytes up to which an event takes `QUICK_SECONDS` at most; larger events are measured."""
     largest: int
-    """Bytes of the largest event that is judged in this process: a larger one might hold it up."""
+    """Size in bytes up to which an event is validated in this process; larger ones go to the worker pool."""
 
 
 class Target:
-    """A dataset made ready: a check per schema version, and the types of its columns."""
+    """A dataset prepared for validation: a check per schema version, and the types of its columns."""
 
     def __init__(self, dataset: Dataset, limits: EventLimits) -> None:
         self.dataset = dataset
@@ -70,7 +70,7 @@ class Target:
         self.checks: dict[int | None, Check] = {
             version: _check(document, limits) for version, document in dataset.documents.items()
         }
-        self.checks[None] = self.checks[self.version]  # of events that name none
+        self.checks[None] = self.checks[self.version]  # for events that name no version
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -85,7 +85,7 @@ class Target:
         return ColumnFit(self.columns)
 
     def misfit(self, event: "Event") -> Rejected | None:
-        """Why a column of the table cannot hold a valid event, if so: a batch tells when it types it."""
+        """The rejection of a valid event that its columns cannot hold, as a batch finds it; else None."""
         as_declared = event.get("schema_version") in (None, self.version)
         return self._fit.misfit(event["data"], as_declared=as_declared)
 
@@ -100,37 +100,37 @@ def _check(document: str, limits: EventLimits) -> Check:
 
 @dataclass(frozen=True)
 class Validator:
-    """Judges the events of one tenant by envelope and schema.
+    """Validates the events of one tenant by envelope and schema.
 
-    Timestamps and columns are judged where they are typed: in `arrow_columns`, or at the door.
+    Timestamps and column types are checked elsewhere: by `arrow_columns` in a batch, and by the HTTP API.
     """
 
     scope: Scope
     limits: EventLimits
     budget: Budget = field(default_factory=Budget)
-    """For all events that it judges."""
+    """CPU time for all events that it validates."""
 
     @cached_property
     def targets(self) -> dict[str, Target]:
-        """By dataset slug."""
+        """The prepared datasets, by slug."""
         return {dataset.slug: Target(dataset, self.limits) for dataset in self.scope.datasets}
 
     @cached_property
     def quick(self) -> Quick | None:
-        """The decoder of events whose schemas are plain; None where no dataset's is."""
+        """The decoder of events of plain schemas; None if no dataset has one."""
         names = [name for name in self._own_names if name is not None]
         datasets = (target.dataset for target in self.targets.values())
         return decoder((dataset for dataset in datasets if not dataset.of_entities), names)
 
     @cached_property
     def _quick_bytes(self) -> int:
-        """Of the largest event that no check but a decoder's is needed for."""
+        """Size in bytes up to which an event that a decoder accepts needs no further check."""
         if self.quick is None or self.limits.max_depth < DECODED_DEPTH:
             return 0
         return min(self.limits.max_bytes, *(target.checks[None].quick for target in self.targets.values()))
 
     def decoded(self, payloads: Sequence[bytes]) -> list[Any]:
-        """Events as the decoder gives them; None: only the whole validation tells what one is."""
+        """Decode events by the quick decoder; None for those that need the whole validation."""
         quick, most = self.quick, self._quick_bytes
         if quick is None:
             return [None] * len(payloads)
@@ -146,9 +146,9 @@ class Validator:
 
     @cached_property
     def pace(self) -> tuple[float, float]:
-        """Of what is judged inline: the share that an event may take, and the share of each of its bytes.
+        """The cost of an event and of each of its bytes, as shares of `INLINE_SECONDS`.
 
-        By whichever schema; an event whose share is no more than 1 is judged in this process.
+        The maximum over all schemas; an event with a share of at most 1 is validated in this process.
         """
         documents = {document for dataset in self.scope.datasets for document in dataset.documents.values()}
         costs = [cost_of(document) for document in documents]
@@ -171,12 +171,12 @@ class Validator:
         return self.event(event, payload)
 
     def undecodable(self, payload: bytes) -> Rejected | None:
-        """Why a payload must not even be decoded, if so."""
+        """The rejection of a payload that is too large or too deep to be decoded; else None."""
         limits = self.limits
         if len(payload) > limits.max_bytes:
             detail = f"{len(payload):,} bytes, the limit is {limits.max_bytes:,}"
             return Rejected(Reason.OVERSIZE, detail)
-        # Decoders recurse, so depth is counted first; few brackets need no look.
+        # Decoders recurse, so depth is counted first; few brackets cannot nest too deep.
         depth = limits.max_depth
         if payload.count(b"{") + payload.count(b"[") > depth and nesting(payload) > depth:
             return Rejected(Reason.TOO_DEEP, f"nested deeper than {depth} levels")
@@ -187,7 +187,7 @@ class Validator:
 
         Args:
             payload: what it was decoded from.
-            plain: whether it is known that nothing in the payload is suspicious.
+            plain: whether the payload is known not to be `suspicious`.
         """
         rejected = self._envelope(event)
         if rejected is None and not plain and suspicious(payload):
@@ -199,7 +199,7 @@ class Validator:
                 detail = f"the dataset has no schema version {event['schema_version']}"
                 rejected = Rejected(Reason.UNKNOWN_SCHEMA_VERSION, detail, "/schema_version")
             elif target.of_entities and (deleted := entities.deletion(event)):
-                if deleted is True:  # there is nothing in it that the schema could judge
+                if deleted is True:  # a deletion has no content to validate
                     return event  # type: ignore[no-any-return]
                 rejected = deleted
             else:
@@ -212,7 +212,7 @@ class Validator:
         return refusal(event, rejected)
 
     def _measured(self, check: Check, event: Event, payload: bytes) -> Rejected | None:
-        """How an event that may take long breaks its schema, on the account of the budget."""
+        """Validate an event that may take long by its schema, and charge the time to the budget."""
         limits, budget = self.limits, self.budget
         if budget.exhausted:
             return Rejected(
@@ -270,7 +270,7 @@ def _violated(check: Check, event: Event) -> Rejected | None:
 
 
 def refusal(event: Any, rejected: Rejected) -> Refusal:
-    """A refusal that names the event as far as its names can be stored."""
+    """A refusal with the dataset and id of the event, as far as they can be stored."""
     names: list[str | None] = [None, None]
     if type(event) is dict:
         for index, key in enumerate(("dataset", "event_id")):

@@ -1,8 +1,8 @@
-"""The validator pool: what may take long is judged by a process that ends when it takes too much.
+"""The validator pool: worker processes that validate expensive events, with limits of CPU time and memory.
 
-The validator cannot be interrupted, so its process is: the kernel ends it once it has used up the CPU time
-of one event, and gives it no more memory than its limit. Only one event is in it, so no other one is lost,
-and its successor is started at once.
+The validator cannot be interrupted, so its process is killed: the kernel ends it once it has used up the CPU
+time of one event, and limits its memory. A worker holds one event at a time, so no other event is lost, and
+its successor is started at once.
 """
 
 import atexit
@@ -29,18 +29,18 @@ from pulse_resources.settings import load_settings
 _HEADER = struct.Struct("<dQI")
 """Seconds, bytes of memory, and the length of the document; the payload is the rest."""
 GRACE_SECONDS = 0.2
-"""That a worker has to end by itself."""
+"""Time for a worker to exit before it is killed."""
 PATIENCE = 10.0
-"""Seconds, and times the deadline, that an answer may take by the clock: a stopped process uses no CPU."""
+"""Wall-clock seconds per (1 + CPU seconds allowed) to wait for an answer: a stopped process uses no CPU."""
 
 
 class ValidatorPool:
-    """Processes that judge one event at a time each; use from any thread.
+    """Worker processes that validate one event at a time each; thread-safe.
 
-    They are started when they are needed, and end when this process does.
+    They are started on demand, and end with this process.
 
     Args:
-        count: how many there may be at a time; whoever comes then waits.
+        count: maximum number of workers; further calls wait for one.
     """
 
     def __init__(self, count: int) -> None:
@@ -52,19 +52,19 @@ class ValidatorPool:
     def rejected(
         self, document: str, payload: bytes, seconds: float, memory_bytes: int
     ) -> tuple[Rejected | None, float]:
-        """Why an event's data breaks a published document, if it does, and the CPU time that it took.
+        """Validate an event's data by a published document; returns the rejection, if any, and the CPU time.
 
         Args:
             payload: the event, which can be decoded and has data.
-            seconds: of CPU time, after which it is too expensive.
-            memory_bytes: of the whole process; it is too expensive, too, by which a new one needs more.
+            seconds: limit of CPU time, beyond which the event is too expensive.
+            memory_bytes: limit of the whole process, beyond which (in a new process) it is too expensive.
         """
         header = _HEADER.pack(seconds, memory_bytes, len(encoded := document.encode()))
         request = b"".join((header, encoded, payload))
         worker = self._idle.get()
         try:
             answer = None
-            for _ in range(2):  # that it was ended from outside, or by what others left in it, is no verdict
+            for _ in range(2):  # again if the process was killed from outside, or by memory of earlier events
                 worker = worker or _Worker()
                 answer = worker.ask(request, PATIENCE * (1 + seconds))
                 if answer is not None:
@@ -85,7 +85,7 @@ class ValidatorPool:
         return Rejected(Reason.SCHEMA_VIOLATION, found[1], f"/data{found[0]}"), took
 
     def close(self) -> None:
-        """End the processes that judge nothing now."""
+        """End the idle processes."""
         while not self._idle.empty():
             if (worker := self._idle.get()) is not None:
                 worker.stop()
@@ -98,12 +98,12 @@ class _Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                # On an executor Pulse is where Spark put it, which its Python alone does not know.
+                # On an executor Spark has put Pulse on `sys.path`, which a new Python does not inherit.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
 
     def ask(self, request: bytes, patience: float) -> bytes | None:
-        """The answer; None when the process ended, or gave none within `patience` seconds."""
+        """Send a request; returns the answer, or None if the process died or `patience` seconds passed."""
         try:
             self._connection.send_bytes(request)
             return self._connection.recv_bytes() if self._connection.poll(patience) else None
@@ -111,7 +111,7 @@ class _Worker:
             return None
 
     def stop(self) -> int:
-        """How the process ended, by itself or now."""
+        """End the process; returns its exit code."""
         self._connection.close()
         try:
             return self._process.wait(
@@ -123,7 +123,7 @@ class _Worker:
 
 
 def validator_pool() -> ValidatorPool:
-    """The workers of this process."""
+    """The pool of this process."""
     return _of_process(os.getpid())
 
 
@@ -133,7 +133,7 @@ def _of_process(_: int) -> ValidatorPool:
 
 
 def answer_all(connection: Connection) -> None:
-    """Answer requests until the other side is gone."""
+    """Answer requests until the connection is closed."""
     while True:
         try:
             request = memoryview(connection.recv_bytes())
@@ -144,11 +144,11 @@ def answer_all(connection: Connection) -> None:
         start = _HEADER.size
         document = bytes(request[start : start + size]).decode()
         try:
-            compiled(document)  # is the schema's time, not the event's
+            compiled(document)  # before the clock starts: its time is the schema's, not the event's
             began = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, seconds)
             found = violation(document, orjson.loads(request[start + size :])["data"])
-        except (MemoryError, SystemError, orjson.JSONDecodeError):  # orjson has three ways to tell it
+        except (MemoryError, SystemError, orjson.JSONDecodeError):  # all mean that memory is exhausted
             os.abort()  # as the validator does
         signal.setitimer(signal.ITIMER_PROF, 0)
         took = time.process_time() - began
