@@ -15,8 +15,8 @@ from pulse_pipelines.defs.datasets.lake_check import check_lake, check_lake_hour
 from pulse_pipelines.defs.datasets.sensor import LOADED, registry_changes, registry_fingerprint
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
+from pulse_pipelines.defs.ingest.overdue import overdue_dead_letters, publish_dead_letters
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
-from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.defs.moves.job import move
@@ -36,7 +36,7 @@ def defs() -> dg.Definitions:
         jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, move, remove_old_logs],
         sensors=[
             ingest_lag,
-            dead_letter_sweep,
+            overdue_dead_letters,
             registry_changes,
             cli_backfill_events,
             alert_watch,

@@ -49,9 +49,9 @@ def erase(
     if dataset is None:
         raise UserError("no dataset is named", fix="Add --dataset <slug>")
     if dry_run or not yes:
-        found = erasure.survey(owner, dataset, where)
+        found = erasure.preview(owner, dataset, where)
         if dry_run:
-            _show_survey(found, as_json)
+            _show_preview(found, as_json)
             return
         if not sys.stdin.isatty():
             raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
@@ -83,7 +83,7 @@ def _counts(looked_at: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in looked_at.items())
 
 
-def _show_survey(found: "erasure.Survey", as_json: bool) -> None:
+def _show_preview(found: "erasure.ErasurePreview", as_json: bool) -> None:
     if as_json:
         emit(found)
         return

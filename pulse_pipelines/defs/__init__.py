@@ -1,4 +1,4 @@
-"""Thin Dagster adapters around the stages; nobody but definitions.py imports them."""
+"""Dagster adapters around the stages; only definitions.py imports them."""
 
 from pulse_pipelines.runtime import run_config
 

@@ -1,9 +1,9 @@
-"""Resources: the outside systems that ops and assets use, with what an engineer wants to see of each.
+"""Resources: outside systems used by ops and assets, with the properties that an engineer needs.
 
-Where they are, only the settings say: none takes config. A `ConfigurableResource` with an address, or a
-`LazyPySparkResource` among the definitions, would have it in the schema of every run's config: who may
-launch a run could send its work to a server of theirs, or set what a session may do. Their clients are those
-of `pulse_resources`, one per process.
+Addresses come only from the settings: no resource takes config. A `ConfigurableResource` with an address, or
+a `LazyPySparkResource` among the definitions, would appear in the schema of every run's config: anybody who
+may launch a run could redirect its work to another server, or change what a session may do. The clients are
+those of `pulse_resources`, one per process.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from pulse_resources.settings import load_settings
 
 @dataclass(frozen=True)
 class Service:
-    """An outside system, as far as anybody may know it: no secret."""
+    """Public properties of an outside system; no secrets."""
 
     address: str
     about: Mapping[str, str | int]
@@ -30,11 +30,11 @@ Postgres: TypeAlias = dg.ResourceParam[Service]
 Kafka: TypeAlias = dg.ResourceParam[Service]
 ObjectStore: TypeAlias = dg.ResourceParam[Service]
 Catalog: TypeAlias = dg.ResourceParam[Service]
-"""What an op or asset is given of each."""
+"""Types under which ops and assets take each service."""
 
 
 class SharedSpark(LazyPySparkResource):
-    """The session that all runs share, entered and checked when an op first asks for it."""
+    """The session shared by all runs, opened and checked when an op first uses it."""
 
     @property
     def spark_session(self) -> SparkSession:
@@ -43,7 +43,7 @@ class SharedSpark(LazyPySparkResource):
 
 
 def services() -> dict[str, dg.ResourceDefinition]:
-    """The resources of all definitions, by the name under which ops take them."""
+    """Resources of all definitions, by name."""
     settings = load_settings()
     postgres, kafka, store = settings.postgres, settings.kafka, settings.object_store
     database = f"{postgres.host}:{postgres.port}/{postgres.database}"

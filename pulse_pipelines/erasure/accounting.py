@@ -1,6 +1,6 @@
-"""Accounting: what the commit that removes rows writes down, so that every offset stays accounted for.
+"""Accounting of an erasure: ledger rows written by the commit that removes the events, one for every offset.
 
-It may happen more than once in an erasure: what a later commit removes is added to what earlier ones did.
+An erasure may commit several times: each commit adds its counts to those of the earlier ones.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile
 
 from pulse_pipelines.curated.commit import forget
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure.letters import SAYS_NOTHING
+from pulse_pipelines.erasure.letters import ERASED_COLUMNS
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.tables import file_metrics, ledger
@@ -27,19 +27,19 @@ INSERT INTO erased_offsets AS e (tenant_id, erasure_id, partition, offsets) VALU
 ON CONFLICT (tenant_id, erasure_id, partition) DO UPDATE SET offsets = e.offsets + EXCLUDED.offsets
 """
 LANDED_LETTERS = f"""
-UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), landed_by = NULL, {SAYS_NOTHING}
+UPDATE dead_letters l SET resolution = 'erased', resolved_at = now(), landed_by = NULL, {ERASED_COLUMNS}
 FROM unnest(%s::int[], %s::bigint[]) AS found (partition, event_offset)
 WHERE l.tenant_id = %s AND l.partition = found.partition AND l.event_offset = found.event_offset
   AND l.resolution = 'landed' RETURNING l.partition, l.event_offset
 """  # noqa: S608 - from constants
 
 Places = Sequence[tuple[int, int]]
-"""Partition and offset of events."""
+"""Partition and offset of each event."""
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A data file that held events of the person, and what takes its place."""
+    """A data file that held events of the person, and the file that replaces it (None: no row was left)."""
 
     before: DataFile
     after: DataFile | None
@@ -51,7 +51,7 @@ class Cleaned:
 
     @property
     def bytes(self) -> int:
-        """Bytes by which the table grew; usually it shrank."""
+        """Bytes by which the table grew; usually negative."""
         after = self.after.file_size_in_bytes if self.after else 0
         return after - self.before.file_size_in_bytes
 
@@ -64,9 +64,9 @@ def account(
     hit: Sequence[Cleaned],
     staged: Staged,
 ) -> int:
-    """Write which offsets were erased and which days changed; returns how many summaries it deleted."""
+    """Record erased offsets and changed days in the ledger; returns how many summaries were deleted."""
     places = [place for cleaned in hit for place in cleaned.places]
-    letters = _letters_again(connection, tenant, places)
+    letters = _restore_letters(connection, tenant, places)
     of_partition: dict[int, list[int]] = defaultdict(list)
     for partition, offset in sorted(set(places) - letters):
         of_partition[partition].append(offset)
@@ -95,12 +95,12 @@ def account(
     return forget(connection, dataset.dataset_id, sorted(of_day))
 
 
-def _letters_again(connection: postgres.Connection, tenant: Tenant, places: Places) -> set[tuple[int, int]]:
-    """Rows that a backfill had made of dead letters are dead letters again, without their bytes."""
+def _restore_letters(connection: postgres.Connection, tenant: Tenant, places: Places) -> set[tuple[int, int]]:
+    """Turn rows that a backfill landed from dead letters into dead letters again, without their payload."""
     partitions, offsets = [p for p, _ in places], [o for _, o in places]
     found = connection.execute(LANDED_LETTERS, [partitions, offsets, tenant.tenant_id]).fetchall()
     letters = {(partition, offset) for partition, offset in found}
-    # The backfill that landed them had moved them from one count to the other.
+    # The backfill that landed them had counted them as landed instead of dead-lettered.
     ledger.landed_are_dead_letters(connection, tenant.tenant_id, sorted(letters))
     return letters
 
@@ -108,11 +108,11 @@ def _letters_again(connection: postgres.Connection, tenant: Tenant, places: Plac
 def result(
     before: Mapping[str, Any] | None, hit: Iterable[Cleaned], snapshot_id: int | None, summaries: int
 ) -> dict[str, Any]:
-    """What the rows' step did, as JSON.
+    """Result of the rows step, as JSON.
 
     Args:
-        before: what it had done already.
-        snapshot_id: of the commit; None: there was nothing to remove.
+        before: result of earlier commits of this step.
+        snapshot_id: snapshot of the commit; None: there was nothing to remove.
     """
     known = before or {"days": {}, "files": [], "snapshot_id": None, "summaries": 0}
     days: dict[str, int] = defaultdict(int, known["days"])

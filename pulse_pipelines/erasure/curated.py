@@ -1,7 +1,7 @@
-"""Curated tables and summaries: days that were computed from erased events are taken out, with the history.
+"""Curated tables and summaries: all rows of days computed from erased events are removed, with the history.
 
-Which of their rows say something of the person, nobody can tell: a team's rollup may group by anything. So
-all rows of these days go; the erasure's own landing made the days due, and they are computed again.
+Pulse cannot tell which curated rows derive from the person, since a team's rollup may group by anything. So
+all rows of these days are removed; the erasure's own landing makes the days due, and they are computed again.
 """
 
 from collections.abc import Iterator
@@ -25,19 +25,19 @@ from pulse_resources.locks import Lock
 
 STEP = "curated"
 SUMMARIES = "summaries"
-"""In the record: those that were served again after the rows' step had deleted them."""
+"""Key in the record: summaries that were served again after the rows step had deleted them."""
 
 TABLES = """
 SELECT table_name, metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE table_namespace = %s AND starts_with(table_name, %s) ORDER BY table_name
 """
-# Days that were computed again since the erasure.
+# Days that were recomputed since the erasure.
 COMPUTED = """
 SELECT s.day FROM summaries s JOIN landings l USING (tenant_id, dataset_id, day)
 WHERE s.dataset_id = %s AND s.rollup = %s AND l.batch_id = %s AND s.landed_at >= l.landed_at
   AND s.error IS NULL
 """
-# Of a day that the erasure changed, and computed before it did.
+# Summaries of a day that the erasure changed, computed before the erasure.
 STALE = """
 l.batch_id = %s AND l.tenant_id = %s AND s.landed_at < l.landed_at
 AND (s.tenant_id, s.dataset_id, s.day) = (l.tenant_id, l.dataset_id, l.day)
@@ -47,10 +47,10 @@ DELETE_STALE = f"DELETE FROM summaries s USING landings l WHERE {STALE}"  # noqa
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Take the erased days out of every curated table of the dataset, and delete what held them.
+    """Remove the erased days from every curated table of the dataset, and delete the files that held them.
 
     Raises:
-        Transient, OSError, psycopg.OperationalError: do it again.
+        Transient, OSError, psycopg.OperationalError: run it again.
     """
     known = {entry["table"]: entry for entry in erasure.steps.get(STEP, ())}
     for name in tables(tenant, subject) if days_of(erasure) else ():
@@ -70,13 +70,13 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 
 def stale_summaries(tenant: Tenant, erasure: Erasure) -> list[tuple[str, date]]:
-    """Rollup and day of summaries that are served and say what they said before the erasure."""
+    """Rollup and day of each served summary that was computed before the erasure."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return connection.execute(FIND_STALE, [erasure.erasure_id, tenant.tenant_id]).fetchall()
 
 
 def days_of(erasure: Erasure) -> frozenset[date]:
-    """The days that rows were erased from."""
+    """Days from which rows were erased."""
     return frozenset(map(date.fromisoformat, erasure.steps[rows.STEP]["days"]))
 
 
@@ -93,9 +93,9 @@ def tables(tenant: Tenant, subject: Subject) -> Iterator[TableName]:
 
 
 def leftovers(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> list[str]:
-    """Files of a curated table, live or not, that were computed from what was erased.
+    """Files of a curated table, live or not, that were computed from erased events.
 
-    The folder is listed before the look at the table: what is being computed again may be entered meanwhile.
+    The folder is listed before the table is read: a day that is being recomputed may be committed in between.
     """
 
     def current(connection: postgres.Connection) -> Table:
@@ -118,7 +118,7 @@ def leftovers(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableNam
 def stale_files(
     connection: postgres.Connection, subject: Subject, erasure: Erasure, table: Table
 ) -> list[DataFile]:
-    """Files of erased days that were not computed again since; in the tenant's session."""
+    """Live files of erased days that were not recomputed since; call it in the tenant's session."""
     dataset = subject.dataset
     rollup = table.name()[-1].removeprefix(f"{dataset.slug}__")
     values = [dataset.dataset_id, rollup, erasure.erasure_id]
@@ -134,10 +134,10 @@ class _Cleaned(Work):
 
 
 def _erase(tenant: Tenant, subject: Subject, erasure: Erasure, name: TableName) -> tuple[int, int]:
-    """Files that were taken out of the table, and objects that were deleted.
+    """Remove stale files from the table; returns how many files left it and how many objects were deleted.
 
-    The folder is listed first. Whoever commits rollups has to stage them anew once the pointer is moved: what
-    was listed and is not reached then can never come back.
+    The folder is listed first. A concurrent commit of rollups is staged again once the pointer has moved,
+    so a listed file that is unreachable afterwards can never come back.
     """
 
     def stage(lost: SwapLost | None) -> _Cleaned:

@@ -1,4 +1,4 @@
-"""History: the table forgets every snapshot but the current one, and what only they reached is deleted."""
+"""Table history: all snapshots but the current one are dropped, with the files that only they reached."""
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
@@ -15,7 +15,7 @@ def forget(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
     Raises:
         RolledBack: commits of other writers are missing; nothing was deleted, so that they can be found.
-        Transient, OSError, psycopg.OperationalError: do it again.
+        Transient, OSError, psycopg.OperationalError: run it again.
     """
     done = forget_history(tenant, subject.dataset)
     before = erasure.steps.get(STEP, {"snapshots_dropped": 0, "objects_deleted": 0})

@@ -1,4 +1,4 @@
-"""Dead letters of the person: their rows stay, since their offsets are accounted for; what they say goes."""
+"""Dead letters of the person: payload and id are erased, the rows stay to account for their offsets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,25 +15,25 @@ from pulse_resources.faults import fail_point
 STEP = "dead_letters"
 PAGE = 500
 SHOWN = 100
-"""Ids of unreadable letters that are named."""
+"""Unreadable dead letters that are named, at most."""
 
-SAYS_NOTHING = """payload = '', event_id = NULL, pointer = NULL, detail = 'erased',
+ERASED_COLUMNS = """payload = '', event_id = NULL, pointer = NULL, detail = 'erased',
     published_at = coalesce(l.published_at, now())"""
-"""What an emptied letter is set to; it is not to be published any more."""
+"""Columns of an erased dead letter; it is no longer published."""
 
 LETTERS = """
 SELECT partition, event_offset, payload FROM dead_letters
 WHERE tenant_id = %s AND payload <> '' ORDER BY partition, event_offset
 """
-# One that a backfill landed, and whose row the rows' step did not find, is a row of a deleted dataset: in the
-# ledger it stays one. Locked in the order of everybody else who takes many, so that no two deadlock.
+# A dead letter that a backfill landed, but whose row the rows step did not find, is of a deleted dataset: it
+# stays landed in the ledger. Rows are locked in the same order everywhere, which prevents deadlocks.
 EMPTY = f"""
 WITH found AS (
     SELECT l.partition, l.event_offset, l.resolution FROM dead_letters l
     JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, event_offset)
         USING (partition, event_offset)
     WHERE l.tenant_id = %(tenant)s ORDER BY l.partition, l.event_offset FOR UPDATE OF l)
-UPDATE dead_letters l SET {SAYS_NOTHING},
+UPDATE dead_letters l SET {ERASED_COLUMNS},
     resolution = CASE WHEN found.resolution = 'landed' THEN 'landed' ELSE 'erased' END,
     resolved_at = CASE WHEN found.resolution = 'landed' THEN l.resolved_at ELSE now() END
 FROM found
@@ -44,17 +44,17 @@ RETURNING found.resolution
 
 @dataclass
 class Letters:
-    """Dead letters by what they are to the person; (partition, offset) each."""
+    """Dead letters by whether they are the person's; (partition, offset) each."""
 
     hit: list[tuple[int, int]] = field(default_factory=list)
     unreadable: list[tuple[int, int]] = field(default_factory=list)
-    """No JSON, with the value somewhere in their bytes: for a person to look at."""
+    """Not JSON, but the value occurs in the bytes: an operator has to look at them."""
     searched: int = 0
-    """Letters that say anything, of the whole tenant."""
+    """Dead letters of the tenant that have a payload."""
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Empty the matching dead letters, whatever became of them, in one transaction.
+    """Erase the content of matching dead letters, whatever their resolution, in one transaction.
 
     Raises:
         psycopg.OperationalError: nothing was changed.
@@ -76,7 +76,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 
 def search(connection: postgres.Connection, tenant: Tenant, subject: Subject) -> Letters:
-    """The tenant's dead letters that are the person's, a page in memory at a time."""
+    """Find the tenant's dead letters that are the person's; one page is in memory at a time."""
     found = Letters()
     for partition, offset, payload in _payloads(connection, tenant):
         found.searched += 1

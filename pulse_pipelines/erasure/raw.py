@@ -1,8 +1,8 @@
-"""The raw zone: objects with the person's events are written again without their lines.
+"""Raw zone: objects with the person's events are rewritten without those lines.
 
-An event lies in its dataset's folder, or in `_unresolved`, where its dataset did not exist yet. Objects are
-never changed: another one is written, both facts are committed together, then the old one is deleted. What
-no batch registered (a failed attempt left it) is deleted if it has the person's events.
+An event is in its dataset's folder, or in `_unresolved` if its dataset did not exist yet. Objects are
+immutable: a new one is written, both are registered in one transaction, then the old one is deleted. An
+object that no batch registered (left by a failed attempt) is deleted if it contains the person's events.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +25,9 @@ from pulse_resources.settings import load_settings
 
 STEP = "raw_zone"
 TOGETHER = 50
-"""Objects in a transaction ..."""
+"""Objects per transaction ..."""
 AT_A_TIME = 4
-"""... and of these read side by side."""
+"""... of which so many are read in parallel."""
 
 REGISTERED = """
 SELECT batch_id, path, slug, day, events, start, bytes FROM raw_objects
@@ -41,7 +41,7 @@ UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %s AND path = %s AND
 
 @dataclass(frozen=True)
 class Registered:
-    """A raw object that a batch settled."""
+    """A raw object registered by a settled batch."""
 
     path: str
     batch_id: str
@@ -50,23 +50,23 @@ class Registered:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A raw object that held events of the person, and the one that takes its place."""
+    """A raw object that held events of the person, and its replacement."""
 
     before: Registered
     erased: int
     parts: Sequence[RawPart]
-    """Of the latter; none: nothing else was in it."""
+    """Parts of the replacement; empty: the object held nothing else."""
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Remove the person's lines from the tenant's raw zone; goes on where an earlier call ended.
+    """Remove the person's lines from the tenant's raw zone; continues where an earlier call stopped.
 
     Raises:
         OSError: the object store failed; what was done is recorded.
         psycopg.OperationalError: Postgres failed; what was done is recorded.
     """
     step = erasure.steps.get(STEP) or {"objects": [], "orphans": 0}
-    object_store.delete(entry["removed"] for entry in step["objects"])  # if a process died before it did
+    object_store.delete(entry["removed"] for entry in step["objects"])  # left by an earlier process that died
     registered = _registered(tenant, subject)
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="erase") as pool:
         for start in range(0, len(registered), TOGETHER):
@@ -84,7 +84,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 
 def slugs(subject: Subject) -> list[str]:
-    """The folders of the raw zone that may hold events of the subject's dataset."""
+    """Raw-zone folders that may hold events of the subject's dataset."""
     return [subject.dataset.slug, raw_zone.UNRESOLVED]
 
 
@@ -98,17 +98,17 @@ def _registered(tenant: Tenant, subject: Subject) -> list[Registered]:
 
 
 def count(tenant: Tenant, subject: Subject) -> tuple[int, int]:
-    """How many registered objects have events of the person, and how many events."""
+    """Count registered objects that contain events of the person, and those events."""
     with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="search") as pool:
         found = list(pool.map(lambda each: len(_found(each.path, subject)), _registered(tenant, subject)))
     return sum(hits > 0 for hits in found), sum(found)
 
 
 def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
-    """Objects that are in the store and should not be: no batch registered them, or they were removed.
+    """Objects in the store that should not exist: no batch registered them, or they are marked as removed.
 
-    The store is listed first, then what is in flight is read, then what is registered: an object of a batch
-    that settles meanwhile is in one of the two.
+    The store is listed first, then batches in flight are read, then registered objects: an object of a batch
+    that settles in between is in one of the two.
     """
     bucket = load_settings().object_store.bucket
     listed = [
@@ -125,12 +125,12 @@ def unregistered(tenant: Tenant, subject: Subject) -> Iterator[str]:
 def _found(path: str, subject: Subject) -> frozenset[int]:
     try:
         return events_of(raw_zone.content(path), subject)
-    except FileNotFoundError:  # upkeep was faster
+    except FileNotFoundError:  # upkeep deleted it first
         return frozenset()
 
 
 def events_of(packed: bytes, subject: Subject) -> frozenset[int]:
-    """Numbers of the lines of a raw object that are events of the person.
+    """Line numbers in a raw object of events of the person.
 
     Raises:
         OSError: the object is damaged.
@@ -144,16 +144,16 @@ def _is_of(line: bytes, subject: Subject) -> bool:
         return False
     try:
         return subject.is_of(orjson.loads(message.payload))
-    except orjson.JSONDecodeError:  # what no one can decode is nobody's: see the dead letters
+    except orjson.JSONDecodeError:  # undecodable bytes belong to no person here: dead letters cover them
         return False
 
 
 def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | None:
     try:
         content = raw_zone.content(each.path)
-    except FileNotFoundError:  # upkeep was faster
+    except FileNotFoundError:  # upkeep deleted it first
         return None
-    # The same name, and the same bytes, however often it is tried.
+    # Retries write the same name and the same bytes.
     path = f"{each.path.removesuffix(raw_zone.SUFFIX)}-{erasure.erasure_id}{raw_zone.SUFFIX}"
     rewritten = bytearray()
     erased = 0
@@ -178,7 +178,7 @@ def _clean(each: Registered, subject: Subject, erasure: Erasure) -> Cleaned | No
 
 
 def _commit(tenant: Tenant, erasure_id: str, cleaned: Sequence[Cleaned], step: dict[str, object]) -> None:
-    """Register the new objects instead of the old ones; what retention removed meanwhile is left out."""
+    """Register the new objects in place of the old ones, but for those that retention removed meanwhile."""
     entries = list(step["objects"])  # type: ignore[call-overload]
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         for each in cleaned:

@@ -1,7 +1,7 @@
-"""The record of an erasure: planned before anything is touched, and what each step did, written with it.
+"""Record of an erasure: its plan, written before any data is touched, and each step's result.
 
-A process that dies leaves an unfinished record; the same command finds it by the value's hash and goes on:
-every step is done again, and what it finds then is added to what it had done.
+A process that dies leaves an unfinished record. The same command finds it by the hash of the value and
+resumes: every step runs again and adds what it finds to the recorded result.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ WHERE tenant_id = %s AND erasure_id = %s
 
 @dataclass(frozen=True)
 class Erasure:
-    """An erasure as Postgres remembers it."""
+    """An erasure, as stored in Postgres."""
 
     erasure_id: str
     dataset_id: UUID
@@ -53,19 +53,19 @@ class Erasure:
     salt: bytes
     value_hash: bytes
     covers: Mapping[int, int]
-    """By partition: the first offset that was not settled when it began."""
+    """By partition: the first offset that was unsettled when the erasure began."""
     steps: Mapping[str, Any]
-    """What each step has done so far."""
+    """Results of each step so far."""
     started_at: datetime
     finished_at: datetime | None
 
     def is_of(self, value: str) -> bool:
-        """Whether this is the value that it was made with."""
+        """Whether the erasure was made with this value."""
         return secrets.compare_digest(_hash(self.salt, value), self.value_hash)
 
 
 def begin(tenant: Tenant, subject: Subject) -> Erasure:
-    """The unfinished erasure of this subject, or a new one that covers all that is settled by now."""
+    """The unfinished erasure of this subject, or a new one that covers everything settled so far."""
     dataset = subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [tenant.tenant_id, dataset.dataset_id, subject.field]
@@ -80,16 +80,16 @@ def begin(tenant: Tenant, subject: Subject) -> Erasure:
 
 
 def settled(tenant: Tenant, dataset: Dataset) -> Mapping[int, int]:
-    """By partition, the offset up to which everything is settled: what an erasure that begins now covers."""
+    """First unsettled offset by partition: the events that an erasure which begins now covers."""
     with postgres.tenant_transaction("pulse_pipeline", dataset.tenant_id) as connection:
         return dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
 
 
 def find(tenant: Tenant, erasure_id: str) -> Erasure:
-    """An erasure of the tenant.
+    """Read an erasure of the tenant.
 
     Raises:
-        NotFound: it has none with this id.
+        NotFound: the tenant has no erasure with this id.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         row = connection.execute(FIND, [tenant.tenant_id, erasure_id]).fetchone()
@@ -99,12 +99,12 @@ def find(tenant: Tenant, erasure_id: str) -> Erasure:
 
 
 def done(connection: postgres.Connection, tenant: Tenant, erasure_id: str, step: str, result: object) -> None:
-    """Write what a step did, in the transaction that does it."""
+    """Record a step's result, in the transaction that carries the step out."""
     connection.execute(STEP, [step, Jsonb(result), tenant.tenant_id, erasure_id])
 
 
 def finish(tenant: Tenant, erasure_id: str, remains: object, verified: object) -> Erasure:
-    """Write that nothing is left, where that was looked for, and what remains elsewhere."""
+    """Mark the erasure as finished, with the verified stores and the copies that remain elsewhere."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(FINISH, [Jsonb(remains), Jsonb(verified), tenant.tenant_id, erasure_id])
     return find(tenant, erasure_id)
@@ -116,5 +116,5 @@ def _erasure(row: Any) -> Erasure:
 
 
 def _hash(salt: bytes, value: str) -> bytes:
-    # Slow on purpose: who has the database alone must not find a customer number by counting.
+    # Slow on purpose: a copy of the database must not reveal customer numbers to enumeration.
     return hashlib.scrypt(value.encode(), salt=salt, n=2**14, r=8, p=1)

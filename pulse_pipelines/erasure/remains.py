@@ -1,4 +1,4 @@
-"""What an erasure cannot reach, and until when it remains: in Kafka, in claims, and in tables of the past."""
+"""Copies that an erasure cannot reach, and until when they exist: in Kafka, in claims, in deleted tables."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -25,13 +25,13 @@ class Deleted(NamedTuple):
 
 
 def deleted(tenant: Tenant, slug: str) -> list[Deleted]:
-    """Deleted datasets of the tenant that had a slug, the first deleted first."""
+    """Deleted datasets of the tenant that had a slug, in order of deletion."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return [Deleted(*row) for row in connection.execute(DELETED, [tenant.tenant_id, slug])]
 
 
 def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
-    """Places that may hold the person's events still: `where`, `until` (ISO 8601, None: for ever), `why`.
+    """Places that may still hold the person's events: `where`, `until` (ISO 8601, None: for ever), `why`.
 
     Raises:
         KafkaException: the broker does not answer.
@@ -49,7 +49,7 @@ def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
             yield {"where": f"Kafka topic {topic}", "until": until, "why": why}
             continue
         retention, segment = int(settings["retention.ms"]), int(settings["segment.ms"])
-        # A segment is deleted when all of it is old enough; it may take events for as long as it is open.
+        # Kafka deletes a segment when all of it is old enough, and appends to it for as long as it is open.
         latest = None if retention < 0 else now + timedelta(milliseconds=retention + segment)
         yield {
             "where": f"Kafka topic {topic}",

@@ -1,8 +1,8 @@
-"""Rows: data files that hold the person's events are written again without them, in one commit.
+"""Rows: data files that hold the person's events are rewritten without them, in one commit.
 
-They are searched here and written in Spark tasks, which are told positions: the value stays in this process.
-That commit says which offsets were erased, takes the rows off the ledger's days and stops serving what was
-computed from them; backfilled dead letters among them are dead letters again, erased ones.
+This process searches the files; Spark tasks rewrite them by row positions, so the value never leaves this
+process. The commit records the erased offsets, subtracts the rows from the ledger's days, deletes summaries
+computed from them, and turns rows that a backfill landed from dead letters into erased dead letters.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ from pulse_resources.locks import Lock
 STEP = "rows"
 ERASURE_PROPERTY = "pulse.erasure-id"
 AT_A_TIME = 4
-"""Files that are read side by side."""
+"""Files read in parallel."""
 
 
 def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     """Remove the matching rows from the table. The caller holds the table's lease.
 
     Args:
-        rewriter: writes files again.
+        rewriter: rewrites data files.
 
     Raises:
-        Terminal: the table is gone, another dataset's, or has delete files of another engine.
+        Terminal: the table is gone, belongs to another dataset, or has delete files of another engine.
         Transient, OSError, psycopg.OperationalError, PySparkException: nothing was changed.
     """
     known: dict[str, Cleaned] = {}
@@ -72,7 +72,7 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
 
 
 def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
-    """Data files of the current snapshot with rows that match, and where their events were.
+    """Data files of the current snapshot with matching rows, and the positions of their events.
 
     Raises:
         Terminal: the snapshot has delete files.
@@ -97,7 +97,7 @@ def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:
 
 
 def search(path: str, subject: Subject) -> list[tuple[int, int]]:
-    """Where the events were whose rows match in a data file.
+    """Positions of the events whose rows match in a data file.
 
     Raises:
         OSError: the object store failed; FileNotFoundError: the file is gone.
@@ -121,7 +121,7 @@ def search(path: str, subject: Subject) -> list[tuple[int, int]]:
 def _cleaned(
     rewriter: Rewriter, found: Sequence[tuple[DataFile, Places]], table_schema: str
 ) -> dict[str, Cleaned]:
-    """Files without the rows that match, by the path of what they replace; none where no row is left."""
+    """Rewritten files without the matching rows, by the path they replace; None where no row is left."""
     written = rewriter(
         [
             Rewrite(

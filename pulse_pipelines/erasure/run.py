@@ -50,7 +50,7 @@ def _steps(rewriter: Rewriter) -> dict[str, Step]:
 
 
 @dataclass(frozen=True)
-class Survey:
+class ErasurePreview:
     """What an erasure would remove."""
 
     rows: int
@@ -61,7 +61,7 @@ class Survey:
     raw_objects: int
 
 
-def survey(tenant: Tenant, slug: str, where: str) -> Survey:
+def preview(tenant: Tenant, slug: str, where: str) -> ErasurePreview:
     """What an erasure would remove now; nothing is changed.
 
     Raises:
@@ -74,7 +74,7 @@ def survey(tenant: Tenant, slug: str, where: str) -> Survey:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         dead = set(letters.search(connection, tenant, found).hit) - places  # which landed are rows
     objects, events = raw.count(tenant, found)
-    return Survey(len(places), len(files), len(dead), events, objects)
+    return ErasurePreview(len(places), len(files), len(dead), events, objects)
 
 
 def erase(

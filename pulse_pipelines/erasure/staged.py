@@ -1,8 +1,8 @@
-"""Staged events: what attempts at batches left in the staging tables: dead letters, with their bytes.
+"""Staging tables: dead letters with their payloads, left by attempts at batches.
 
-An attempt drops its tables when it ends, the next one those of attempts that died; tables of a batch that
-settled just before its run died are left to the next batch. Whatever lies before the covered offsets has
-settled, so nobody reads it any more: all of it is deleted, whosever it is.
+An attempt drops its tables when it ends, and the next attempt drops those of one that died. Tables of a batch
+that settled just before its run died stay until the next batch. Every staged row before the covered offsets
+is settled and never read again, so all of them are deleted, whoever's they are.
 """
 
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ EXISTS (
 
 
 def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
-    """Delete what is staged of covered events.
+    """Delete staged rows of covered events.
 
     Raises:
-        psycopg.OperationalError: do it again.
+        psycopg.OperationalError: run it again.
     """
     staging.drop_settled()
     deleted = sum(_each(tenant, subject, "DELETE").values())
@@ -44,7 +44,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
 
 
 def left(tenant: Tenant, subject: Subject) -> Mapping[str, int]:
-    """By staging table, how many covered events of the tenant it has."""
+    """Covered events of the tenant by staging table."""
     return _each(tenant, subject, "SELECT")
 
 
@@ -56,7 +56,7 @@ def _each(tenant: Tenant, subject: Subject, verb: str) -> dict[str, int]:
     }
     found: dict[str, int] = {}
     for table in staging.existing():
-        with suppress(psycopg.errors.UndefinedTable):  # its attempt ended meanwhile
+        with suppress(psycopg.errors.UndefinedTable):  # its attempt has ended
             found[table] = _of_table(tenant, table, verb, values)
     return found
 

@@ -1,7 +1,7 @@
-"""The subject of an erasure: which events are the person's, as rows of the table and as they were received.
+"""Subject of an erasure: the predicate for the person's events, over typed rows and over received JSON.
 
-What lands is typed, so a row is compared by its column's type. What was received is compared by what it says:
-text as text, a number as a number, whatever the schema wants, since dead letters hold what it does not allow.
+A row is compared by the type of its column. Received JSON is compared by its own type, text as text and a
+number as a number, whatever the schema requires, since dead letters hold values that it does not allow.
 """
 
 import math
@@ -21,7 +21,7 @@ from pulse_pipelines.domain.event import INT64
 from pulse_resources.errors import UserError
 
 ENVELOPE = {"event_id": "id", "trace_id": "trace_id"}
-"""Fields of the envelope, with the columns that hold them."""
+"""Envelope fields, with the columns that hold them."""
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 COMPARABLE = (Kind.STRING, Kind.LONG, Kind.DOUBLE)
@@ -29,25 +29,22 @@ COMPARABLE = (Kind.STRING, Kind.LONG, Kind.DOUBLE)
 
 @dataclass(frozen=True)
 class Subject:
-    """Events of one dataset with one value in one field.
-
-    Make it with `subject`.
-    """
+    """Events of one dataset with one value in one field; made by `subject`."""
 
     dataset: Dataset
     field: str
-    """As it was given."""
+    """As given by the caller."""
     value: str
-    """As it was given; personal, never to be stored or logged."""
+    """As given by the caller; personal data, never stored or logged."""
     path: tuple[str, ...]
-    """Where it is in an event."""
+    """Path of the field in an event."""
     kind: Kind
     column: str | None
-    """That holds it, typed; None: it is in JSON text alone."""
+    """Column that holds it, typed; None: it is only in JSON text."""
     json_column: str | None
-    """That may hold it in JSON text: `context`, or `_extra` for events older than the property."""
+    """Column that may hold it in JSON text: `context`, or `_extra` for events older than the property."""
     covers: Mapping[int, int]
-    """By partition, the first offset that is not looked at; of other partitions none is."""
+    """First offset that is not searched, by partition; a partition without an entry is not searched."""
 
     @property
     def number(self) -> int | float | None:
@@ -57,23 +54,23 @@ class Subject:
         return float(self.value) if _NUMBER.fullmatch(self.value) else None
 
     def covering(self, covers: Mapping[int, int]) -> "Subject":
-        """The same, of events before these offsets."""
+        """The same subject, limited to events before these offsets."""
         return replace(self, covers=covers)
 
     def covered(self, partition: int, offset: int) -> bool:
-        """Whether the event at a position is looked at."""
+        """Whether the event at a position is searched."""
         return offset < self.covers.get(partition, 0)
 
     def is_of(self, event: object) -> bool:
-        """Whether a decoded event, valid or not, is the person's."""
+        """Whether a decoded event, valid or not, matches."""
         if type(event) is not dict or event.get("dataset") != self.dataset.slug:
             return False
         return self._says(event, self.path)
 
     def may_be_in(self, content: bytes) -> bool:
-        """Whether JSON text may say the value: if not, it need not be decoded.
+        """Whether JSON text may contain the value; if not, it need not be decoded.
 
-        A string is there as it is unless something in it is escaped; a number can be written in many ways.
+        A string occurs literally unless it contains escapes; a number can be written in many ways.
         """
         return self.number is not None or self.value.encode() in content or b"\\" in content
 
@@ -87,18 +84,18 @@ class Subject:
         number = self.number
         if type(document) not in (int, float) or number is None:
             return False
-        if self.kind is Kind.DOUBLE:  # the column holds doubles: what it makes equal is equal here
+        if self.kind is Kind.DOUBLE:  # compare as the column does, which holds doubles
             return _double(document) == _double(number)
         return document == number
 
     @property
     def columns(self) -> list[str]:
-        """Of the table, what `mask` wants to see."""
+        """Columns of the table that `mask` reads."""
         wanted = (self.column, self.json_column, "_kafka_partition", "_offset")
         return [name for name in wanted if name is not None]
 
     def filter(self) -> BooleanExpression | None:
-        """What every row that matches fulfils, for manifests to rule files out; None: nothing can be."""
+        """Predicate that every matching row fulfils, for file pruning; None: no file can be pruned."""
         if self.column is None or (typed := self._typed()) is None:
             return None
         equal = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
@@ -107,7 +104,7 @@ class Subject:
         return Or(equal, NotNull(self.json_column))  # type: ignore[call-arg,arg-type]
 
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows of a file match; the file need not have every column."""
+        """Which rows of a file match; columns may be missing from the file."""
         found = pa.array([False] * rows.num_rows, pa.bool_())
         typed = self._typed()
         if self.column in rows.schema.names and typed is not None:
@@ -119,7 +116,7 @@ class Subject:
         return pc.and_(found, self._covered(rows))
 
     def _typed(self) -> str | int | float | None:
-        """The value as its column holds it; None: the column cannot."""
+        """The value in its column's type; None: the column cannot hold it."""
         number = self.number
         if self.kind is Kind.STRING or number is None:
             return self.value
@@ -148,14 +145,14 @@ class Subject:
 def _double(number: Any) -> float:
     try:
         return float(number)
-    except OverflowError:  # an integer beyond all doubles
+    except OverflowError:  # an integer beyond the range of doubles
         return math.inf if number > 0 else -math.inf
 
 
 def subject(dataset: Dataset, where: str) -> Subject:
-    """The subject that `<field>=<value>` names.
+    """Parse `<field>=<value>` into a subject.
 
-    The field is a property that the schema declares, by its name in `data`; `event_id` or `trace_id`;
+    The field is a property that the schema declares, by its name in `data`; `event_id` or `trace_id`; or
     `context.` and a path of names with dots between them. `data.` and a name is always a property.
 
     Raises:

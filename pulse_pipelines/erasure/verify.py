@@ -1,8 +1,8 @@
-"""Verify: look for the person's events everywhere again: in what the stores hold, not what the records say.
+"""Verification: a second search for the person's events in all stores, whatever the records say.
 
-Data files are those that lie in the table's folder, whether anything reaches them or not; raw objects are
-those that lie in the raw zone. Only events that the erasure covers count. What others are made of is looked
-at before them: once dead letters and the raw zone are clean, no backfill can bring anything back.
+It scans every data file in the table's folder, reachable or not, and every object in the raw zone. Only
+events that the erasure covers count. Dead letters and the raw zone come first: once they are clean, no
+backfill can bring an event back into the tables, which are scanned after them.
 """
 
 from collections import defaultdict
@@ -25,11 +25,11 @@ from pulse_resources.settings import load_settings
 
 @dataclass
 class Verified:
-    """What was looked at, and where the person's events still are."""
+    """Stores that were scanned, and the places where the person's events remain."""
 
     looked_at: dict[str, int] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By the step of an erasure that removes it."""
+    """Places by the step of an erasure that removes them."""
 
     @property
     def leftovers(self) -> list[str]:
@@ -41,7 +41,7 @@ class Verified:
 
 
 def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
-    """Scan every store for what an erasure removes; it takes about as long as the erasure.
+    """Scan every store for what the erasure removes; takes about as long as the erasure.
 
     Raises:
         OSError: the object store failed.
@@ -58,10 +58,10 @@ def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     prefixes = [f"{tenant.raw_prefix(bucket, slug)}/" for slug in raw.slugs(subject)]
     raw_objects = [each.path for prefix in prefixes for each in object_store.listed(prefix)]
     _scan(found, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))
-    if erasure.finished_at is None:  # what comes later removes other files
+    if erasure.finished_at is None:  # later commits remove other files
         removed = sum(map(names_removed, _manifests(tenant, subject)))
         _add(found, history.STEP, [f"{removed} manifests that name removed files"] if removed else [])
-    # By the erasure's own dataset: the slug may be another one's by now.
+    # By the erasure's own dataset: another dataset may have the slug by now.
     folder = tenant.table_location(bucket, erasure.slug, erasure.dataset_id)
     _scan(found, rows.STEP, "data files", _data_files(tenant, folder), lambda path: _rows(path, subject))
     summaries = curated.stale_summaries(tenant, erasure)
@@ -104,7 +104,7 @@ def _scan(found: Verified, step: str, what: str, paths: list[str], look: Callabl
 def _rows(path: str, subject: Subject) -> int:
     try:
         return len(rows.search(path, subject))
-    except FileNotFoundError:  # upkeep removed it since it was listed
+    except FileNotFoundError:  # upkeep removed it after the listing
         return 0
 
 

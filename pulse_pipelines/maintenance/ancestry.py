@@ -1,8 +1,8 @@
-"""Ancestry: what was in a table before a commit must be part of its history after it.
+"""Ancestry check: the snapshot before a commit must be an ancestor of the snapshot after it.
 
-Spark's catalog client may, after an answer that got lost, put a table back to metadata that another writer
-had already followed up. So after each of its commits two things are compared: the snapshot that was current
-before must be an ancestor of the one that is, and the table must have all rows that the ledger landed.
+When the answer to a commit is lost, Spark's catalog client may reset a table to metadata that another writer
+has already replaced. So two things are compared after each of its commits: the snapshot that was current
+before must be an ancestor of the current one, and the table must have all rows that the ledger landed.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ WHERE tenant_id = %s AND dataset_id = %s AND snapshot_id <> ALL(%s) ORDER BY lan
 
 @dataclass(frozen=True)
 class Landing:
-    """Rows of a day that a batch, a backfill or an erasure committed, as the ledger says."""
+    """Rows of a day committed by a batch, a backfill or an erasure, from the ledger."""
 
     batch_id: str
     day: date
@@ -44,14 +44,14 @@ class Landing:
 
 
 def verified(tenant: Tenant, dataset: Dataset, ancestor: int | None = None) -> Table:
-    """The table as it is now, once it is proven that no commit of another writer got lost.
+    """Load the table and check that no commit of another writer was lost.
 
     Args:
-        ancestor: a snapshot that was current before; not if only the ledger is to be compared.
+        ancestor: snapshot that was current before; None: compare only with the ledger.
 
     Raises:
-        RolledBack: a commit got lost; it says which rows, and what brings them back.
-        Terminal: the table is gone, or another dataset's.
+        RolledBack: a commit was lost; names the missing rows and the command that restores them.
+        Terminal: the table is gone, or belongs to another dataset.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
@@ -66,7 +66,7 @@ def verified(tenant: Tenant, dataset: Dataset, ancestor: int | None = None) -> T
 
 
 def rows(table: Table) -> int:
-    """Rows of the current snapshot, as its manifest list counts them."""
+    """Row count of the current snapshot, from its manifest list."""
     snapshot = table.current_snapshot()
     return sum(
         (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
@@ -76,7 +76,7 @@ def rows(table: Table) -> int:
 
 
 def descends(metadata: TableMetadata, ancestor: int | None) -> bool:
-    """Whether a snapshot is the current one or before it in its history."""
+    """Whether a snapshot is the current one or one of its ancestors."""
     return ancestor is None or any(snapshot.snapshot_id == ancestor for snapshot in history(metadata))
 
 
@@ -87,10 +87,10 @@ def _rolled_back(
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [tenant.tenant_id, dataset.dataset_id, kept, SHOWN]
         candidates = [Landing(*row) for row in connection.execute(LANDINGS, values)]
-    if missing <= 0:  # then a commit that changed no rows is gone, such as a compaction
+    if missing <= 0:  # the lost commit changed no rows, such as a compaction
         what = f"snapshot {ancestor} is no part of its history any more; no rows are missing"
         return RolledBack(f"the table was rolled back: {what}", tenant=tenant.slug, dataset=dataset.slug)
-    lost: list[Landing] = []  # the newest: what came before may have left the history by its age
+    lost: list[Landing] = []  # newest first: earlier landings may have expired from the history
     for each in candidates:
         if sum(landing.rows for landing in lost) < missing:
             lost.append(each)

@@ -1,7 +1,7 @@
 """Compaction by Spark's Iceberg procedures: one day of one table per statement, each a commit of its own.
 
-A statement that dies leaves the table as it was, or done; the next run looks again. Ingestion never waits for
-one: whoever commits first wins, and the other puts its commit on top.
+A statement that dies leaves the table either unchanged or rewritten; the next run decides again. Ingestion
+never waits for a compaction: the writer that commits first wins, and the other one commits on top of it.
 """
 
 from datetime import date
@@ -20,8 +20,8 @@ from pulse_resources import iceberg
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import UpkeepSettings, load_settings
 
-# A procedure takes literals only. What is filled in are names of our own making, days and numbers. A day goes
-# to its last microsecond: the last one that a table can hold has no next one.
+# A procedure takes literals only: Pulse's own names, days and numbers are filled in. A day ends at its last
+# microsecond rather than before the next day, since the last day that a table can hold has no next one.
 REFRESH = "REFRESH TABLE {catalog}.`{namespace}`.`{table}`"
 REWRITE = """
 CALL {catalog}.system.rewrite_data_files(
@@ -40,14 +40,14 @@ CONFLICTS = (
     "org.apache.iceberg.exceptions.CommitFailedException",
 )
 PART_COMMITS = 10
-"""Most commits that a day takes which is rewritten in parts."""
+"""Maximum number of commits for a day that is rewritten in parts."""
 
 
 def merge(spark: SparkSession, tenant: Tenant, dataset: Dataset, day: date, done: Done) -> None:
     """L1: merge the small files of a day into few.
 
     Raises:
-        RolledBack: afterwards a commit of another writer was gone.
+        RolledBack: a commit of another writer was lost.
         PySparkException: the statement failed; the table is as it was.
     """
     settings = load_settings().upkeep
@@ -100,7 +100,7 @@ def _rewrite(
 
 
 def rewrite_manifests(spark: SparkSession, tenant: Tenant, dataset: Dataset, done: Done) -> None:
-    """Write the manifests of the current snapshot anew, few and by day.
+    """Rewrite the manifests of the current snapshot into few, grouped by day.
 
     Raises:
         as `merge`.
@@ -113,7 +113,7 @@ def rewrite_manifests(spark: SparkSession, tenant: Tenant, dataset: Dataset, don
 
 
 def _bounds(size: int, settings: UpkeepSettings) -> dict[str, Any]:
-    """One group at a time, so that a core stays free; a day of several groups is committed in parts."""
+    """Options that rewrite one file group at a time, to leave a core free; several groups commit in parts."""
     group = settings.group_mb * MB
     parts = -(-size // group)
     bounds: dict[str, Any] = {"max-concurrent-file-group-rewrites": 1, "max-file-group-size-bytes": group}
@@ -135,16 +135,16 @@ def _call(
     words: dict[str, Any],
     before: Table,
 ) -> Table:
-    """Run a procedure and compare what it left with what was there before.
+    """Run a procedure, then verify the table's ancestry.
 
     Raises:
-        Overtaken: another writer's commit took away what was read.
+        Overtaken: another writer's commit removed the files that were read.
     """
     names = {"catalog": iceberg.CATALOG, "namespace": tenant.namespace, "table": dataset.slug}
     with_tag = tag(dataset)
     spark.addTag(with_tag)
     try:
-        spark.sql(REFRESH.format(**names)).collect()  # Spark may remember the table as it once was
+        spark.sql(REFRESH.format(**names)).collect()  # Spark may have cached older metadata
         spark.sql(statement.format(**names, **words)).collect()
     except PySparkException as error:
         if any(conflict in str(error) for conflict in CONFLICTS):
@@ -162,7 +162,7 @@ def _call(
 
 
 def tag(dataset: Dataset) -> str:
-    """Marks the statements about a dataset's table, so that those of a dead run can be ended."""
+    """Spark tag of all statements on a dataset's table, by which those of a dead run are cancelled."""
     return f"pulse-upkeep-{dataset.dataset_id}"
 
 

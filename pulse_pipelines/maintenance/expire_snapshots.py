@@ -1,7 +1,7 @@
-"""Snapshot expiry: a table forgets snapshots that time travel no longer promises.
+"""Snapshot expiry: removes snapshots that are beyond the guaranteed time travel.
 
-It changes metadata only. The files that nothing reaches then are removed by the sweep of the table's folder,
-by the same exact rules as any other orphan.
+It changes metadata only. Files that become unreachable are removed by `remove_orphan_files`, under the same
+rules as any other orphan.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.maintenance import remove_orphan_files, state
-from pulse_pipelines.maintenance.history import Done, nobody_abandoned, recorded
+from pulse_pipelines.maintenance.history import Done, check_none_abandoned, recorded
 from pulse_pipelines.query.file_pruning import EPOCH
 from pulse_pipelines.query.snapshots import history
 from pulse_pipelines.tables import commit, live_table
@@ -24,7 +24,7 @@ from pulse_resources.settings import UpkeepSettings, load_settings
 
 
 def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
-    """Forget what is beyond the promise: `upkeep.history_hours`, `.history_snapshots`, `.history_minimum`.
+    """Expire snapshots beyond `upkeep.history_hours`, `.history_snapshots` and `.history_minimum`.
 
     Raises:
         Transient: other writers kept committing first, or the object store failed.
@@ -35,11 +35,11 @@ def expire(tenant: Tenant, dataset: Dataset, done: Done) -> None:
 
 
 def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) -> Done:
-    """Forget every snapshot but the current one, and remove at once what only they reached.
+    """Drop every snapshot but the current one, and delete at once the files that only those reached.
 
-    The current one names removed files no more, either. Data files, manifests and metadata files are gone
-    from the store when it returns; files of batches in flight, which hold newer events, are not touched. The
-    caller holds the table's lease.
+    The current snapshot's manifests no longer name removed files either. Data files, manifests and metadata
+    files are deleted from the store on return; files of batches in flight, which hold newer events, are kept.
+    The caller holds the table's lease.
 
     Raises:
         RolledBack: the table misses commits of other writers; nothing was removed.
@@ -55,8 +55,8 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
         tenant.slug, dataset.slug, None, "forget", "only the current snapshot may stay", run_id=run_id
     )
     with recorded(tenant, dataset.dataset_id, done):
-        nobody_abandoned(tenant, dataset)
-        # Entries of removed files have the bounds of what was in them.
+        check_none_abandoned(tenant, dataset)
+        # Manifest entries of removed files carry the column bounds of their rows.
         live_only = commit.commit_dataset(tenant, dataset, iceberg.stage_live_only)
         _forget(tenant, dataset, older, done, with_log=False)
         snapshots = done.before["snapshots"] - (live_only is not None)
@@ -68,9 +68,9 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
 
 
 def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> set[int]:
-    """Snapshots that need not be kept: too old, or too many came after them; and all without descendants.
+    """Snapshots to expire: too old or too many, and those that are no ancestors of the current one.
 
-    Branches and tags, which other engines may have made, keep what they point at.
+    Snapshots that branches and tags point at, which other engines may have made, are kept.
     """
     oldest = now - timedelta(hours=settings.history_hours)
     kept: set[int] = {ref.snapshot_id for ref in metadata.refs.values()}
@@ -107,5 +107,5 @@ def _forget(
 
     commit.commit_dataset(tenant, dataset, stage)
     left = {snapshot.snapshot_id for snapshot in live_table.current(tenant, dataset).metadata.snapshots}
-    if left & gone:  # the answer to the commit got lost, and it was no
+    if left & gone:  # the answer to the commit was lost, and it had failed
         raise Transient("the snapshots were not expired", fix="Run it again", dataset=dataset.slug)

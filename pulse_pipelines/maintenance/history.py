@@ -1,6 +1,6 @@
-"""Maintenance history: a row per task, written before it begins and completed when it ends.
+"""Maintenance history: one row per task, inserted before it begins and updated when it ends.
 
-A row that still says `running` while nobody holds the table's lease is of a process that died.
+A row that is still `running` while nobody holds the table's lease belongs to a process that died.
 """
 
 import time
@@ -34,7 +34,7 @@ UPDATE upkeep_log SET outcome = 'abandoned', ended_at = now(),
     detail = 'its process died; what it left undone is done by the next run'
 WHERE tenant_id = %s AND dataset_id = %s AND outcome = 'running' AND upkeep_id <> %s
 """
-# A statement that a dead process left on the Spark server is ended there a minute later.
+# The Spark server cancels statements of a dead process after a minute.
 ABANDONED = """
 SELECT EXISTS (SELECT 1 FROM upkeep_log WHERE dataset_id = %s AND outcome = 'abandoned'
     AND ended_at > now() - make_interval(mins => %s) AND task = ANY(%s))
@@ -47,28 +47,28 @@ WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS N
 ORDER BY l.started_at DESC LIMIT %(limit)s
 """
 REWRITE = "rewrite"
-"""The task of a move, or of an erasure, that writes files again (see `rewrite`)."""
+"""Task that rewrites files for a move or an erasure (see `rewrite`)."""
 BY_SPARK = ("merge", "sort", "manifests", REWRITE)
-"""Tasks whose work goes on in Spark when their process dies."""
+"""Tasks whose statements may continue in Spark after their process died."""
 PATIENCE_MINUTES = 10
-"""After a process died in the middle of a table, its folder is left alone for so long."""
+"""Minutes for which a table's folder is left alone after a process died while working on it."""
 
 
 class RolledBack(Terminal):
-    """A commit that another writer made is no part of its table any more."""
+    """A commit of another writer is missing from the table's history."""
 
 
 class Skipped(Transient):
-    """A task gave way: it is no failure, and the next run looks again."""
+    """A task was skipped in favour of another writer: not a failure, the next run decides again."""
 
 
 class Overtaken(Skipped):
-    """Another writer changed what was being rewritten; the table is as that one left it."""
+    """Another writer committed to what was being rewritten; its commit stands."""
 
 
 @dataclass
 class Done:
-    """One task of upkeep, as it went."""
+    """A maintenance task and its result."""
 
     tenant: str
     dataset: str | None
@@ -85,7 +85,7 @@ class Done:
     started_at: datetime | None = None
 
     def __str__(self) -> str:
-        """What came of it, and where."""
+        """The outcome, with tenant, dataset, day and detail."""
         about = {"tenant": self.tenant, "dataset": self.dataset, "day": self.day}
         named = ", ".join(f"{name} {value}" for name, value in about.items() if value)
         return f"{self.task} of {named}: {self.detail or self.outcome}"
@@ -93,7 +93,7 @@ class Done:
 
 @contextmanager
 def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Done]:
-    """Record what the block does; the block fills `before`, `after`, `detail` and `snapshot_id`."""
+    """Record the task in the block, which fills `before`, `after`, `detail` and `snapshot_id`."""
     entry = {"tenant": tenant.tenant_id, "id": uuid.uuid4().hex, "dataset": dataset_id}
     began = {"slug": done.dataset, "day": done.day, "task": done.task, "reason": done.reason}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -130,13 +130,13 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
             connection.execute(END, entry | ended)
 
 
-def nobody_abandoned(tenant: Tenant, dataset: Dataset) -> None:
-    """Make sure that no statement is at work for a process that died at the table a moment ago.
+def check_none_abandoned(tenant: Tenant, dataset: Dataset) -> None:
+    """Check that no Spark statement of a process that died recently is still running on the table.
 
-    Such a statement may write files, and commit, behind whoever looks for files that nothing reaches.
+    Such a statement may write files and commit while orphans are searched for.
 
     Raises:
-        Skipped: one may be.
+        Skipped: a statement may still be running.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = [dataset.dataset_id, PATIENCE_MINUTES, list(BY_SPARK)]
@@ -150,7 +150,7 @@ def nobody_abandoned(tenant: Tenant, dataset: Dataset) -> None:
 
 
 def read(tenant: str | None = None, slug: str | None = None, limit: int = 100) -> list[Done]:
-    """What upkeep did, newest first: of a tenant, of a dataset, or of all."""
+    """Completed tasks, newest first: of a tenant, of a dataset, or of all."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(READ, {"tenant": tenant, "slug": slug, "limit": limit}).fetchall()
     return [Done(*row) for row in rows]

@@ -1,7 +1,7 @@
-"""Maintenance policy: what each table needs, decided from the ledger alone, over all tenants at once.
+"""Maintenance policy: which tasks each table needs, decided from the ledger alone, for all tenants at once.
 
-No table is opened for this. The ledger says what landed, `upkeep_days` and `upkeep_tables` say what upkeep
-left behind when it last looked; the difference is what has piled up since.
+No table is opened. The ledger says what landed; `upkeep_days` and `upkeep_tables` say what the last upkeep
+left. The difference is what has accumulated since.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,12 +17,12 @@ from pulse_resources import postgres
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 JOB, COMPACT = "upkeep", "compact"
-"""By which failures are known: the job, and the task of a day, to merge it or to sort it."""
+"""Key of failures: the job, and the compaction of a day, be it a merge or a sort."""
 MB = 1024 * 1024
 FILES_PER_TARGET = 3
-"""A compacted day has at most so many files per full-sized one."""
+"""Files that a compacted day may have per full-sized file."""
 
-# Days that something landed in since a moment, with the totals of all that ever landed in them.
+# Days with landings since a moment, with the totals of everything ever landed in them.
 DAYS = """
 SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, l.day,
     sum(l.files)::bigint AS landed_files, sum(l.bytes)::bigint AS landed_bytes, min(l.landed_at),
@@ -34,7 +34,7 @@ WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS N
     SELECT dataset_id, day FROM landings WHERE landed_at > now() - make_interval(secs => 3600 * %(hours)s)))
 GROUP BY t.tenant_id, d.dataset_id, l.day, s.dataset_id, s.day
 """
-# Tables, with the commits that the ledger knows since upkeep last looked at each.
+# Tables, with the commits in the ledger since upkeep last recorded each.
 TABLES = """
 SELECT t.tenant_id, t.slug, d.dataset_id, d.slug, coalesce(c.commits, 0), c.first_at, c.last_at,
     s.seen_at, s.snapshots, s.oldest_at, s.manifests, s.swept_at, now()
@@ -49,7 +49,7 @@ LEFT JOIN (
 ) c USING (dataset_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
 """
-# Tenants, with the last batch that settled for each since a moment.
+# Tenants, with the latest batch that settled for each since a moment.
 TENANTS = """
 SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, now()
 FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
@@ -66,7 +66,7 @@ WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND %(slug)s::text IS NU
 
 @dataclass(frozen=True)
 class Need:
-    """A task that a table, or all of a tenant, wants, and why."""
+    """A task that a table, or a tenant, needs, and why."""
 
     tenant: Tenant
     dataset_id: UUID | None
@@ -74,25 +74,25 @@ class Need:
     task: Task
     reason: str
     weight: int
-    """How much has piled up: tables with more go first."""
+    """Amount that has accumulated: larger ones go first."""
     day: date | None = None
     since: datetime | None = None
     """When it was done last."""
     failures: int = 0
-    """How often in a row it failed: what has not goes first."""
+    """Consecutive failures: tasks without any go first."""
     held: bool = False
-    """It is not yet time to try it again."""
+    """Waits for its next retry."""
 
     @property
     def work(self) -> Work:
-        """By which its failure is known: that of a day until anything makes it compact."""
+        """Key of its failures; merge and sort of a day share one, which ends when the day is compacted."""
         task = COMPACT if self.day is not None else self.task.value
         return Work(JOB, self.tenant, task, self.dataset_id, self.slug, self.day)
 
 
 @dataclass(frozen=True)
 class DayState:
-    """A day of a dataset as the ledger and its last compaction tell it; files and bytes are estimates."""
+    """A day of a dataset, from the ledger and its last compaction; files and bytes are estimates."""
 
     tenant_id: UUID
     tenant: str
@@ -105,7 +105,7 @@ class DayState:
     last_at: datetime
     level: int | None
     files_then: int | None
-    """Landed when it was compacted, as are the bytes."""
+    """Files landed when it was last compacted; the bytes likewise."""
     bytes_then: int | None
     files_left: int | None
     bytes_left: int | None
@@ -114,7 +114,7 @@ class DayState:
 
     @property
     def waiting(self) -> int:
-        """Files that landed since the last compaction."""
+        """Files landed since the last compaction."""
         return self.landed_files - (self.files_then or 0)
 
     @property
@@ -128,14 +128,14 @@ class DayState:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as the ledger and the last look at it tell it; times are Postgres'."""
+    """A table, from the ledger and its last recorded state; times are Postgres'."""
 
     tenant_id: UUID
     tenant: str
     dataset_id: UUID
     slug: str
     commits: int
-    """Since the last look."""
+    """Commits since the last recorded state."""
     first_at: datetime | None
     last_at: datetime | None
     seen_at: datetime | None
@@ -148,25 +148,25 @@ class TableState:
 
 @dataclass(frozen=True)
 class TenantState:
-    """A tenant's raw zone and claims, as the ledger and the last look at them tell."""
+    """A tenant's raw zone and claims, from the ledger and the last recorded state."""
 
     tenant_id: UUID
     tenant: str
     swept_at: datetime | None
     retained_at: datetime | None
     last_at: datetime | None
-    """When a batch settled last."""
+    """When the latest batch settled."""
     now: datetime
 
 
 def needs(
     tenant: str | None = None, slug: str | None = None, *, recent: bool = False, patient: bool = False
 ) -> list[Need]:
-    """What every table (of a tenant, of a dataset) wants, the most urgent first, what has failed last.
+    """Tasks that all tables (of a tenant, of a dataset) need, the most urgent first and failed ones last.
 
     Args:
-        recent: look at what landed within a multiple of the quiet time only: what a frequent look needs.
-        patient: leave out what failed and is not to be tried again yet.
+        recent: consider only landings within a multiple of the quiet time, as frequent callers do.
+        patient: leave out failed tasks whose next retry is not yet due.
     """
     settings = load_settings().upkeep
     hours = 2 * settings.quiet_hours if recent else None
@@ -190,13 +190,13 @@ def _after(failed: Standing | None, need: Need) -> Need:
 
 
 def allowed_files(size: int, settings: UpkeepSettings) -> int:
-    """How many files a compacted day of so many bytes may have."""
+    """Maximum number of files for a compacted day of this size in bytes."""
     target = settings.target_mb * MB
     return FILES_PER_TARGET * max(1, -(-size // target))
 
 
 def of_day(day: DayState, settings: UpkeepSettings) -> Need | None:
-    """What a day wants: nothing, its small files merged, or, once it is quiet, all of it sorted."""
+    """Task that a day needs: none, a merge of its small files, or, once it is quiet, a sort of all files."""
 
     def need(task: Task, reason: str) -> Need:
         tenant = Tenant(day.tenant_id, day.tenant)
@@ -217,12 +217,12 @@ def of_day(day: DayState, settings: UpkeepSettings) -> Need | None:
 
 
 def worth_sorting(day: DayState, settings: UpkeepSettings) -> bool:
-    """Whether a quiet day gains from sorting: it has several files, or one that is large."""
+    """Whether a quiet day gains from sorting: several files, or one large file."""
     return day.files > 1 or day.bytes >= settings.sort_single_mb * MB
 
 
 def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
-    """What a table wants apart from its days."""
+    """Tasks that a table needs apart from those of its days."""
 
     def need(task: Task, reason: str, weight: int) -> Need:
         return Need(Tenant(table.tenant_id, table.tenant), table.dataset_id, table.slug, task, reason, weight)
@@ -247,7 +247,7 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
 
 
 def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
-    """What a tenant's raw zone and claims want."""
+    """Tasks that a tenant's raw zone and claims need."""
     owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
     swept, retained = tenant.swept_at, tenant.retained_at
     if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
@@ -260,7 +260,7 @@ def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
 
 
 def by_table(found: Iterable[Need]) -> list[list[Need]]:
-    """Needs of one table, or of one tenant, together; in the order of the first of each."""
+    """Group needs by table, or by tenant, in the order of the first of each."""
     tables: dict[tuple[UUID, UUID | None], list[Need]] = {}
     for need in found:
         tables.setdefault((need.tenant.tenant_id, need.dataset_id), []).append(need)

@@ -1,7 +1,7 @@
-"""Raw-zone retention: objects that no ledger knows are removed, and those that are too old.
+"""Raw-zone retention: removes orphaned objects and objects that are too old.
 
-What is registered in `raw_objects` was written there by the transaction that settled its batch. An object
-that is not, and whose batch settled for its tenant, was left by an attempt that did not make it.
+The transaction that settles a batch registers its objects in `raw_objects`. An unregistered object of a batch
+that settled for its tenant was left by a failed attempt.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ EXPIRED_SLUGS = """
 SELECT DISTINCT r.slug FROM raw_objects r JOIN ingest_batches b USING (batch_id)
 WHERE r.tenant_id = %s AND r.removed_at IS NULL AND b.settled_at < now() - make_interval(days => %s)
 """
-# The row says so first: who reads the raw zone must never look for what is gone.
+# The row is marked before the object is deleted: readers of the raw zone never look for a deleted object.
 REMOVE = """
 UPDATE raw_objects SET removed_at = now() WHERE tenant_id = %(tenant)s AND path IN (
     SELECT r.path FROM raw_objects r JOIN ingest_batches b USING (batch_id)
@@ -55,14 +55,14 @@ WHERE tenant_id = %s AND removed_at IS NOT NULL AND deleted_at IS NULL LIMIT %s
 DELETED = "UPDATE raw_objects SET deleted_at = now() WHERE tenant_id = %s AND path = ANY(%s)"
 
 
-def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
-    """Remove orphans in the folders that batches which settled since wrote to.
+def remove_orphans(tenant: Tenant, since: datetime | None, done: Done) -> None:
+    """Remove orphans from the folders that batches settled since `since` wrote to.
 
     Args:
         since: by Postgres' clock; None: all folders that any batch wrote to.
 
     Raises:
-        OSError: the object store failed; what was removed were orphans.
+        OSError: the object store failed; only orphans were removed.
     """
     hours = load_settings().upkeep.orphan_hours
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -73,7 +73,7 @@ def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
     removed = 0
     for slug, folders in sorted(touched.items()):
-        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
+        with contextlib.suppress(Transient), _exclude_rewrites(owned.get(slug, tenant.tenant_id)):
             for folder in folders:
                 orphans = _orphans(tenant, slug, folder, object_store.aged(folder, timedelta(hours=hours)))
                 for start in range(0, len(orphans), PAGE):
@@ -86,8 +86,8 @@ def sweep(tenant: Tenant, since: datetime | None, done: Done) -> None:
 
 
 def _orphans(tenant: Tenant, slug: str, folder: str, found: list[Object]) -> list[Object]:
-    """Those that are not registered and of a batch that settled. Asked in this order: what settles in
-    between is registered by then."""
+    """Objects that are not registered although their batch settled. The order of the queries matters: what
+    settles in between is registered by then."""
     names = {each.name.partition("-")[0] for each in found}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         values = {"batches": list(names), "tenant": tenant.tenant_id}
@@ -99,19 +99,19 @@ def _orphans(tenant: Tenant, slug: str, folder: str, found: list[Object]) -> lis
 
 
 def expire(tenant: Tenant, days: int) -> int:
-    """Remove raw objects whose batch settled so many days ago; returns how many were deleted.
+    """Remove raw objects whose batch settled more than `days` ago; returns how many were deleted.
 
-    A dataset that is being rewritten keeps its objects until the next time.
+    Objects of a dataset that is being rewritten are kept until the next run.
 
     Raises:
-        OSError: the object store failed; the rows say what is removed, the next time goes on.
+        OSError: the object store failed; the rows are marked as removed, and the next run continues.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         slugs = [slug for (slug,) in connection.execute(EXPIRED_SLUGS, [tenant.tenant_id, days])]
         owned = dict(connection.execute(DATASETS, [tenant.tenant_id]).fetchall())
     for slug in slugs:
         values = {"tenant": tenant.tenant_id, "slug": slug, "days": days, "page": PAGE}
-        with contextlib.suppress(Transient), _nobody_rewrites(owned.get(slug, tenant.tenant_id)):
+        with contextlib.suppress(Transient), _exclude_rewrites(owned.get(slug, tenant.tenant_id)):
             while True:
                 with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                     if not connection.execute(REMOVE, values).rowcount:
@@ -121,7 +121,7 @@ def expire(tenant: Tenant, days: int) -> int:
 
 
 def delete_removed(tenant: Tenant) -> int:
-    """Delete the objects of rows that say they are removed; returns how many."""
+    """Delete the objects of rows marked as removed; returns how many."""
     count = 0
     while True:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
@@ -135,13 +135,13 @@ def delete_removed(tenant: Tenant) -> int:
         count += len(paths)
 
 
-def _nobody_rewrites(owner_id: UUID) -> AbstractContextManager[None]:
-    """While the block runs no backfill reads the raw objects of a dataset, and no erasure replaces them.
+def _exclude_rewrites(owner_id: UUID) -> AbstractContextManager[None]:
+    """Exclude backfills, which read the raw objects of a dataset, and erasures, which replace them.
 
     Args:
-        owner_id: the dataset; the tenant, for folders of no dataset, which its erasures replace objects in.
+        owner_id: the dataset; for folders without a dataset the tenant, by which its erasures lock them.
 
     Raises:
-        Transient: one does.
+        Transient: a backfill or an erasure is running.
     """
     return leases.rewriting(owner_id)

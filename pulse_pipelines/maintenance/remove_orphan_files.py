@@ -1,6 +1,6 @@
-"""Orphan files of a dataset's table: found and removed while it holds its lease, so no rewriter is at work.
+"""Orphan files of a dataset's table: removed under the table's lease, so that no rewriter is active.
 
-A table that is just moving to another schema is left to the next time.
+A table that is moving to another schema is skipped until the next run.
 """
 
 from datetime import timedelta
@@ -22,15 +22,15 @@ WHERE b.state <> 'settled' AND r.tenant_id = %s AND r.settled_at IS NULL
 def remove_orphan_files(
     tenant: Tenant, dataset: Dataset, done: Done, *, min_age: timedelta, with_log: bool = True
 ) -> None:
-    """Remove the orphans of a table. The caller holds the table's lease.
+    """Remove a table's orphans. The caller holds the table's lease.
 
     Args:
-        min_age: orphans that are younger stay, by the object store's clock.
-        with_log: what earlier metadata files reach stays, as far as the table's log names them.
+        min_age: younger orphans are kept, by the object store's clock.
+        with_log: keep files that earlier metadata files reach, as far as the table's log names them.
 
     Raises:
-        RolledBack: commits of other writers are missing; nothing is removed, so that they can be found.
-        OSError: the object store failed; what was removed were orphans.
+        RolledBack: commits of other writers are missing; nothing is removed, so that they can be restored.
+        OSError: the object store failed; only orphans were removed.
     """
     look = partial(ancestry.verified, tenant, dataset)
     location = look().location()
@@ -47,6 +47,6 @@ def remove_orphan_files(
 
 
 def in_flight(tenant: Tenant) -> frozenset[str]:
-    """Batches that may still settle something of the tenant, whoever works on them."""
+    """Batches that may still settle events of the tenant."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return frozenset(batch for (batch,) in connection.execute(IN_FLIGHT, [tenant.tenant_id]))

@@ -1,6 +1,6 @@
-"""Retention: raw objects and claims that are older than a tenant's events are remembered for.
+"""Retention: raw objects and claims are removed when they are older than the tenant's settings keep them.
 
-An event whose claim is gone lands again when it is sent again: `upkeep.claim_days` is how long sending twice
+An event whose claim was removed lands again if it is sent again: `upkeep.claim_days` is how long a resend
 is harmless. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
 """
 
@@ -13,10 +13,10 @@ from pulse_resources.settings import load_settings
 
 
 def retain(tenant: Tenant, done: Done) -> None:
-    """Remove what is older than `upkeep.raw_days` and `upkeep.claim_days` say, where they say anything.
+    """Remove raw objects beyond `upkeep.raw_days` and claims beyond `upkeep.claim_days`; None keeps them.
 
     Raises:
-        OSError: the object store failed; the next time goes on.
+        OSError: the object store failed; the next run continues.
     """
     settings = load_settings().upkeep
     if settings.raw_days >= 0:
@@ -26,9 +26,9 @@ def retain(tenant: Tenant, done: Done) -> None:
 
 
 def expire_claims(tenant: Tenant, days: int) -> int:
-    """Delete claims that are older than so many days; returns how many."""
+    """Delete claims that are older than `days`; returns how many."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         count, ends = claims.expire(connection, tenant.tenant_id, days)
-        for partition, end in ends.items():  # in the order of settle, so no two deadlock
+        for partition, end in ends.items():  # in the order of settle, which prevents deadlocks
             ledger.claims_expired(connection, tenant.tenant_id, partition, end)
     return count

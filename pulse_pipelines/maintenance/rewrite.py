@@ -1,7 +1,7 @@
-"""Rewriting data files in Spark tasks, several at a time: for a move to another schema, and for an erasure.
+"""Data files rewritten in parallel Spark tasks, for a move to another schema or for an erasure.
 
-What is written is in no table yet: whoever asked for it commits it. No value of an erasure comes here: rows
-that are to go are named by their positions.
+The written files are in no table until the caller commits them. No personal value of an erasure is passed to
+Spark: rows to remove are named by position.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,19 +23,19 @@ from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 
 WAVE_FILES = 32
-"""Files of one Spark job for each task that may run at a time ..."""
+"""Files per Spark job for each task that may run at a time ..."""
 WAVE_BYTES = 128 * 1024 * 1024
-"""... or so many bytes of them: after each job it is told how far the work is."""
+"""... or bytes of them. Progress is reported after each job."""
 
 Session = Callable[[], SparkSession]
-"""Gives the Spark session when there is something to write."""
+"""Returns the Spark session; called only when there is something to write."""
 Progress = Callable[[int, int], None]
-"""Told how many files are written, and how many are to be."""
+"""Called with the number of files written and the total."""
 
 
 @dataclass(frozen=True)
 class NotRewritten:
-    """Why a task could not write a file again, where trying again is no help."""
+    """Reason why a file cannot be rewritten, whatever the number of retries."""
 
     path: str
     gone: bool
@@ -52,17 +52,17 @@ def on_spark(
     run_id: str | None = None,
     progress: Progress = lambda written, wanted: None,
 ) -> Rewriter:
-    """A rewriter of files of one dataset's table, whose lease the caller holds.
+    """Make a rewriter of one dataset's data files; the caller holds the table's lease.
 
-    What it does is in the history of upkeep: if the process dies, whoever looks for files that nothing
-    reaches knows that Spark may still be at work.
+    Its work is recorded in the maintenance history, so that after a crash orphan removal knows that Spark may
+    still be writing.
 
     Args:
-        why: for the history.
+        why: reason for the history.
 
     The rewriter raises:
-        Gone: a file is.
-        Terminal: a file is damaged, or has not the rows that were to go.
+        Gone: a file is gone.
+        Terminal: a file is damaged, or lacks the rows to remove.
         Transient: Spark does not answer.
         PySparkException: a task failed: the object store, Postgres or Spark.
     """
@@ -89,7 +89,7 @@ def on_spark(
 
 
 def waves(files: Sequence[Rewrite], parallelism: int) -> Iterator[Sequence[Rewrite]]:
-    """The files in the order given, as groups of which each is one Spark job."""
+    """Split files into groups, in the order given; each group is one Spark job."""
     wave: list[Rewrite] = []
     size = 0
     for file in files:
@@ -103,7 +103,7 @@ def waves(files: Sequence[Rewrite], parallelism: int) -> Iterator[Sequence[Rewri
 
 
 def rewrite_task(file: Rewrite) -> Iterator[RewrittenFile | NotRewritten]:
-    """One Spark task: one file."""
+    """Spark task: rewrites one file."""
     try:
         yield rewrite_file.rewrite(file, GiveWay())
     except FileNotFoundError as error:

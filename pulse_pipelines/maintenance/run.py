@@ -1,7 +1,7 @@
-"""Run maintenance: needs are carried out, table by table, within a time budget.
+"""Maintenance runs: carry out needed tasks, table by table, within a time budget.
 
-What one run does not get to is first in the next. A table that another rewrite works on is left to the next
-run. A failure of one table holds up no other.
+Tasks that do not fit come first in the next run. A table whose lease another rewrite holds is left to the
+next run. A failure of one table does not delay the others.
 """
 
 import time
@@ -39,19 +39,19 @@ from pulse_resources.settings import load_settings
 
 OF_SPARK = (Task.MERGE, Task.SORT, Task.MANIFESTS)
 Session = Callable[[], SparkSession]
-"""Gives the Spark session when it is needed: expiry and sweeps are not worth connecting for."""
+"""Returns the Spark session; called only by tasks that use it."""
 
 
 def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds: float) -> Iterator[Done]:
-    """Do what tables want, the tables in the order given; yields each task as it ended.
+    """Carry out the tasks in the order given; yields each one when it ends.
 
-    What fails is noted (see `failures`), whatever is wrong: the run goes on with the next table.
+    Every failure is recorded (`failed_work`), and the run continues with the next table.
 
     Args:
-        seconds: nothing new is begun after this long.
+        seconds: no task begins after this long.
 
     Raises:
-        Transient: the object store or Spark does not answer, by which a task failed.
+        Transient: a task failed because the object store or Spark does not answer.
     """
     until = time.monotonic() + seconds
     pause = GiveWay()
@@ -66,7 +66,7 @@ def run(session: Session, needs: Iterable[Need], *, run_id: str | None, seconds:
 
 
 def _of_one(session: Session, needs: list[Need], run_id: str | None, until: float) -> Iterator[Done]:
-    """The tasks of one table, or of one tenant; that another rewrite works on it is no failure."""
+    """Run the tasks of one table, or of one tenant; skipped while another rewrite holds the lease."""
     dataset_id = needs[0].dataset_id
     held = nullcontext() if dataset_id is None else leases.rewriting(dataset_id)
     began = False
@@ -74,7 +74,7 @@ def _of_one(session: Session, needs: list[Need], run_id: str | None, until: floa
         with held:
             began = True
             yield from _one_by_one(session, needs, dataset_id, run_id, until)
-    except Exception as error:  # around the tasks: what becomes of these is known by then
+    except Exception as error:  # raised outside a task: failures of tasks are recorded by then
         if isinstance(error, Transient) and not began:
             yield replace(_done(needs[0], run_id), outcome="skipped", detail=error.message)
         else:
@@ -84,10 +84,10 @@ def _of_one(session: Session, needs: list[Need], run_id: str | None, until: floa
 def _one_by_one(
     session: Session, needs: list[Need], dataset_id: UUID | None, run_id: str | None, until: float
 ) -> Iterator[Done]:
-    """The tasks of one table, whose lease is held, or of one tenant."""
+    """Run the tasks of one table, whose lease is held, or of one tenant."""
     tenant = needs[0].tenant
     dataset = None if dataset_id is None else _dataset(tenant, dataset_id)
-    if dataset is None and dataset_id is not None:  # it was deleted since
+    if dataset is None and dataset_id is not None:  # the dataset was deleted
         return
     order = list(Task)
     kept = swept = False
@@ -103,7 +103,7 @@ def _one_by_one(
                     _of_table(session, need, dataset, done)
         except Exception as error:
             yield _failed(need, done, error)
-            break  # what comes after would meet the same, or comes first next time
+            break  # later tasks would meet the same failure; they come first next time
         if need.failures:
             failed_work.forget(need.work)
         yield done
@@ -114,7 +114,7 @@ def _one_by_one(
 
 
 def _failed(need: Need, done: Done, error: Exception) -> Done:
-    """A task as it ended, once its failure is noted; to be overtaken is none."""
+    """The failed task, with its failure recorded unless it was skipped."""
     done.detail = done.detail or f"{type(error).__name__}: {error}"
     if done.outcome != "skipped":
         settings = load_settings().upkeep
@@ -125,7 +125,7 @@ def _failed(need: Need, done: Done, error: Exception) -> Done:
 
 def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> None:
     tenant = need.tenant
-    table = ancestry.verified(tenant, dataset)  # one that lacks commits is for a person to look at, as it is
+    table = ancestry.verified(tenant, dataset)  # a rolled-back table is left as it is for an operator
     if need.task in OF_SPARK:
         readable.check_snapshot(table)
     match need.task, need.day:
@@ -138,21 +138,21 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
         case Task.EXPIRE, _:
             expire_snapshots.expire(tenant, dataset, done)
         case Task.SWEEP, _:
-            _sweep(session, tenant, dataset, done)
+            _remove_orphans(session, tenant, dataset, done)
 
 
 def _of_tenant(need: Need, done: Done) -> None:
     began = state.database_time()
     if need.task is Task.RAW:
-        raw_retention.sweep(need.tenant, need.since, done)
+        raw_retention.remove_orphans(need.tenant, need.since, done)
     elif need.task is Task.RETENTION:
         retention.retain(need.tenant, done)
     state.save_tenant(need.tenant, **{"swept" if need.task is Task.RAW else "retained": began})
 
 
-def _sweep(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:
+def _remove_orphans(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:
     try:
-        history.nobody_abandoned(tenant, dataset)
+        history.check_none_abandoned(tenant, dataset)
     except Skipped:
         session().interruptTag(compact.tag(dataset))
         raise

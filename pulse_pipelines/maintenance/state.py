@@ -1,7 +1,7 @@
-"""Maintenance state: what was left behind, for the next look at the ledger to compare with.
+"""Maintenance state: what upkeep left of each day and table, compared with the ledger the next time.
 
-Ledger totals and the table's pointer are read in one snapshot of Postgres: what the totals count is in the
-files that are counted here.
+Ledger totals and the table's pointer are read in one Postgres snapshot: the files counted here hold exactly
+what the totals count.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET swept_at = coalesce(EXCLUDED.swept_at, u.s
 
 @dataclass(frozen=True)
 class DayFiles:
-    """The data files of a day, and how many the ledger had landed in it by the same moment."""
+    """Data files of a day, with the files and bytes landed in it at the same moment."""
 
     table: Table
     files: tuple[DataFile, ...]
@@ -61,7 +61,7 @@ class DayFiles:
 
 
 def of_day(tenant: Tenant, dataset: Dataset, day: date) -> DayFiles:
-    """A day of a table as it is now."""
+    """Current files of a day of a table."""
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, name)
@@ -72,7 +72,7 @@ def of_day(tenant: Tenant, dataset: Dataset, day: date) -> DayFiles:
 
 
 def files_of(table: Table, days: Sequence[date]) -> list[DataFile]:
-    """The data files of some days in the current snapshot."""
+    """Data files of some days in the current snapshot."""
     snapshot, wanted = table.current_snapshot(), {(day - EPOCH).days for day in days}
     return [
         entry.data_file
@@ -83,7 +83,7 @@ def files_of(table: Table, days: Sequence[date]) -> list[DataFile]:
 
 
 def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, left: DayFiles) -> None:
-    """Remember what a compaction left of a day."""
+    """Record what a compaction left of a day."""
     values = {
         "tenant": tenant.tenant_id,
         "dataset": dataset.dataset_id,
@@ -99,7 +99,7 @@ def save_day(tenant: Tenant, dataset: Dataset, day: date, level: int, left: DayF
 
 
 def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
-    """Remember a table's snapshots and manifests as they are now."""
+    """Record a table's current snapshots and manifests."""
     name = (tenant.namespace, dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         location = iceberg.current_location(connection, name)
@@ -123,13 +123,13 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
 
 
 def save_tenant(tenant: Tenant, *, swept: datetime | None = None, retained: datetime | None = None) -> None:
-    """Remember when a tenant's raw zone was searched, and its retention carried out; None: as it was."""
+    """Record when a tenant's raw zone was searched and its retention applied; None: unchanged."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(SAVE_TENANT, {"tenant": tenant.tenant_id, "swept": swept, "retained": retained})
 
 
 def database_time() -> datetime:
-    """What Postgres' clock says, by which the ledger is dated."""
+    """Postgres' clock, by which the ledger is dated."""
     with postgres.transaction("pulse_pipeline") as connection:
         row = connection.execute("SELECT now()").fetchone()
     assert row is not None  # noqa: S101 - a SELECT without FROM has a row

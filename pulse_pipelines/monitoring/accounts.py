@@ -1,4 +1,4 @@
-"""Accounts: what Postgres says became of a tenant's events, all of it at one moment."""
+"""Accounts of a tenant's events in Postgres, read in one snapshot."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,13 +27,13 @@ SELECT partition, start_offset, end_offset, drained, landed, duplicates, dead_le
     duplicate_offsets, absent_offsets
 FROM ingest_ranges WHERE tenant_id = %(tenant)s AND settled_at IS NOT NULL ORDER BY partition, start_offset
 """
-# Those that a backfill landed are rows.
+# Dead letters that a backfill landed count as rows.
 DEAD_LETTERS = """
 SELECT partition, array_agg(event_offset) FROM dead_letters
 WHERE tenant_id = %(tenant)s AND resolution IS DISTINCT FROM 'landed' GROUP BY 1
 """
 ERASED = "SELECT partition, offsets FROM erased_offsets WHERE tenant_id = %(tenant)s"
-# The rows of a rollup's table, <slug>__<rollup>, are no events.
+# Tables of rollups, <slug>__<rollup>, hold no events.
 TABLES = """
 SELECT t.table_name, t.metadata_location, coalesce(d.kind, 'events'), d.dataset_id, d.claim_seed, (
     SELECT coalesce(-sum(l.rows), 0)::bigint FROM landings l
@@ -44,7 +44,7 @@ LEFT JOIN pdm_datasets d ON d.tenant_id = %(tenant)s AND d.slug = t.table_name
 WHERE t.table_namespace = %(namespace)s AND (strpos(t.table_name, '__') = 0 OR d.dataset_id IS NOT NULL)
 ORDER BY t.table_name
 """
-# What landed in a dataset stays in its files when it is deleted.
+# The files of a deleted dataset still hold the events that landed in it.
 DELETED = """
 SELECT slug, metadata_location, kind FROM deleted_datasets
 WHERE tenant_id = %(tenant)s AND metadata_location IS NOT NULL ORDER BY slug, deleted_at
@@ -63,12 +63,12 @@ class Table(NamedTuple):
 
     slug: str
     location: str
-    """Of its metadata."""
+    """Location of the table's metadata."""
     deleted: bool
     claims: Claims | None
-    """None: its dataset is gone, nobody asks for them any more; or it has versions of entities."""
+    """None: the dataset is deleted, so its claims are unused; or it is an entity dataset, which has none."""
     of_entities: bool = False
-    """Whether an id may have several rows."""
+    """Whether an event id may have several rows."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Table(NamedTuple):
 
 
 class SettledRange(NamedTuple):
-    """A settled range of a partition, and what became of it."""
+    """A settled range of a partition, and its counts."""
 
     partition: int
     start: int
@@ -91,19 +91,19 @@ class SettledRange(NamedTuple):
 
 @dataclass
 class Accounts:
-    """Of one tenant; offsets are by partition."""
+    """Accounts of one tenant; offsets are by partition."""
 
     settled: Mapping[int, int]
-    """The first offset that is not settled."""
+    """First unsettled offset."""
     claims_from: Mapping[int, int]
-    """Claims of earlier offsets may have been retired."""
+    """Claims of earlier offsets may have been retired by retention."""
     ranges: Sequence[SettledRange]
     tables: Sequence[Table]
-    """Those of deleted datasets last."""
+    """Tables of deleted datasets come last."""
     duplicates: Wanted
     dead_letters: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     erased_rows: dict[int, list[Offsets]] = field(default_factory=lambda: defaultdict(list))
-    """Of events that were rows."""
+    """Offsets of erased events that had been rows."""
 
     @property
     def retired(self) -> bool:
@@ -112,9 +112,9 @@ class Accounts:
 
     @property
     def forgotten(self) -> bool:
-        """Whether there may be ids of which nothing is left: an erasure took the row, retention the claim.
+        """Whether ids may exist without row and claim: an erasure removed the row, retention the claim.
 
-        Or the dataset was deleted: its claims are not looked at any more.
+        Or the dataset was deleted, and its claims are no longer read.
         """
         if self.erased_rows and any(table.deleted for table in self.tables):
             return True
@@ -126,10 +126,10 @@ class Accounts:
 
 
 def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
-    """Read a tenant's accounts, in its RLS session.
+    """Read a tenant's accounts in its RLS session.
 
     Args:
-        folder: that the claims are copied to.
+        folder: folder for copies of the claims.
         raw: see `reconcile.reconcile_tenant`.
     """
     values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
@@ -161,7 +161,7 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
 
 
 def locations(tenant: Tenant) -> list[str]:
-    """Of the metadata of the tenant's tables as they are now, in the order of `Accounts.tables`."""
+    """Current metadata locations of the tenant's tables, in the order of `Accounts.tables`."""
     values = {"tenant": tenant.tenant_id, "namespace": tenant.namespace}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         tables = [location for _, location, *_ in connection.execute(TABLES, values).fetchall()]
@@ -169,17 +169,17 @@ def locations(tenant: Tenant) -> list[str]:
 
 
 def refused(tenant: Tenant, slug: str, event_ids: Sequence[str]) -> set[str]:
-    """Those of the ids that a valid dead letter has which could not land: it stands for its copies."""
+    """Ids of valid dead letters that could not land; each of them stands for its copies."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         found = connection.execute(REFUSED, [tenant.tenant_id, slug, list(event_ids)])
         return {event_id for (event_id,) in found}
 
 
 def expanded(spans: "Iterable[Range[int]]") -> Iterable[Offsets]:
-    """The offsets of ranges."""
+    """Expand ranges into their offsets."""
     return (np.arange(span.lower or 0, span.upper or 0, dtype=np.int64) for span in spans)
 
 
 def length(spans: "Iterable[Range[int]]") -> int:
-    """How many offsets ranges have."""
+    """Number of offsets in ranges."""
     return sum((span.upper or 0) - (span.lower or 0) for span in spans)

@@ -1,7 +1,7 @@
-"""Alerts: issues that are remembered while they last, and told to every notifier until it has heard.
+"""Alerts: issues stored while they last, and delivered to every notifier.
 
-What is wrong, and what each notifier is owed, is in Postgres: a receiver that is down, or a process that dies
-between telling and noting so, can make an alert late or double, never lost.
+Alerts and pending deliveries are stored in Postgres: when a receiver is down, or a process dies between
+sending and recording it, an alert may arrive late or twice, but is never lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from pulse_resources.notify import Alert, Notifier
 from pulse_resources.settings import load_settings
 
 TOGETHER = 100
-"""Most alerts in one message."""
+"""Maximum number of alerts per message."""
 
 RAISE = """
 INSERT INTO alerts (key, kind, severity, about, summary, fix) VALUES (%s, %s, %s, %s, %s, %s)
@@ -58,23 +58,23 @@ FROM alerts a WHERE %(all)s OR resolved_at IS NULL ORDER BY a.alert_id DESC LIMI
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of an attempt to tell one notifier."""
+    """Result of one delivery to one notifier."""
 
     notifier: str
     alerts: tuple[Alert, ...]
     error: str | None
-    """None: it was told."""
+    """None: it was delivered."""
 
 
 @dataclass(frozen=True)
 class Remembered:
     alert: Alert
     told: Mapping[str, Mapping[str, Any]]
-    """By notifier: `notified_at` (ISO 8601; None: never) and the last `error`."""
+    """Deliveries by notifier: `notified_at` (ISO 8601; None: never) and the last `error`."""
 
 
 def record(found: Issues) -> None:
-    """Remember what was found, and end the alerts of the kinds that were looked at and not found again."""
+    """Store the issues, and resolve alerts of the checked kinds that were not found again."""
     settings = load_settings().alerts
     issues = {issue.key: issue for issue in found.issues}
     with postgres.transaction("pulse_pipeline") as connection:
@@ -92,9 +92,9 @@ def record(found: Issues) -> None:
 
 
 def deliver(make: Callable[[str], Notifier] = notify.notifier) -> list[Delivery]:
-    """Tell every notifier what it is owed: new alerts, those that go on long enough, and ends.
+    """Send each notifier its pending alerts: new ones, repeats of those that last, and resolved ones.
 
-    A notifier that fails is told again at the next call; the others do not wait for it.
+    A failed notifier is retried by the next call; it does not delay the others.
     """
     deliveries = []
     for name in load_settings().alerts.notifiers:
@@ -106,7 +106,7 @@ def deliver(make: Callable[[str], Notifier] = notify.notifier) -> list[Delivery]
 
 
 def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
-    """One message to one notifier; None when it is owed nothing."""
+    """Send one message to one notifier; None when nothing is pending."""
     values = {"notifier": name, "repeat": load_settings().alerts.repeat_seconds, "limit": TOGETHER}
     with postgres.transaction("pulse_pipeline") as connection:
         due = connection.execute(DUE, values).fetchall()
@@ -115,7 +115,7 @@ def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
         alerts = {row[0]: Alert(*row[1:]) for row in due}
         error = tell(name, list(alerts.values()), make)
         fail_point("alerts.before_mark")
-        if error is None:  # as it was told: meanwhile it may have ended
+        if error is None:  # record what was sent: the alert may have been resolved meanwhile
             told = [(a.severity, a.resolved_at is not None, name, number) for number, a in alerts.items()]
             connection.cursor().executemany(TOLD, told)
         else:
@@ -124,16 +124,16 @@ def _deliver(name: str, make: Callable[[str], Notifier]) -> Delivery | None:
 
 
 def tell(name: str, alerts: Sequence[Alert], make: Callable[[str], Notifier] = notify.notifier) -> str | None:
-    """Tell one notifier, once; why it could not be told, if so."""
+    """Send alerts to one notifier, once; returns why it failed, None if it did not."""
     try:
         make(name).notify(alerts)
-    except Exception as error:  # a notifier may be anybody's code: it must not take the others' alerts along
+    except Exception as error:  # a notifier may be third-party code: its failure must not stop the others
         return brief(f"{type(error).__name__}: {error}")
     return None
 
 
 def remembered(*, everything: bool = False, limit: int = 1_000) -> list[Remembered]:
-    """Alerts that go on, or all that are kept; the latest first."""
+    """Open alerts, or all stored ones; latest first."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows: Iterable[Sequence[Any]] = connection.execute(LIST, {"all": everything, "limit": limit})
         return [Remembered(Alert(*row[:-1]), row[-1]) for row in rows]

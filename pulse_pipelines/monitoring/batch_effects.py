@@ -1,4 +1,4 @@
-"""What a settled batch made of the days that it touched, from the ledger."""
+"""Effects of a settled batch on the days that it touched, from the ledger."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ FROM ingest_ranges WHERE batch_id = %s AND oldest_received IS NOT NULL GROUP BY 
 @dataclass(frozen=True)
 class Effect:
     rows: Mapping[tuple[UUID, date], int]
-    """Rows that each (dataset, day) has now, of all batches."""
+    """Rows of each (dataset, day) now, from all batches."""
     freshness_seconds: Mapping[UUID, float]
-    """By tenant: from its oldest event's append to when it could be queried."""
+    """Seconds from the append of the batch's oldest event until it could be queried, by tenant."""
 
 
 def effect(batch_id: str) -> Effect:
-    """What became of the days and tenants of a batch that settled."""
+    """Read the effect of a settled batch on its days and tenants."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(ROWS_OF_DAYS, [batch_id]).fetchall()
         freshness = connection.execute(FRESHNESS, [batch_id]).fetchall()

@@ -1,4 +1,4 @@
-"""Batches for a person: those in flight, and those that settled lately."""
+"""Batches as an operator sees them: those in flight, and those settled lately."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,13 +30,13 @@ class Batch:
     tenants: int
     events: int
     landed: int | None
-    """None, and so the next two, before anything of it is settled."""
+    """None until some of it is settled; likewise the next two."""
     duplicates: int | None
     dead_letters: int | None
     last_error: str | None
 
 
 def batches(limit: int) -> list[Batch]:
-    """All that are in flight, then the latest that settled, at most `limit` of these; newest first."""
+    """All batches in flight, then at most `limit` settled ones; newest first."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Batch(*row) for row in connection.execute(LATELY, [limit])]

@@ -1,7 +1,7 @@
-"""Claims held against rows: each row has its id claimed, and each claim has its row.
+"""Claims compared with rows: each row has a claim of its id, and each claim has a row.
 
-The claims of a dataset are copied to a file in the snapshot in which the ledger is read; DuckDB joins them
-with the digests of the rows' ids, and goes to the disk where memory is short.
+A dataset's claims are copied to a file in the same snapshot as the ledger; DuckDB joins them with the digests
+of the rows' ids and spills to disk when memory is short.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ CREATE OR REPLACE TEMP TABLE landed AS
 SELECT _kafka_partition AS partition, _offset AS event_offset, id AS event_id,
     {DIGEST}(id) AS digest FROM {duckdb_pool.SCAN}
 """  # noqa: S608 - from a constant
-# What an id that was forgotten lands again has one row before its claim was retired.
+# A forgotten id that landed again has one row from before its claim was retired.
 DOUBLED = """
 SELECT count(*), min(event_id) FROM (
     SELECT event_id FROM landed LEFT JOIN retired USING (partition)
@@ -53,34 +53,34 @@ ANTI JOIN read_parquet(?) USING (digest) ORDER BY ALL
 
 @dataclass(frozen=True)
 class Claims:
-    """What is claimed of a dataset's ids."""
+    """Claimed ids of a dataset."""
 
     path: Path
-    """Of a Parquet file with the schema `CLAIMS`."""
+    """Parquet file with the schema `CLAIMS`."""
     seed: int
     erased: int
-    """How many of them are of rows that erasures took: their claims outlive them."""
+    """Number of claims whose rows were erased: a claim outlives its row."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a table holds, and what its claims say of it. Tables have the columns of `EVENTS`, in order."""
+    """Rows of a table, compared with its claims. Tables have the columns of `EVENTS`, in order."""
 
     positions: pa.Table
-    """Of all rows."""
+    """Positions of all rows."""
     doubled: tuple[int, str | None]
-    """How many ids have several rows though each should have kept the next one out, and the first of them."""
+    """Number of ids with several rows, each of which should have kept out the next, and the first id."""
     unclaimed: pa.Table
-    """Positions of rows whose id is not claimed there, though no retention may have removed the claim."""
+    """Positions of rows without a claim, where retention cannot have removed it."""
     idle: int
-    """How many claims have no row."""
+    """Number of claims without a row."""
     lost: pa.Table
-    """Of the copies that were given: those whose id has no row and no claim."""
+    """Copies among those passed in whose id has neither row nor claim."""
 
 
 def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -> None:
-    """Copy the claims of a dataset to a Parquet file, as this transaction's snapshot has them."""
-    with pq.ParquetWriter(path, CLAIMS, use_dictionary=False) as writer:  # no two are the same
+    """Copy a dataset's claims to a Parquet file, from this transaction's snapshot."""
+    with pq.ParquetWriter(path, CLAIMS, use_dictionary=False) as writer:  # all values are distinct
         for run in runs(connection, [dataset_id])[dataset_id]:
             digests = claim_files.digests(connection, run)
             writer.write_table(pa.table([digests.blobs()], CLAIMS))
@@ -89,13 +89,13 @@ def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -
 def compare(
     location: str, claims: Claims | None, claims_from: Mapping[int, int], copies: pa.Table | None
 ) -> Rows:
-    """Read the rows of a table and hold them against its claims.
+    """Read a table's rows and compare them with its claims.
 
     Args:
-        location: the table's metadata.
-        claims: None: nobody asks for them, the dataset is deleted.
+        location: location of the table's metadata.
+        claims: None: the dataset is deleted, so its claims are unused.
         claims_from: by partition: claims of earlier offsets may have been retired.
-        copies: events that were dropped as copies of one of these rows.
+        copies: events that were dropped as copies of a row of this table.
 
     Raises:
         Terminal: a file of the table is gone or damaged.

@@ -1,5 +1,5 @@
-"""Issues: what is wrong just now with batches, topics, tenants, work for them and dead letters. Nothing is
-remembered here but since when each tenant's events have waited, which the caller keeps.
+"""Issues: current problems of batches, topics, tenants, their work and dead letters. The only state, kept by
+the caller, is since when each tenant's events have waited.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +18,9 @@ from pulse_resources.notify import Severity
 from pulse_resources.settings import load_settings
 
 SHOWN_DAYS = 5
-"""Days that an issue names."""
+"""Days that an issue names, at most."""
 LONGEST = 500
-"""Characters of a summary: the cause of a failed run can be a page."""
+"""Maximum length of a summary in characters: the cause of a failed run can be a page."""
 
 
 class Kind(StrEnum):
@@ -36,11 +36,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Issue:
-    """Something that is wrong now."""
+    """A current problem."""
 
     kind: Kind
     of: str
-    """What it is about, unique in its kind."""
+    """Subject of the issue, unique in its kind."""
     severity: Severity
     summary: str
     fix: str
@@ -55,20 +55,20 @@ class Issue:
 class Issues:
     issues: tuple[Issue, ...]
     looked_at: frozenset[Kind]
-    """Kinds of which nothing else is wrong; of the others, nobody knows."""
+    """Kinds that were checked completely; of the others nothing is known."""
 
 
 Waiting = Mapping[str, tuple[int, float]]
-"""By tenant slug, of those with events that are not settled: how many are, and since when it is as many, in
-seconds of the caller's clock."""
+"""By slug of each tenant with unsettled events: how many are settled, and since when that count stands still,
+in seconds of the caller's clock."""
 
 
 def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, float]]]:
-    """What is wrong now.
+    """Find all current issues.
 
     Args:
-        waiting: what the last look returned.
-        now: by the clock of all looks, in seconds.
+        waiting: result of the previous call.
+        now: by the clock of all calls, in seconds.
 
     Returns:
         What was found, and the `waiting` of the next look.
@@ -90,17 +90,17 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
 
 
 def _waiting(measured: Status, before: Waiting, now: float) -> dict[str, tuple[int, float]]:
-    """Since when the count of a tenant's settled events stands still while others wait."""
+    """Since when each tenant's settled count has stood still while events wait."""
     following = {}
     for tenant in measured.tenants:
         slug = tenant.tenant.slug
         settled = tenant.landed + tenant.duplicates + tenant.dead_letters
         count, since = before.get(slug, (settled, now))
-        if tenant.lag_events is None:  # the broker does not say: it goes on as it was
+        if tenant.lag_events is None:  # the broker does not answer: keep the previous value
             if slug in before:
                 following[slug] = (count, since)
         elif tenant.lag_events:
-            # A clock set back must not make events wait.
+            # A clock that was set back must not lengthen the wait.
             following[slug] = (settled, min(since, now) if settled == count else now)
     return following
 
@@ -159,7 +159,7 @@ def _overdue(patience: float) -> Iterable[Issue]:
 
 
 def _work_failed(standing: Iterable[Standing], lately: timedelta) -> Iterable[Issue]:
-    """An issue per job and dataset, or tenant, some of whose work failed when it was tried last."""
+    """One issue per job and dataset, or tenant, with work that failed when last tried."""
     recent = (each for each in standing if datetime.now(UTC) - each.last_at < lately)
     of_one = sorted(recent, key=lambda each: _whose(each))
     for (job, tenant, slug), group in groupby(of_one, key=_whose):
@@ -200,6 +200,6 @@ def _unreachable(measured: Status) -> Iterable[Issue]:
 
 
 def brief(text: str) -> str:
-    """A text of any length as one line that is not too long."""
+    """Shorten a text to one line of limited length."""
     line = " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -1,7 +1,7 @@
-"""Duplicates in the raw zone: events that the ledger counts as duplicates, as the raw zone has them.
+"""Duplicates in the raw zone: the events behind the positions that the ledger counts as duplicates.
 
-A duplicate is the copy of an event that landed: else it should have landed itself. The ledger keeps no more
-than its position; whose copy it is says the raw zone.
+A duplicate is a copy of an event that landed; otherwise it should have landed itself. The ledger keeps only
+its position; which event it copies has to be read from the raw zone.
 """
 
 from collections import defaultdict
@@ -18,8 +18,8 @@ from pulse_pipelines.tables import raw_zone
 from pulse_pipelines.tables.parquet_files import position
 from pulse_resources import postgres
 
-# Who owned the id of a duplicate is a row, but where the same batch refused it though an earlier attempt had
-# accepted it. (Where the dataset could not land, the owner is a dead letter that stands for its copies.)
+# The event that owns a duplicate's id is a row, unless the same batch refused it after an earlier attempt had
+# accepted it. (If the dataset could not land, the owner is a dead letter that stands for its copies.)
 DUPLICATES = """
 SELECT r.batch_id, r.partition, r.duplicate_offsets
 FROM ingest_ranges r JOIN ingest_batches b USING (batch_id)
@@ -35,12 +35,12 @@ WHERE tenant_id = %s AND batch_id = ANY(%s) AND removed_at IS NULL ORDER BY path
 
 @dataclass(frozen=True)
 class Wanted:
-    """Duplicates to look up, and where their events are."""
+    """Duplicates to look up, and the raw objects that hold them."""
 
     positions: dict[str, set[int]]
-    """By batch."""
+    """Positions by batch."""
     objects: Sequence[tuple[str, str]]
-    """Path and batch."""
+    """Path and batch of each object."""
 
 
 class _Copy(NamedTuple):
@@ -52,16 +52,16 @@ class _Copy(NamedTuple):
 
 @dataclass
 class Copies:
-    """Duplicates by what they are copies of."""
+    """Duplicates found in the raw zone."""
 
     events: dict[str, pa.Table] = field(default_factory=dict)
-    """By dataset slug, with the columns of `claimed_rows.EVENTS`."""
+    """Events by dataset slug, with the columns of `claimed_rows.EVENTS`."""
     unreadable: list[str] = field(default_factory=list)
-    """Raw objects that are gone or damaged, and why."""
+    """Raw objects that are missing or damaged, and why."""
 
 
 def wanted(connection: postgres.Connection, tenant: Tenant, *, everything: bool) -> Wanted:
-    """The duplicates whose events may have no row; with `everything`, all that the raw zone still has."""
+    """Duplicates whose events may have no row; with `everything`, all that the raw zone still has."""
     positions: dict[str, set[int]] = defaultdict(set)
     values = {"tenant": tenant.tenant_id, "all": everything}
     for batch, partition, spans in connection.execute(DUPLICATES, values):
@@ -73,7 +73,7 @@ def wanted(connection: postgres.Connection, tenant: Tenant, *, everything: bool)
 
 
 def read(asked: Wanted) -> Copies:
-    """Look the duplicates up in the raw zone.
+    """Read the duplicates' events from the raw zone.
 
     Raises:
         OSError: the object store does not answer.

@@ -1,9 +1,9 @@
-"""Reconcile: prove, from the tables, the dead letters and the ledger, that every event is there once.
+"""Reconciliation: proves from tables, dead letters and ledger that every event exists exactly once.
 
-Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the
-settled position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset
-that holds no message. Each row has its event id claimed, as far as retention keeps claims,
-and each claim its row, so that no event can land twice and none is kept out. What is missing or double is
+Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the settled
+position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset without a
+message. Each row has a claim of its event id, as far as retention keeps claims, and each claim has a row, so
+that no event can land twice and none is refused wrongly. Missing and duplicate offsets are named.
 named.
 """
 
@@ -25,22 +25,22 @@ from pulse_pipelines.monitoring.claimed_rows import EVENTS, Rows
 from pulse_resources import outages, readable
 
 LOOKS = 3
-"""At tables that go on while they are read."""
+"""Attempts to read tables that change while they are read."""
 SHOWN = 10
 """Offsets named per problem; its count is always exact."""
 FIXES = {
     "unclaimed": "the rows are right; do not send these events again: each would land a second time",
     "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
 }
-"""What to do about a problem that nothing repairs, by its kind."""
+"""Next step for each kind of problem that cannot be repaired automatically."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that does not add up, precisely."""
+    """A discrepancy, with its count and examples."""
 
     kind: str
-    """What it is:
+    """Kind of discrepancy:
 
     gap, count        the ledger does not agree with itself, or with what there is
     missing           an event is nowhere
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def fix(self) -> str | None:
-        """What to do, where it is not to find what was lost."""
+        """Next step; None: find the lost events."""
         return FIXES.get(self.kind)
 
 
@@ -78,16 +78,16 @@ class TenantReport:
 
 @dataclass
 class _Found:
-    """Offsets of one partition, by what the event became."""
+    """Offsets of one partition, by what became of each event."""
 
     rows: list[Offsets] = field(default_factory=list)
     others: list[Offsets] = field(default_factory=list)
     once: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    """For each settled offset, whether it is one thing and one only."""
+    """For each settled offset, whether it is accounted for exactly once."""
 
 
 def reconcile(tenants: Iterable[Tenant]) -> list[TenantReport]:
-    """One report per tenant; each is read in that tenant's own RLS session."""
+    """One report per tenant, each read in the tenant's own RLS session."""
     return [reconcile_tenant(tenant) for tenant in tenants]
 
 
@@ -95,8 +95,8 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     """Account for every offset of the tenant's topic below its settled position.
 
     Args:
-        raw: look every duplicate up in the raw zone, whether what it is a copy of has landed; else only
-            those of batches that were tried again and have dead letters, where it may be otherwise.
+        raw: look every duplicate up in the raw zone to check that its original landed; otherwise only
+            those of retried batches with dead letters, where it may not have.
 
     Raises:
         Transient, OSError: the object store does not answer.
@@ -108,7 +108,7 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
             tables = _read_tables(report, tenant, recorded)
         damaged = any(problem.kind == "unreadable" for problem in report.problems)
         if not damaged or accounts.locations(tenant) == [table.location for table in recorded.tables]:
-            break  # else an erasure may have taken away what the tables have left meanwhile
+            break  # an erasure may have deleted files that the tables dropped meanwhile
     found = _sort_out(recorded, (rows for _, rows in tables))
     _balance(report, recorded, found)
     missing = sum(problem.count for problem in report.problems if problem.kind == "missing")
@@ -119,7 +119,7 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
 
 
 def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> list[tuple[Table, Rows]]:
-    """What is in the tables that can be read; reports what is wrong within one of them."""
+    """Read all readable tables; problems within a table are added to the report."""
     duplicates = raw_duplicates.read(recorded.duplicates)
     report.problems.extend(Problem("unreadable", why, 1) for why in duplicates.unreadable)
     found: list[tuple[Table, Rows]] = []
@@ -129,10 +129,10 @@ def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> li
         try:
             readable.check_table(table.location)
             rows = claimed_rows.compare(table.location, table.claims, recorded.claims_from, wanted)
-        except Exception as error:  # whatever is wrong with one table, all else is accounted for
+        except Exception as error:  # a failure of one table must not keep the rest from being accounted for
             outages.check()
             report.problems.append(Problem("unreadable", f"{table.name}: {error}", 1))
-            left[table.slug] = EVENTS.empty_table()  # nobody knows what it holds
+            left[table.slug] = EVENTS.empty_table()  # unknown content
             continue
         found.append((table, rows))
         left[table.slug] = rows.lost
@@ -146,7 +146,7 @@ def _read_tables(report: TenantReport, tenant: Tenant, recorded: Accounts) -> li
 
 
 def _lost(tenant: Tenant, slug: str, events: pa.Table) -> Iterable[Problem]:
-    """Duplicates of events that have no row, and whose id nobody has claimed."""
+    """Duplicates whose events have neither a row nor a claim."""
     if events.num_rows:
         ids = events.column("event_id")
         kept = accounts.refused(tenant, slug, ids.unique().to_pylist())
@@ -170,7 +170,7 @@ def _sort_out(recorded: Accounts, tables: Iterable[Rows]) -> dict[int, _Found]:
 
 
 def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found]) -> None:
-    """Account for each offset once, and for the sums of the ledger."""
+    """Check that each offset is accounted for once, and that the ledger's sums are right."""
     ends: dict[int, int] = defaultdict(int)
     covered = copied = 0
     for part in recorded.ranges:
@@ -191,7 +191,7 @@ def _balance(report: TenantReport, recorded: Accounts, found: dict[int, _Found])
             report.problems.append(Problem("gap", where, settled - ends[partition]))
         report.problems.extend(_account(partition, settled, found[partition]))
     rows = sum(len(o) for f in found.values() for o in f.rows)
-    rows += sum(len(o) for parts in recorded.erased_rows.values() for o in parts)  # they had landed
+    rows += sum(len(o) for parts in recorded.erased_rows.values() for o in parts)  # erased rows had landed
     dead_letters = sum(len(o) for parts in recorded.dead_letters.values() for o in parts)
     for kind, counted, ledger in (
         ("drained", covered, report.drained),
@@ -220,7 +220,7 @@ def _account(partition: int, settled: int, found: _Found) -> Iterable[Problem]:
 
 
 def _unclaimed(table: Table, rows: Rows, found: Mapping[int, _Found]) -> Iterable[Problem]:
-    """Rows without their claim, as far as their offsets are accounted for."""
+    """Rows without a claim, among offsets that are accounted for."""
     for partition, offsets in _by_partition(rows.unclaimed):
         odd = _accounted(offsets, found[partition].once)
         if len(odd):
@@ -229,9 +229,9 @@ def _unclaimed(table: Table, rows: Rows, found: Mapping[int, _Found]) -> Iterabl
 
 
 def _idle(table: Table, rows: Rows, missing: int, *, retired: bool) -> Iterable[Problem]:
-    """Claims without a row, and without an event that is told to be missing.
+    """Claims without a row, beyond those of events already reported as missing.
 
-    Erased rows have their claims still, unless retention has come by.
+    Claims of erased rows remain until retention removes them.
     """
     if table.claims is None:
         return
@@ -243,7 +243,7 @@ def _idle(table: Table, rows: Rows, missing: int, *, retired: bool) -> Iterable[
 
 
 def _accounted(offsets: Offsets, once: npt.NDArray[np.bool_]) -> Offsets:
-    """Those that are settled and one thing only: of others it is said already."""
+    """Settled offsets accounted for exactly once; the others are reported already."""
     offsets = offsets[(offsets >= 0) & (offsets < len(once))]
     return offsets[once[offsets]]
 

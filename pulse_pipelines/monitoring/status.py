@@ -1,7 +1,7 @@
-"""Status: how far behind, how fresh and how healthy everything is, in a handful of queries.
+"""Status: lag, freshness and health of all tenants, from a handful of queries.
 
-The cost grows with tenants and open dead letters, never with history. What does not answer is named, not
-raised: measures matter most when something is down.
+The cost grows with tenants and open dead letters, not with history. Services that do not answer are listed
+instead of raised: status matters most during an outage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from pulse_resources import postgres
 
 QUANTILES = (0.5, 0.95, 0.99)
 RECENT = 100
-"""Settled batches that the latencies are of."""
+"""Number of latest settled batches from which latencies are computed."""
 
 TOTALS = """
 SELECT t.tenant_id, t.slug, coalesce(sum(p.landed), 0)::bigint, coalesce(sum(p.duplicates), 0)::bigint,
     coalesce(sum(p.dead_letters), 0)::bigint
 FROM pdm_tenants t LEFT JOIN ingest_positions p USING (tenant_id) GROUP BY 1, 2 ORDER BY 2
 """
-# The last range of each partition; those that settled together last are the tenant's latest batch: how long
-# it took, and how long ago it was.
+# The last range of each partition; the ranges that settled together last are the tenant's latest batch.
+# Returns how long it took and how long ago it settled.
 FRESHNESS = """
 SELECT tenant_id, extract(epoch FROM last - min(oldest_received))::float8,
     extract(epoch FROM now() - last)::float8
@@ -63,40 +63,40 @@ SELECT count(*), coalesce(extract(epoch FROM now() - min(settled_at)), 0)::float
 class TenantStatus:
     tenant: Tenant
     landed: int
-    """Rows, of all time; so are the next two."""
+    """Rows of all time; the next two likewise."""
     duplicates: int
     dead_letters: int
     freshness_seconds: float | None
-    """Of the latest settled batch: from its oldest event's append to when it could be queried."""
+    """Of the latest settled batch: from its oldest event's append until it could be queried."""
     waiting_seconds: float | None
-    """How long ago the oldest batch with events of this tenant was planned, if one is open."""
+    """Since the oldest open batch with events of this tenant was planned; None: there is none."""
     dead_letters_open: Mapping[str, int]
-    """By reason."""
+    """Open dead letters by reason."""
     lag_events: int | None = None
-    """In its topic and not settled; None when the broker does not say."""
+    """Events in its topic that are not settled; None when the broker does not answer."""
 
 
 @dataclass(frozen=True)
 class Status:
     tenants: tuple[TenantStatus, ...] = ()
-    """By slug."""
+    """Sorted by slug."""
     batches: Mapping[str, int] = field(default_factory=dict)
-    """Planned, running and stuck ones."""
+    """Planned, running and stuck batches."""
     settle_seconds: Mapping[float, float] = field(default_factory=dict)
-    """By quantile, of the settle stage of the last `RECENT` batches; empty before the first."""
+    """Settle-stage durations of the last `RECENT` batches, by quantile; empty before the first."""
     commit_seconds: Mapping[float, float] = field(default_factory=dict)
-    """The same of the slowest transaction of each."""
+    """Durations of each batch's slowest transaction, likewise."""
     outbox_batches: int = 0
-    """Batches of tenants whose dead letters are perhaps not all on their topic ..."""
+    """Batches of tenants whose dead letters may not all be published yet ..."""
     outbox_seconds: float = 0.0
-    """... and how long ago the first of them settled."""
+    """... and the time since the first of them settled."""
     alarms: tuple[Alarm, ...] = ()
     unreachable: Mapping[str, str] = field(default_factory=dict)
-    """What did not answer (`postgres`, `kafka`), with its error: what it knows is missing above."""
+    """Services (`postgres`, `kafka`) that did not answer, with the error; their values are missing above."""
 
 
 def gather() -> Status:
-    """All measures as they are now. Raises nothing for a service that does not answer."""
+    """Collect the status now. Does not raise when a service does not answer."""
     try:
         with postgres.transaction("pulse_pipeline") as connection:
             known = _known(connection)
@@ -113,7 +113,7 @@ def gather() -> Status:
 
 
 def _known(connection: postgres.Connection) -> Status:
-    """What Postgres knows."""
+    """Status from Postgres alone."""
     totals = connection.execute(TOTALS).fetchall()
     freshness = {tenant_id: seconds for tenant_id, seconds, _ in connection.execute(FRESHNESS)}
     waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
@@ -130,7 +130,7 @@ def _known(connection: postgres.Connection) -> Status:
                 landed,
                 duplicates,
                 dead,
-                # The broker's clock and Postgres' need not agree.
+                # The clocks of the broker and of Postgres may differ.
                 freshness_seconds=max(0.0, freshness[tenant_id]) if tenant_id in freshness else None,
                 waiting_seconds=waiting.get(tenant_id),
                 dead_letters_open=letters[tenant_id],

@@ -1,1 +1,1 @@
-"""What stands under Dagster and Spark in Pulse: processes, storage and defaults."""
+"""Pulse's own processes and storage for Dagster and Spark, built on their private symbols."""

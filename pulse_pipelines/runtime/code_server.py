@@ -1,16 +1,16 @@
-"""Dagster's code server: runs are copies of a process that has imported everything, loads are tried again.
+"""Dagster code server: forks runs from a process that has imported everything, and retries failed loads.
 
-Left to itself, Dagster starts an interpreter for each run, which imports for two to three seconds of a core
-before the run's first step. Here runs are forked (`multiprocessing`'s fork server) and begin at once.
+Dagster itself starts an interpreter for each run, which spends two to three seconds of a core on imports
+before the first step. Here runs are forked (`multiprocessing`'s fork server) and begin at once.
 
-Nor does Dagster try again what it could not load, say because Postgres was away for a moment: until somebody
-reloads it by hand no sensor runs, and nothing is ingested. And to reload means for it to start another
-server; here it means to make the definitions anew: what changes while it runs is the registry, not the code.
+Nor does Dagster retry a failed load, for example when Postgres was away for a moment: until somebody reloads
+by hand, no sensor runs and nothing is ingested. And its reload starts another server; this one rebuilds the
+definitions only, since what changes at run time is the registry, not the code.
 
-Runs are children of the server and end with it. One that was killed with it would count as running for ever,
-and against the limits on runs: of two such batches no third one would begin. So a server first reports those.
+Runs are children of the server and end with it. A run killed with it would count as running for ever, also
+against the limits on runs: after two such batches no third one would begin. So a server first reports those.
 
-It listens on a socket in a folder that is closed to others: who may ask it, runs code as its user.
+It listens on a socket in a folder closed to other users: whoever can call it runs code as its user.
 """
 
 import argparse
@@ -55,11 +55,11 @@ def main(arguments: list[str]) -> None:
     configure_loggers(log_level=options.log_level.upper())
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([options.module, FORKED])
-    multiprocessing.forkserver.ensure_running()  # it imports while this process does
+    multiprocessing.forkserver.ensure_running()  # it imports in parallel with this process
     _report_dead_runs()
     threads = FuturesAwareThreadPoolExecutor()
     server = _Server(options.module, ended, threads, context)
-    threading.Thread(target=server.load_in_the_end, name="load", daemon=True).start()
+    threading.Thread(target=server.load_until_done, name="load", daemon=True).start()
     warming = context.Process(target=warm_up, name="warm-up", daemon=True)
     threading.Thread(target=warming.start, name="warm-up", daemon=True).start()  # it waits for the imports
     _close(options.socket.parent)
@@ -68,10 +68,10 @@ def main(arguments: list[str]) -> None:
 
 
 def _close(folder: Path) -> None:
-    """Make a folder that nobody else may enter.
+    """Make a folder that no other user may enter.
 
     Raises:
-        PermissionError: it is somebody else's.
+        PermissionError: the folder belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.lstat().st_uid != os.geteuid():
@@ -80,7 +80,7 @@ def _close(folder: Path) -> None:
 
 
 def _report_dead_runs() -> None:
-    """Those that began under the server before; of one that did not begin Dagster itself takes care."""
+    """Report runs started under the previous server as failed; Dagster handles those that had not started."""
     with DagsterInstance.get() as instance:
         for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
             instance.report_run_failed(run, "The code server ended, and this run with it.")
@@ -101,8 +101,8 @@ class _Server(DagsterApiServer):
         super().__init__(ended, _log, threads, target, lazy_load_user_code=True)
         self._mp_ctx = context  # type: ignore[assignment]
 
-    def load_in_the_end(self) -> None:
-        """Until the definitions are loaded, try again."""
+    def load_until_done(self) -> None:
+        """Retry until the definitions are loaded."""
         while self._loaded_repositories is None:
             time.sleep(LOOK_S)
             self._reload()
@@ -122,12 +122,12 @@ class _Server(DagsterApiServer):
                     self._entry_point,
                     self._container_context,
                 )
-            except Exception:  # whatever it was, what is loaded stays
+            except Exception:  # whatever failed, the loaded definitions stay
                 _log.exception("The definitions could not be loaded")
                 return
             self._loaded_repositories = loaded
             self._serializable_load_error = None
-            self._server_id = str(uuid.uuid4())  # by this, others notice
+            self._server_id = str(uuid.uuid4())  # a new id tells clients of the change
 
 
 if __name__ == "__main__":

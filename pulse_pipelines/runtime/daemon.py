@@ -1,12 +1,12 @@
-"""Dagster's daemon, which gets over a clock that is set back, and looks as often as a sensor asks for.
+"""Dagster's daemon, made robust against a clock that is set back, with shorter sensor intervals.
 
-Dagster waits by the wall clock. When that was an hour fast and is set right, the loops that dequeue runs and
-evaluate sensors wait for an hour, and so does each sensor, whose last tick lies in the future. This daemon
-ends when the clock is set back, so that whoever keeps it up starts it anew; and a sensor whose last tick lies
+Dagster waits by the wall clock. After a clock that was an hour fast is corrected, the loops that dequeue runs
+and evaluate sensors wait for an hour, and so does each sensor, whose last tick lies in the future. This
+daemon exits when the clock is set back, so that its supervisor restarts it; and a sensor whose last tick lies
 in the future is due.
 
-Dagster looks every five seconds, however short the interval of a sensor is; here, as often as `ingest_lag`
-wants to be asked.
+Dagster evaluates sensors at most every five seconds, however short their interval; this daemon does so as
+often as `ingest_lag` requires.
 """
 
 import os
@@ -22,7 +22,7 @@ from pulse_resources.settings import load_settings
 
 LOOK_S = 1.0
 BACK_S = 2.0
-"""How far back the clock must be set; less is the daily work of who keeps clocks right."""
+"""Seconds the clock must be set back; smaller corrections are normal clock discipline."""
 
 _elapsed = sensor.get_elapsed
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
 
 
 def elapsed(state: InstigatorState) -> float | None:
-    """Seconds since the last tick, None when there was none or it lies in the future."""
+    """Seconds since the last tick; None when there was none or it lies in the future."""
     seconds = _elapsed(state)
     return None if seconds is not None and seconds < 0 else seconds
 
@@ -50,7 +50,7 @@ def _watch() -> None:
         if ahead < before - BACK_S:
             print(f"the clock was set back by {before - ahead:.0f} s: starting anew", file=sys.stderr)
             sys.stderr.flush()
-            os._exit(1)  # the threads that it would wait for may sleep for as long
+            os._exit(1)  # a regular exit would wait for threads that may sleep just as long
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Dagster's internals that definitions use beside its public API, in one place.
+"""Private Dagster symbols that definitions use, in one place.
 
-What this room's other modules build on they import themselves. Each of these symbols has a canary in
-`tests/runtime/test_private_symbols.py`: an upgrade that moves one says so there, by name.
+The other modules of this package import theirs themselves. Each symbol has a canary test in
+`tests/runtime/test_private_symbols.py`, which names the symbol when an upgrade moves it.
 """
 
 from dagster._core.errors import DagsterUserCodeUnreachableError

@@ -1,9 +1,9 @@
-"""What a run's process begins with: the last that the fork server imports."""
+"""Imports of a run's process; the fork server imports this module last."""
 
 import gc
 from importlib import import_module
 
-# Dagster imports these when a run first needs them, which was a quarter of what a small batch cost.
+# Dagster imports these when a run first needs them, which took a quarter of a small batch's time.
 for _name in (
     "dagster._core.execution.plan.active",
     "dagster._core.executor.in_process",
@@ -21,6 +21,6 @@ for _name in (
 ):
     import_module(_name)
 
-# The collector would go through all of it several times a run, and so copy its pages.
+# Garbage collection would traverse all of it several times per run, and so copy its pages.
 gc.collect()
 gc.freeze()

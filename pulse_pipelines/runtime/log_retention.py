@@ -1,7 +1,7 @@
-"""Retention of what runs and ticks wrote: the logs of each step and tick, by `dagster.log_days`.
+"""Retention of run and tick logs: output of each step and tick, by `dagster.log_days`.
 
-Dagster's own retention (`dagster_home/dagster.yaml`) removes ticks alone. The record of a run stays: the
-materializations that an asset's page shows are its events.
+Dagster's own retention (`dagster_home/dagster.yaml`) removes ticks only. The record of a run is kept: its
+events are the materializations that an asset's page shows.
 """
 
 import time
@@ -16,7 +16,7 @@ from pulse_resources.settings import load_settings
 
 DAY_S = 86_400
 SUFFIXES = (".out", ".err", ".complete")
-"""Of the files of a log: `<run>/compute_logs/<step>`, or `<repository>/<sensor>/<tick>`, and one of these."""
+"""Suffixes of log files: `<run>/compute_logs/<step>`, or `<repository>/<sensor>/<tick>`, and one of these."""
 
 
 @dg.op(
@@ -33,7 +33,7 @@ def remove_logs(context: dg.OpExecutionContext) -> None:
 
 
 def remove(manager: LocalComputeLogManager, before: float) -> int:
-    """Remove the logs that nobody wrote to since `before` (seconds of Unix time); how many there were."""
+    """Remove logs last written before `before` (seconds of Unix time); returns how many there were."""
     root = Path(manager.get_captured_local_path(("run", "compute_logs", "step"), "out")).parents[2]
     written: dict[tuple[str, str, str], float] = defaultdict(float)
     for path in root.glob("*/*/*"):
@@ -44,7 +44,7 @@ def remove(manager: LocalComputeLogManager, before: float) -> int:
     for key in old:
         manager.delete_logs(log_key=key)
         folder = root / key[0] / key[1]
-        with suppress(OSError):  # others are in it
+        with suppress(OSError):  # the folder is not empty
             folder.rmdir()
             folder.parent.rmdir()
     return len(old)

@@ -1,7 +1,7 @@
-"""Run config that holds values alone: no `{"env": "NAME"}` for the value of an environment variable.
+"""Run config restricted to literal values: `{"env": "NAME"}` does not read an environment variable.
 
-Dagster gives each text, number and flag of a `Config` a type that looks such a name up where the run goes on.
-Who may launch a run could so read the services' passwords: the value stands in the run's errors and logs.
+Dagster gives each string, number and boolean of a `Config` a type that resolves such a name where the run
+executes. So whoever may launch a run could read the services' passwords in the run's errors and logs.
 """
 
 from dagster._config.config_type import ConfigBoolInstance, ConfigIntInstance, ConfigStringInstance
@@ -12,13 +12,13 @@ PLAIN = {
     "IntSource": ConfigIntInstance,
     "BoolSource": ConfigBoolInstance,
 }
-"""What stands for each type of Dagster's that reads the environment, by that type's name."""
+"""Replacement for each Dagster type that reads the environment, by that type's name."""
 
 
 def take_values_alone() -> None:
-    """Give the fields of every `Config` and resource that is defined from here on the plain types.
+    """Give plain types to the fields of every `Config` and resource defined from here on.
 
-    Dagster has no setting for it. `dagster.yaml`, the operators' own file, still names variables.
+    Dagster has no setting for this. `dagster.yaml`, the operators' own file, may still name variables.
     """
     for name, plain in PLAIN.items():
         setattr(conversion_utils, name, plain)

@@ -1,10 +1,10 @@
-"""Spark's Python daemon, whose workers begin with everything imported that a batch's tasks need.
+"""Spark's Python daemon, whose workers start with all imports that a batch's tasks need.
 
-Spark forks a Python worker per core from its daemon, and does so anew after a minute without a task. The
-daemon of pyspark has imported nothing but pyspark: each worker then imports for two seconds of its core.
+Spark forks a Python worker per core from its daemon, and again after a minute without a task. Pyspark's own
+daemon has imported only pyspark, so each worker spends two seconds of its core on imports.
 
-Spark starts a daemon per session and ends none before it ends itself, and one that has imported so much
-weighs 200 MB. So a daemon without workers leaves; Spark starts another when it wants a worker.
+Spark starts a daemon per session and ends none before it ends itself, and one with imports takes 200 MB.
+So a daemon without workers exits; Spark starts another when it needs a worker.
 """
 
 import os
@@ -24,7 +24,7 @@ IDLE_LOOKS = 4
 
 
 class _Idle:
-    """Called now and then: ends the process when there have been no workers for so many looks."""
+    """Timer signal handler: ends the process after `IDLE_LOOKS` calls without workers."""
 
     looks = 0
 
@@ -39,7 +39,7 @@ class _Idle:
 
 
 def main() -> None:
-    """Fork workers until none has been wanted for a while."""
+    """Fork workers until none has been requested for a while."""
     signal.signal(signal.SIGALRM, _Idle())
     signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)  # workers do not inherit it
     daemon.manager()  # type: ignore[no-untyped-call]

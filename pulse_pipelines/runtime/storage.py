@@ -1,7 +1,7 @@
-"""Dagster's storage in Postgres, with connections that are kept.
+"""Dagster's Postgres storage with pooled connections.
 
-That of dagster-postgres opens one for each query, which costs both sides several milliseconds of a core, and
-the daemon alone asks a dozen times a second.
+dagster-postgres opens a connection for each query, which costs both sides several milliseconds of a core, and
+the daemon alone queries a dozen times a second.
 """
 
 from functools import cache
@@ -14,12 +14,12 @@ from dagster_postgres.storage import DagsterPostgresStorage
 from pulse_resources.settings import load_settings
 
 KEPT, AT_MOST = 4, 50
-"""Connections of a process."""
+"""Connections per process: kept open, and at most."""
 
 
 @cache
 def _engine(url: str) -> sqlalchemy.Engine:
-    """One for all instances of a process: the code server opens an instance for each tick."""
+    """One engine for all instances of a process: the code server opens an instance for each tick."""
     return sqlalchemy.create_engine(
         url,
         isolation_level="AUTOCOMMIT",
@@ -30,7 +30,7 @@ def _engine(url: str) -> sqlalchemy.Engine:
 
 
 class PooledStorage(DagsterPostgresStorage):
-    """Runs, events and schedules through one pool of a process; where, Pulse's settings say."""
+    """Run, event and schedule storage over one pool per process, at the address in Pulse's settings."""
 
     def __init__(self, postgres_url: str, inst_data: ConfigurableClassData | None = None) -> None:
         super().__init__(postgres_url, inst_data=inst_data)

@@ -1,7 +1,7 @@
-"""Warm-up: Spark's first job, done before a batch comes that would wait for it.
+"""Warm-up: runs Spark's first job before the first batch, which would otherwise wait for it.
 
 The first job loads the server's classes, opens the session that all runs share and starts Spark's Python
-daemon. That takes some seconds, in which ten thousand events would land.
+daemon. That takes some seconds, in which ten thousand events could land.
 """
 
 import logging
@@ -16,13 +16,13 @@ _log = logging.getLogger("pulse.warm_up")
 
 
 def warm_up() -> int:
-    """Conform an event of Pulse's own in as many tasks as a batch has; returns how many did.
+    """Conform a synthetic event in as many tasks as a batch has; returns how many tasks did.
 
-    Without Spark it does nothing: the first batch says what is wrong, and is tried again.
+    Without Spark it does nothing: the first batch reports the error and is retried.
     """
     spark = load_settings().spark
     try:
-        socket.create_connection(spark.address, CONNECT_S).close()  # its client would try for many minutes
+        socket.create_connection(spark.address, CONNECT_S).close()  # the client would retry for minutes
         tasks = [Probe(event_limits()) for _ in range(spark.parallelism)]
         return sum(found.rows for found in run_tasks(shared(), tasks, probe_task, [Conforms]))
     except Exception as error:

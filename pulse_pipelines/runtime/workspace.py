@@ -1,4 +1,4 @@
-"""The workspace of Dagster's web server, and its log: what the control room wraps."""
+"""Workspace and logging of Dagster's web server, which the control room wraps."""
 
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget

@@ -49,24 +49,24 @@ def test_a_tenant_that_floods_is_not_in_one_batch_with_the_others(stack: Setting
 def test_a_run_that_reports_leaves_its_place_in_the_lane() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
 
-        def lane(run_id: str) -> str:
+        def limited_as(run_id: str) -> str:
             run = instance.get_run_by_id(run_id)
             assert run
-            return run.tags[job.LANE]
+            return run.tags[job.LIMIT_TAG]
 
         started = dg.DagsterRunStatus.STARTED
         runs = [
-            instance.create_run_for_job(job.ingest, tags={job.LANE: "quick"}, status=started).run_id
+            instance.create_run_for_job(job.ingest, tags={job.LIMIT_TAG: "quick"}, status=started).run_id
             for _ in range(job.MOST_REPORTING + 1)
         ]
         for run in runs:
-            job._leave_lane(instance, run)
+            job._free_slot(instance, run)
         *first, last = runs
-        assert {lane(run) for run in first} == {job.REPORTING}
-        assert lane(last) == "quick", "reports do not pile up beside the lane"
+        assert {limited_as(run) for run in first} == {job.REPORTING}
+        assert limited_as(last) == "quick", "reports do not pile up beside the limit"
         instance.delete_run(first[0])
-        job._leave_lane(instance, last)
-        assert lane(last) == job.REPORTING
+        job._free_slot(instance, last)
+        assert limited_as(last) == job.REPORTING
 
 
 def test_a_large_batch_lands_whole(owner: Owner) -> None:

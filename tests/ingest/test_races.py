@@ -143,7 +143,7 @@ READERS: dict[str, tuple[Callable[[Owner], Any], Any]] = {
     "checks": (checked, []),
     "snapshots": (lambda owner: snapshots(owner.tenant, "orders") != [], True),
     "reconcile": (reported, []),
-    "survey of an erasure": (lambda owner: erasure.survey(owner.tenant, "orders", "event_id=e").rows, 1),
+    "preview of an erasure": (lambda owner: erasure.preview(owner.tenant, "orders", "event_id=e").rows, 1),
     "rollups": (lambda owner: pinned(owner).snapshot_id is not None, True),
     "replay": (
         lambda owner: dead_letters.replay(owner.tenant, ["0-1"]).counts,

@@ -20,7 +20,7 @@ from pulse_pipelines.defs.datasets.lake_check import check_lake_hourly, evaluati
 from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.defs.ingest.sensor import run_config
 from pulse_pipelines.monitoring import checks
-from pulse_pipelines.monitoring.checks import Finding, Inspection, Scope, freshness
+from pulse_pipelines.monitoring.checks import CheckResult, Inspection, Scope, freshness
 from pulse_resources.settings import Settings, load_settings
 
 Harm = Callable[[Owner], AbstractContextManager[None]]
@@ -145,8 +145,8 @@ def test_large_files_are_not_small(healthy: Owner, limits: Callable[..., None]) 
 # freshness ---------------------------------------------------------------------------------------
 
 
-def fresh(owner: Owner, *, ask_broker: bool = True) -> Finding:
-    return freshness.look(ask_broker=ask_broker).get(owner.tenant.tenant_id, Finding())
+def fresh(owner: Owner, *, ask_broker: bool = True) -> CheckResult:
+    return freshness.look(ask_broker=ask_broker).get(owner.tenant.tenant_id, CheckResult())
 
 
 def test_events_that_wait_too_long_are_found(owner: Owner, limits: Callable[..., None]) -> None:
@@ -267,9 +267,9 @@ def test_the_scheduled_check_begins_with_what_waited_longest_and_ends_in_time(ow
 
     @dg.op
     def log(context: dg.OpExecutionContext) -> None:
-        outcomes = Inspection(Scope()).of(first, [owner.tenant])
-        for name, outcome in outcomes.items():
-            context.log_event(evaluation(first, name, outcome))  # type: ignore[arg-type]
+        summaries = Inspection(Scope()).of(first, [owner.tenant])
+        for name, summary in summaries.items():
+            context.log_event(evaluation(first, name, summary))  # type: ignore[arg-type]
 
     @dg.job
     def before() -> None:

@@ -1,1 +1,1 @@
-"""Alerts: a sensor looks for what is wrong, in Pulse and in Dagster, and tells the notifiers."""
+"""Alerts: a sensor that checks Pulse and Dagster for issues and notifies."""

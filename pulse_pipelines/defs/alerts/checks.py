@@ -1,4 +1,4 @@
-"""Asset checks whose latest evaluation failed, as issues."""
+"""Issues from asset checks whose latest evaluation failed."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,15 +14,15 @@ from pulse_pipelines.runtime.dagster_internals import (
 )
 
 SHOWN = 20
-"""Tenants that an issue names."""
+"""Tenants that an issue names, at most."""
 FAILED = AssetCheckExecutionRecordStatus.FAILED
 
 
 def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Issue]:
-    """An issue per check whose latest evaluation did not pass."""
+    """One issue per check whose latest evaluation failed."""
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     for key, record in latest.items():
-        if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # it runs: what it said last still holds
+        if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             history = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
             yield from (_failing(key, before) for before in history if before.status is FAILED)
         elif record.status is FAILED:
@@ -45,7 +45,7 @@ def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Issue:
 
 
 def _tenants(evaluation: dg.AssetCheckEvaluation | None) -> dict[str, str]:
-    """The tenants at fault, where the check says so."""
+    """Tenants at fault, if the check names them."""
     table = evaluation.metadata.get("at_fault") if evaluation else None
     if not isinstance(table, dg.TableMetadataValue):
         return {}

@@ -1,4 +1,4 @@
-"""Failed runs that nobody repeated yet, as issues."""
+"""Issues from failed runs that have not been repeated successfully."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,18 +10,18 @@ from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_resources.settings import load_settings
 
 MOST = 100
-"""Failed runs that one look goes through, the latest first."""
+"""Maximum number of failed runs considered per evaluation, latest first."""
 LATER = 20
-"""Successful runs of the same job that are looked at for a repetition."""
+"""Successful runs of the same job that are searched for a repetition."""
 
 
 def failed_runs(
     instance: dg.DagsterInstance, batches: Iterable[OpenBatch], now: datetime | None = None
 ) -> Iterator[Issue]:
-    """What failed within `alerts.failed_run_hours` and did not succeed since, an issue per job and subject.
+    """One issue per job and subject that failed within `alerts.failed_run_hours` and has not succeeded since.
 
-    A run of `ingest` is a warning while its batch has attempts left: when it is settled nothing is wrong,
-    and when it is stuck that is an issue of its own.
+    A run of `ingest` is a warning while its batch has attempts left: a settled batch is no issue, and a stuck
+    one is an issue of its own.
     """
     since = (now or datetime.now(UTC)) - timedelta(hours=load_settings().alerts.failed_run_hours)
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
@@ -42,7 +42,7 @@ def failed_runs(
 
 
 def _subject(run: dg.DagsterRun) -> str:
-    """What a run was to do: another run of the same subject is its repetition."""
+    """Subject of a run: another run of the same subject is its repetition."""
     assets = sorted(key.to_user_string() for key in run.asset_selection or ())
     scope = (run.tags.get("pulse/tenant"), run.tags.get("dagster/partition"), ",".join(assets))
     return "/".join([run.job_name, *(part for part in scope if part)])
@@ -96,7 +96,7 @@ def _title(run: dg.DagsterRun) -> str:
 
 
 def _cause(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The message of the step that failed first, or of the run where no step did."""
+    """Message of the step that failed first, or of the run if no step did."""
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
     for record in instance.get_records_for_run(run_id, of_type=kinds, limit=1).records:
         event = record.event_log_entry.dagster_event

@@ -1,4 +1,4 @@
-"""The alert sensor: what is wrong becomes an alert, and whoever has to know is told."""
+"""Alert sensor: turns current issues into alerts and delivers them."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def alert_watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         try:
             wrong += look()
             looked_at.add(kind)
-        except Exception:  # what cannot be told of one run or check must not keep the rest from being told
+        except Exception:  # an error in one source must not keep the others' alerts from being sent
             context.log.exception("%s was not looked at", kind)
     alerts.record(Issues(tuple(wrong), frozenset(looked_at)))
     told = alerts.deliver()

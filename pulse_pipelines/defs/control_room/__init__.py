@@ -1,7 +1,7 @@
-"""Dagster's web server, closed by default: who may come in, from which pages, and what they may do.
+"""Control room: Dagster's web server behind Pulse's authentication, closed by default.
 
-guard     what every request goes through: Host, Origin, kind of request, who it is
-identity  tokens, sessions and trusted proxies: the role of whoever asks
-pages     the pages that are ours: signing in and out, and going on
-server    Dagster's own application behind the guard, which knows the role
+guard     checks on every request: Host, Origin, kind of request, caller
+identity  tokens, sessions and trusted proxies: the caller's role
+pages     Pulse's own pages: sign-in, sign-out, and continuing after a link from another site
+server    Dagster's application behind the guard, which applies the role
 """

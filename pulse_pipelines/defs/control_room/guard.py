@@ -1,7 +1,7 @@
-"""What every request to the control room goes through before Dagster sees it, web sockets included.
+"""Guard of the control room: checks on every request before Dagster handles it, web sockets included.
 
-It differs from Dagster's own web server, which answers whoever reaches it: a page of another site could stop
-sensors through the browser of a person who had the UI open, or read it all by DNS rebinding.
+Dagster's own web server answers everyone who can reach it: a page of another site could stop sensors through
+the browser of a person who had the UI open, or read the UI by DNS rebinding.
 """
 
 import json
@@ -16,7 +16,7 @@ from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_resources.api_settings import DagsterSettings
 
 ROLE = "pulse.role"
-"""Where a request's scope holds who asks."""
+"""Key of the caller's role in a request's scope."""
 HEALTH = "/healthz"
 LOGIN, LOGOUT = "/login", pages.LOGOUT
 MAX_LOGIN_BYTES = 4_096
@@ -37,7 +37,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a request goes no further, as an HTTP status, and what to do about it."""
+    """A refused request: its HTTP status, the reason, and what to do."""
 
     status: int
     error: str
@@ -48,7 +48,7 @@ class Refused:
 
 
 class Guard:
-    """The ASGI application around Dagster's."""
+    """ASGI application around Dagster's."""
 
     def __init__(self, app: ASGIApp, settings: DagsterSettings) -> None:
         self._app = app
@@ -66,12 +66,12 @@ class Guard:
         if answer is None:
             await self._app(scope, receive, _hardened(send))
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
+            await send({"type": "websocket.close", "code": 1008})  # before accepting: the client sees 403
         else:
             await answer(scope, receive, _hardened(send))
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
-        """What is answered here; None where Dagster may answer."""
+        """The guard's own response; None where Dagster responds."""
         method, path = scope.get("method", ""), scope["path"]
         navigates = method == "GET" and _navigates(headers)
         if refused := self._foreign(headers, navigates) or _unusual(scope, headers):
@@ -80,7 +80,7 @@ class Guard:
             return PlainTextResponse("ok")
         if path == LOGIN:
             return await self._login(headers, receive) if method == "POST" else pages.login()
-        if path == LOGOUT:  # a link only asks: a page of another site could hold it
+        if path == LOGOUT:  # GET only asks for confirmation: a page of another site could hold the link
             return self._signed_out() if method == "POST" else pages.logout()
         if navigates and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return pages.go_on()
@@ -96,7 +96,7 @@ class Guard:
         return None
 
     def _foreign(self, headers: Headers, navigates: bool) -> Refused | None:
-        """Why a request comes by a name or from a page that is not ours, if so."""
+        """Refuse a request with a foreign host name or from a foreign page; None: it is neither."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
             fix = "Use its own address, or add the name to the setting dagster.allowed_hosts"
@@ -132,7 +132,7 @@ class Guard:
         return answer
 
     def _signed_out(self) -> Response:
-        """Makes the browser forget its session."""
+        """Response that makes the browser drop its session."""
         answer = JSONResponse({"role": None})
         answer.delete_cookie(self._identity.cookie, httponly=True, samesite="strict")
         return answer
@@ -143,14 +143,14 @@ def _foreign_page(header: str) -> Refused:
 
 
 def read_only() -> Refused:
-    """The answer to who may look, and asks for a change."""
+    """Refusal of a change by a read-only caller."""
     return Refused(403, "the role read-only changes nothing", "Sign in with the operator's token")
 
 
 def _unusual(scope: Scope, headers: Headers) -> Refused | None:
-    """Why a request is none of those that the UI sends.
+    """Refuse requests that the UI never sends; None: it is a usual one.
 
-    A body that is not JSON could come from a form of another site: browsers send that without asking first.
+    A body that is not JSON could come from a form on another site: browsers send that without a preflight.
     """
     if scope["type"] == "websocket":
         return None
@@ -163,9 +163,9 @@ def _unusual(scope: Scope, headers: Headers) -> Refused | None:
 
 
 def _navigates(headers: Headers) -> bool:
-    """Whether a person goes to a page: not a frame, an image or a script that another page asked for.
+    """Whether a person navigates to a page, as opposed to a frame, image or script that another page loads.
 
-    Without TLS, browsers send these headers to localhost only; then who accepts a page wants one.
+    Without TLS, browsers send these headers to localhost only; then accepting HTML counts as navigation.
     """
     if "sec-fetch-mode" in headers:
         return headers["sec-fetch-mode"] == "navigate" and headers.get("sec-fetch-dest") == "document"
@@ -179,7 +179,7 @@ def _name(host: str) -> str:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The body of a small request; one that is larger is not read to its end."""
+    """Body of a small request; a larger one is not read to its end."""
     body, more = b"", True
     while more and len(body) <= MAX_LOGIN_BYTES:
         message = await receive()
@@ -191,7 +191,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _hardened(send: Send) -> Send:
-    """Answers say to browsers what a page may do; one that has a policy of its own keeps it."""
+    """Add security headers to responses; a response with a policy of its own keeps it."""
 
     async def hardened(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Who asks: by a token, by the session that began with one, or by the word of a trusted proxy."""
+"""Identity of a caller: by a token, by a session started with one, or by a trusted proxy's header."""
 
 import hashlib
 import hmac
@@ -15,28 +15,28 @@ from pulse_resources.api_settings import DagsterSettings
 
 
 class Role(StrEnum):
-    """What somebody may do: look, or change things, too."""
+    """Permission of a caller: read only, or also change."""
 
     OPERATOR = "operator"
     READ_ONLY = "read-only"
 
 
 class Identity:
-    """Tells the role of a request. It keeps no state: a session is a signed cookie, ended by a new token."""
+    """Determines the role of a request. Stateless: a session is a signed cookie, ended by a new token."""
 
     def __init__(self, settings: DagsterSettings) -> None:
         self._settings = settings
         given = {Role.OPERATOR: settings.token, Role.READ_ONLY: settings.read_only_token}
         self._tokens = {role: token.get_secret_value() for role, token in given.items() if token}
-        # Cookies know no ports: stacks of one machine would overwrite each other's.
+        # Cookies ignore ports: stacks on one machine would overwrite each other's.
         self.cookie = f"pulse_control_room_{settings.webserver_port}"
 
     def known(self) -> bool:
-        """Whether anybody can come in at all."""
+        """Whether any way to sign in is configured."""
         return bool(self._tokens or (self._settings.proxy_header and self._settings.proxy_addresses))
 
     def of(self, scope: Scope, headers: Headers) -> Role | None:
-        """The role of a request, None for a stranger."""
+        """Role of a request; None: not authenticated."""
         kind, _, presented = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.of_token(presented.strip())
@@ -44,7 +44,7 @@ class Identity:
         return (self._of_session(session) if session else None) or self._of_proxy(scope, headers)
 
     def of_token(self, presented: str) -> Role | None:
-        """The role that a token gives, compared in a time that tells nothing."""
+        """Role of a token; compared in constant time."""
         found = None
         for role, token in self._tokens.items():
             if hmac.compare_digest(_digest(presented), _digest(token)):
@@ -52,7 +52,7 @@ class Identity:
         return found
 
     def session(self, role: Role) -> str:
-        """The value of a cookie by which the role is known for `session_hours`."""
+        """Cookie value that grants the role for `session_hours`."""
         ends = int(time.time() + self._settings.session_hours * 3_600)
         return f"{role}.{ends}.{self._signature(role, str(ends))}"
 

@@ -1,4 +1,4 @@
-"""The pages that are the guard's own: signing in and out, and going on where another site's link led."""
+"""The guard's own pages: sign-in, sign-out, and continuing after a link from another site."""
 
 import secrets
 
@@ -9,7 +9,7 @@ SIGN_OUT = (
     f'<a href="{LOGOUT}" style="position:fixed;left:0;bottom:0;padding:2px 8px;font:12px system-ui;'
     'color:#8a92a1;z-index:10">Sign out</a>'
 )
-"""The link on every page of Dagster's own."""
+"""Sign-out link on every page of Dagster's."""
 _STYLE = "body{font:16px system-ui;margin:15vh auto;max-width:26rem}input,button{font:inherit;padding:.4rem}"
 
 _LOGIN = """\
@@ -56,17 +56,17 @@ _GO_ON = """\
 
 
 def login() -> HTMLResponse:
-    """Asks for the token, or takes it from the address' fragment, which no server and no log gets to see."""
+    """Sign-in form; also reads the token from the URL fragment, which reaches no server and no log."""
     return _page(_LOGIN, status=401)
 
 
 def logout() -> HTMLResponse:
-    """Asks whether to sign out."""
+    """Confirmation of signing out."""
     return _page(_LOGOUT, status=200)
 
 
 def _page(template: str, status: int) -> HTMLResponse:
-    """A page that runs its own script, and nothing else."""
+    """Page that may run only its own script."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
@@ -77,6 +77,6 @@ def _page(template: str, status: int) -> HTMLResponse:
 
 
 def go_on() -> HTMLResponse:
-    """Asks for the same address again. A link on another site led here, which does not carry the session."""
+    """Reloads the address: a link on another site led here, and browsers then send no session cookie."""
     policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
     return HTMLResponse(_GO_ON, headers={"Content-Security-Policy": policy})

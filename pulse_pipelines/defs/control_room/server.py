@@ -1,8 +1,8 @@
 """`python -m pulse_pipelines.defs.control_room.server`: Dagster's UI behind the guard.
 
-It differs from `dagster-webserver` in that its addresses are those of the settings, that the role of whoever
-asks decides what Dagster allows (read-only: no mutations, buttons greyed out), and that GraphQL comes by POST
-alone: an image on a page of another site is a GET.
+It differs from `dagster-webserver` in three ways: addresses come from the settings, the caller's role decides
+what Dagster allows (read-only: no mutations, buttons greyed out), and GraphQL is accepted by POST only, since
+an image on a page of another site is a GET.
 """
 
 import argparse
@@ -35,9 +35,9 @@ from pulse_resources.settings import load_settings
 STATEMENT_MS = 15_000
 RECYCLE_S = 3_600
 OVERFLOW = 20
-"""Connections to Dagster's database; Dagster's own values."""
+"""Connections to Dagster's database beyond the pool; Dagster's own default."""
 LIVE_MS = 2_000
-"""How often the UI asks for what is new."""
+"""Polling interval of the UI."""
 GRACE_S = 5
 POLICY = (
     "default-src 'self'; script-src 'nonce-{nonce}' 'strict-dynamic'; style-src 'self' 'unsafe-inline'; "
@@ -47,7 +47,7 @@ POLICY = (
 
 
 class Workspace(WorkspaceProcessContext):
-    """Dagster's workspace, whose permissions are those of the request's role."""
+    """Dagster's workspace, with the permissions of the request's role."""
 
     def create_request_context(self, source: object | None = None) -> WorkspaceRequestContext:
         role = source.scope.get(guard.ROLE) if isinstance(source, HTTPConnection) else None
@@ -62,40 +62,40 @@ class Workspace(WorkspaceProcessContext):
 
 
 class ControlRoom(DagsterWebserver[Workspace, WorkspaceRequestContext]):
-    """Dagster's web application, which changes nothing for GET and for the role read-only."""
+    """Dagster's web application, without changes by GET or by the read-only role."""
 
     def make_csp_header(self, nonce: str) -> str:
         return POLICY.format(nonce=nonce)
 
     def index_html_endpoint(self, request: Request) -> Response:
-        """Dagster's page, with a link to sign out."""
+        """Dagster's page, with a sign-out link."""
         page: Response = super().index_html_endpoint(request)
         shown = bytes(page.body).replace(b"</body>", pages.SIGN_OUT.encode() + b"</body>")
         policy = page.headers["content-security-policy"]
         return HTMLResponse(shown, headers={"Content-Security-Policy": policy})
 
     async def graphql_http_endpoint(self, request: Request) -> Response:
-        """Dagster's, for POST."""
+        """Dagster's endpoint, for POST only."""
         if request.method != "POST":
             return guard.Refused(405, "GraphQL is asked by POST", "POST the query as JSON").response()
         answer: Response = await super().graphql_http_endpoint(request)
         return answer
 
     def graphql_execution_thread(self, request: Request, query: str, **rest: Any) -> Response:  # type: ignore[override]
-        """Dagster's, unless who may only look asks for a change: not all of its mutations check that."""
+        """Dagster's, but refuses mutations by read-only callers: not all of Dagster's check that."""
         if request.scope[guard.ROLE] is not Role.OPERATOR and changes(query):
             return guard.read_only().response()
         return super().graphql_execution_thread(request=request, query=query, **rest)
 
 
 def changes(query: str) -> bool:
-    """Whether a GraphQL document holds a mutation."""
-    if "mutation" not in query:  # the keyword has no other spelling, and to parse takes milliseconds
+    """Whether a GraphQL document contains a mutation."""
+    if "mutation" not in query:  # the keyword has no other spelling, and parsing takes milliseconds
         return False
     try:
         found = parse(query).definitions
     except GraphQLError:
-        return False  # Dagster says what is wrong with it, and runs nothing
+        return False  # Dagster reports the error and runs nothing
     operations = (node.operation for node in found if isinstance(node, OperationDefinitionNode))
     return OperationType.MUTATION in operations
 
@@ -145,7 +145,7 @@ def serve(workspace: str, log_level: str) -> None:
             port=settings.webserver_port,
             log_level=log_level,
             access_log=False,
-            proxy_headers=False,  # who the client is decides whom to trust: nobody else's word for it
+            proxy_headers=False,  # trust is decided by the client's address, which a header must not replace
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
         )

@@ -1,1 +1,1 @@
-"""The curated zone in Dagster: assets downstream of the datasets, computed when their input day changes."""
+"""Curated zone in Dagster: assets downstream of the datasets, computed when an input day changes."""

@@ -25,7 +25,7 @@ from pulse_resources.errors import NotFound, Terminal, Transient
 from pulse_resources.settings import load_settings
 
 POOL = "curated"
-"""One run computes at a time: a second one would only take the first one's cores."""
+"""Concurrency pool of one run: a second run would only compete for the same cores."""
 COMPUTED = "computed"
 
 FAILS = (
@@ -39,14 +39,14 @@ def curated_key(slug: str, rollup: str) -> dg.AssetKey:
 
 
 def curated_assets(families: Sequence[Family], team: Sequence[TeamRollup]) -> list[dg.AssetsDefinition]:
-    """The assets of all slugs: `daily`, `behaviour` where some tenant's schema names an actor, the teams'."""
+    """Assets of all slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups."""
     acting, slugs = rollups.slugs_with_actor(), [family.slug for family in families]
     acts = behaviour(load_settings().curated.session_gap_minutes)
     found: list[tuple[str, Rollup]] = []
     for slug in slugs:
         found += [(slug, DAILY), *([(slug, acts)] if slug in acting else [])]
         found += [(slug, rollup) for rollup in team if rollup.dataset == slug]
-    group_of = groups(families)  # beside their dataset: a person who opens its group sees what comes of it
+    group_of = groups(families)  # in their dataset's group, so that it shows what is derived
     return [_asset(slug, rollup, group_of[slug]) for slug, rollup in found]
 
 
@@ -72,7 +72,7 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
         names = partition.keys_by_dimension
         tenant = registry.find_tenant(names["tenant"])
         dataset, day = registry.find_dataset(tenant, slug), date.fromisoformat(names["day"])
-        # As the files are now: whoever corrects one needs no reload of the code.
+        # Files are read at run time: a corrected one needs no reload of the code.
         wanted = [r for r in rollups.of_dataset(dataset, rollups.team_rollups()) if r.name == rollup.name]
         if not wanted:
             raise NotFound(
@@ -94,7 +94,7 @@ def _asset(slug: str, rollup: Rollup, group: str) -> dg.AssetsDefinition:
 
 
 def described(done: Curated) -> dict[str, dg.MetadataValue]:
-    """What the partition's page says of a day that was computed."""
+    """Metadata of a computed day on its partition's page."""
     return {
         "dagster/partition_row_count": dg.MetadataValue.int(done.rows),
         "computed_from_snapshot": dg.MetadataValue.text(str(done.snapshot_id)),

@@ -21,7 +21,7 @@ from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 SHOWN = 50
-"""Problems that a run or a check lists."""
+"""Problems that a run or a check lists, at most."""
 
 
 class CurateConfig(dg.Config):
@@ -76,7 +76,7 @@ def compute_what_is_due(
 
 
 def unusable(team: Iterable[TeamRollup]) -> list[str]:
-    """What is wrong with files that do not even say whose rollup they are: they have no asset to say it."""
+    """Errors of rollup files without a declared owner: they have no asset to show them."""
     return [f"{rollup.source}: {rollup.problem}" for rollup in team if rollup.problem and not rollup.dataset]
 
 

@@ -1,4 +1,4 @@
-"""The curated sensor: days that changed, also by late events, are computed without anyone's hand."""
+"""Curated sensor: launches runs for days that changed, also by late events."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from pulse_pipelines.curated import rollups
 from pulse_pipelines.curated.due import due_days
 from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.defs.curated.job import curate, unusable
-from pulse_pipelines.defs.ingest.sweep import UNFINISHED
+from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_resources.settings import load_settings
 
 MARGIN = timedelta(minutes=15)
-"""A commit may become visible this long after the moment that it says."""
+"""A commit may become visible this long after its timestamp."""
 
 
 @dg.sensor(
@@ -39,7 +39,7 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
     known = cursor.get("rollups") == fingerprint
     since = datetime.fromisoformat(cursor["since"]) if known else datetime.min.replace(tzinfo=UTC)
     found = due_days(team, since)
-    # Everything that changed before this is computed; what failed is found however long ago it changed.
+    # Everything that changed before this is computed; failed days are found however old their change is.
     settled = min([found.at, *(day.waiting_since for day in found.days if not day.failures)]) - MARGIN
     ready = [day for day in found.days if day.ready]
     request = dg.RunRequest(
@@ -54,14 +54,14 @@ def curated_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.Ski
 
 
 def _fingerprint(team: Sequence[TeamRollup]) -> str:
-    """Of everything that makes days due without a change of their rows, and of the day that it is."""
+    """Fingerprint of whatever makes days due although their rows are unchanged, with the current day."""
     gap = load_settings().curated.session_gap_minutes
     said = [(r.source, r.text, r.problem) for r in team], gap, str(datetime.now(UTC).date())
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def _not_now(instance: dg.DagsterInstance) -> str | None:
-    """Why no run may begin: one goes on, or the last one failed just now."""
+    """Reason not to launch: a run is active, or the last one has just failed; None: launch."""
     records = instance.get_run_records(dg.RunsFilter(job_name=curate.name), limit=1)
     if not records:
         return None

@@ -13,5 +13,5 @@ __all__ = ["asset_key", "dataset_assets", "partitions", "tenant_partitions"]
 
 
 def dataset_assets(families: Sequence[Family]) -> list[dg.AssetsDefinition]:
-    """An asset per slug: `ingest` reports each day that it touched, a materialization rebuilds one."""
+    """One asset per slug: `ingest` reports each day it touched, materializing a partition rebuilds it."""
     return [rebuilt_from_raw_zone(slug, how) for slug, how in present(families).items()]

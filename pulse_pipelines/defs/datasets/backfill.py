@@ -1,4 +1,4 @@
-"""Materializing a partition of a dataset asset: that tenant's day is rebuilt from the raw zone."""
+"""Materialization of a dataset's partition: rebuilds that tenant's day from the raw zone."""
 
 from datetime import date
 
@@ -22,7 +22,7 @@ class BackfillConfig(dg.Config):
 
 
 def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDefinition:
-    """The asset of a slug, whose partitions a backfill materializes, a run for each."""
+    """Asset of a slug; a backfill materializes its partitions, one run each."""
 
     @dg.asset(**presentation)
     def dataset(
@@ -52,7 +52,7 @@ def rebuilt_from_raw_zone(slug: str, presentation: Presentation) -> dg.AssetsDef
 
 
 def described(done: Backfilled) -> dict[str, dg.MetadataValue]:
-    """What the partition's page says of a backfill."""
+    """Metadata of a backfill on the partition's page."""
     return {
         "dagster/partition_row_count": dg.MetadataValue.int(done.rows),
         "backfill": dg.MetadataValue.text(done.backfill_id),

@@ -1,11 +1,11 @@
-"""Asset checks of the datasets: on demand over whole tables, and after each batch over what it touched."""
+"""Asset checks of the datasets: on demand over whole tables, and after each batch over what it added."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
+from pulse_pipelines.defs.datasets.evaluation import evaluation, latest_evaluations
 from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.defs.resources import Catalog, Postgres
 from pulse_pipelines.domain.tenant import Tenant
@@ -40,30 +40,30 @@ DESCRIPTIONS = {
     "When it fails: look at the runs of the job `ingest` with the tenant's tag and at the ticks of the "
     "sensor `ingest_lag`. Of a stuck batch remove the cause, then run `pulse batch retry <batch>`.",
 }
-"""What each check says, how severe it is, and what to do."""
+"""Description of each check: its meaning, its severity, and what to do."""
 
 
 def after_batch(
     instance: dg.DagsterInstance, batch_id: str, touched: Mapping[str, Sequence[Tenant]]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """One evaluation per check and slug that a batch touched, of what it added to the tenants' tables.
+    """Evaluate each check for each slug that a batch touched, over the rows it added to the tenants' tables.
 
-    What is known to be wrong with the same tables is looked at whole, and with others it remains.
+    Tables with known problems are checked whole; problems of other tenants are carried over.
     """
-    before = standing(instance, list(touched))
+    before = latest_evaluations(instance, list(touched))
     added, whole = Inspection(Scope(batch_id)), Inspection(Scope())
     for slug, tenants in touched.items():
         faulty = {problem["tenant"] for name in CHECKS for problem in before[slug, name].problems}
-        outcomes = added.of(slug, [tenant for tenant in tenants if tenant.slug not in faulty])
+        summaries = added.of(slug, [tenant for tenant in tenants if tenant.slug not in faulty])
         again = whole.of(slug, [tenant for tenant in tenants if tenant.slug in faulty])
-        for name, outcome in outcomes.items():
-            outcome.findings |= again[name].findings
-            outcome.seconds += again[name].seconds
-            yield evaluation(slug, name, outcome, batch_id=batch_id, before=before[slug, name])
+        for name, summary in summaries.items():
+            summary.results |= again[name].results
+            summary.seconds += again[name].seconds
+            yield evaluation(slug, name, summary, batch_id=batch_id, before=before[slug, name])
 
 
 def dataset_checks(slugs: Iterable[str]) -> list[dg.AssetChecksDefinition]:
-    """The checks of every dataset asset, to be run on demand over its whole tables."""
+    """On-demand checks of every dataset asset, over whole tables."""
     return [_on_demand(slug) for slug in slugs]
 
 
@@ -73,17 +73,17 @@ def _on_demand(slug: str) -> dg.AssetChecksDefinition:
         specs=[
             dg.AssetCheckSpec(name, asset=asset_key(slug), description=DESCRIPTIONS[name]) for name in CHECKS
         ],
-        can_subset=True,  # else the UI runs them only together with the asset
+        can_subset=True,  # otherwise the UI runs them only together with the asset
     )
     def run_checks(
         context: dg.AssetCheckExecutionContext, catalog: Catalog, postgres: Postgres
     ) -> Iterator[dg.AssetCheckResult]:
         wanted = {key.name for key in context.selected_asset_check_keys}
-        outcomes = Inspection(Scope(), prove=None).of(slug, registry.family_owners(slug))
-        for name, outcome in outcomes.items():
+        summaries = Inspection(Scope(), prove=None).of(slug, registry.family_owners(slug))
+        for name, summary in summaries.items():
             if name not in wanted:
                 continue
-            found = evaluation(slug, name, outcome)
+            found = evaluation(slug, name, summary)
             yield dg.AssetCheckResult(
                 passed=found.passed,
                 check_name=found.check_name,

@@ -1,4 +1,4 @@
-"""The sensor that tells Dagster of backfills which `pulse backfill` made."""
+"""Sensor that reports backfills made by `pulse backfill` to Dagster."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from pulse_pipelines.backfill.history import Made
 from pulse_pipelines.defs.datasets.partitions import asset_key
 
 PAGE = 200
-"""Events of one tick: Dagster writes them one by one."""
+"""Events per tick: Dagster writes them one by one."""
 
 
 @dg.sensor(

@@ -1,4 +1,4 @@
-"""The scheduled check of the whole lake: one run looks at every dataset, as far as its time goes."""
+"""Scheduled check of the whole lake: one run checks datasets within a time budget."""
 
 import random
 import time
@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.datasets.evaluation import evaluation, standing
+from pulse_pipelines.defs.datasets.evaluation import evaluation, latest_evaluations
+from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Catalog, Kafka, Postgres
 from pulse_pipelines.monitoring.checks import CHECKS, Inspection, Scope
 from pulse_pipelines.registry import Family
 from pulse_resources.settings import load_settings
 
 PROVEN = 10
-"""Tenants of which a run accounts for every offset; any, so that each has its turn."""
+"""Tenants reconciled offset by offset per run, chosen at random so that all are covered over time."""
 
 
 @dg.op(
@@ -38,8 +39,8 @@ def check_datasets(
 def evaluations(
     instance: dg.DagsterInstance, families: Sequence[Family], until: float
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """All checks of the families, one after the other, until time is up by `time.monotonic()`."""
-    before = standing(instance, [family.slug for family in families])
+    """Run all checks of the families in turn, until `time.monotonic()` reaches `until`."""
+    before = latest_evaluations(instance, [family.slug for family in families])
     turn = sorted(families, key=lambda family: before[family.slug, CHECKS[0]].whole_at or 0.0)
     tenants = list({member.tenant for family in families for member in family.members})
     inspection = Inspection(
@@ -49,9 +50,9 @@ def evaluations(
     for family in turn:
         if time.monotonic() > until:
             return
-        outcomes = inspection.of(family.slug, [member.tenant for member in family.members])
-        for name, outcome in outcomes.items():
-            yield evaluation(family.slug, name, outcome)
+        summaries = inspection.of(family.slug, [member.tenant for member in family.members])
+        for name, summary in summaries.items():
+            yield evaluation(family.slug, name, summary)
 
 
 @dg.job(
@@ -71,13 +72,5 @@ def check_lake() -> None:
     description="Every hour: all checks of all datasets. Skips while the run before it goes on.",
 )
 def check_lake_hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    unfinished = [
-        dg.DagsterRunStatus.QUEUED,
-        dg.DagsterRunStatus.NOT_STARTED,
-        dg.DagsterRunStatus.STARTING,
-        dg.DagsterRunStatus.STARTED,
-    ]
-    going_on = context.instance.get_runs(
-        dg.RunsFilter(job_name=check_lake.name, statuses=unfinished), limit=1
-    )
+    going_on = unfinished(context.instance, check_lake)
     return dg.SkipReason("the run before it goes on") if going_on else dg.RunRequest()

@@ -1,4 +1,4 @@
-"""Names and partitions of the dataset assets: day × tenant, in a grid that does not grow for ever."""
+"""Names and partitions of the dataset assets: day × tenant, with a bounded number of days."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -12,15 +12,15 @@ def asset_key(slug: str) -> dg.AssetKey:
 
 
 def tenant_partitions(slug: str) -> dg.DynamicPartitionsDefinition:
-    """The tenants that own a dataset with this slug."""
+    """Partitions of the tenants that own a dataset with this slug."""
     return dg.DynamicPartitionsDefinition(name=f"tenants/{slug}")
 
 
 def grid_start(today: date | None = None) -> date:
-    """The first day of the grid: of a month, so that it moves, and the UI counts anew, once a month only.
+    """First day of the grid, always the first of a month: it moves, and the UI recounts, only once a month.
 
     Args:
-        today: in UTC; None: the day that it is.
+        today: in UTC; None: the current day.
     """
     settings = load_settings().dagster
     oldest = (today or datetime.now(UTC).date()) - timedelta(days=settings.partition_days)
@@ -28,6 +28,6 @@ def grid_start(today: date | None = None) -> date:
 
 
 def partitions(slug: str) -> dg.MultiPartitionsDefinition:
-    """Day × tenant; always address a partition by `dg.MultiPartitionKey`, never by its text."""
+    """Day × tenant; address a partition by `dg.MultiPartitionKey`, never by its text."""
     days = dg.DailyPartitionsDefinition(start_date=grid_start().isoformat(), end_offset=1)
     return dg.MultiPartitionsDefinition({"day": days, "tenant": tenant_partitions(slug)})

@@ -1,4 +1,4 @@
-"""How a dataset asset presents itself in the Dagster UI: group, owners, kinds, columns and links."""
+"""Presentation of a dataset asset in the Dagster UI: group, owners, kinds, columns and links."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from pulse_resources import iceberg
 from pulse_resources.settings import load_settings
 
 GROUP_SIZE = 40
-"""Assets that a person can still look over in one group; a larger one is split by first letter."""
+"""Assets that fit in one group; a larger group is split by first letter."""
 SHOWN = 50
-"""Tenants that an asset's page lists: each is part of what the web server loads of every asset."""
+"""Tenants listed on an asset's page: the web server loads the list with every asset."""
 
 
 class Presentation(TypedDict):
@@ -32,13 +32,13 @@ class Presentation(TypedDict):
 
 
 def present(families: Sequence[Family]) -> dict[str, Presentation]:
-    """What the assets of all families say of themselves, by slug."""
+    """Presentation of all families, by slug."""
     placed = groups(families)
     return {family.slug: _present(family, placed[family.slug]) for family in families}
 
 
 def groups(families: Sequence[Family]) -> dict[str, str]:
-    """The group of each slug: its tenant's where one has it, else the one that is shared."""
+    """Group of each slug: its tenant's if it has one owner, otherwise the shared one."""
     wide = {
         family.slug: f"tenant_{family.members[0].tenant.slug}" if len(family.members) == 1 else "shared"
         for family in families
@@ -88,7 +88,7 @@ def _description(family: Family) -> str:
 def _metadata(family: Family) -> dict[str, Any]:
     settings, slug, members = load_settings(), family.slug, family.members
     alone = members[0] if len(members) == 1 else None
-    # The catalog's name of one table, or the pattern of all.
+    # Catalog name of the single table, or the pattern of all.
     namespace = alone.tenant.namespace if alone else "pulse_<tenant>"
     api = settings.api.linked_url
     return {
@@ -120,7 +120,7 @@ def _tables(members: Sequence[Member]) -> dg.TableMetadataValue:
 
 
 def column_schema(members: Sequence[Member]) -> dg.TableSchema:
-    """The union of the columns of all members' tables, with who has them where not everyone does."""
+    """Union of the columns of all members' tables, with their owners where not every member has them."""
     having: dict[tuple[str, str], list[str]] = {}
     about: dict[str, Mapping[str, Any]] = {}
     fields_of: dict[str, list[dict[str, Any]]] = {}
@@ -144,10 +144,10 @@ def column_schema(members: Sequence[Member]) -> dg.TableSchema:
 
 
 def _fields(table_schema: str) -> list[dict[str, Any]]:
-    """None of a damaged one: that is for a check to say, and no reason to show no asset at all."""
+    """Columns of a schema; none if it is damaged, which a check reports: the asset must still be shown."""
     try:
         found: list[dict[str, Any]] = orjson.loads(table_schema)["fields"]
-        for field in found:  # what is read of each
+        for field in found:  # fields that are read below
             _ = field["name"], field["required"], _type(field["type"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return []
@@ -163,7 +163,7 @@ def _column_description(doc: str | None, tenants: Sequence[str], of: int) -> str
 
 
 def _type(kind: Any) -> str:
-    """An Iceberg type as JSON, as SQL engines write it."""
+    """Format an Iceberg JSON type as SQL engines write it."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "struct":

@@ -1,4 +1,4 @@
-"""Reporting a settled batch to Dagster: what landed where, and the checks of what was touched."""
+"""Report of a settled batch to Dagster: materializations, and checks of the touched datasets."""
 
 import uuid
 from collections import defaultdict
@@ -18,7 +18,7 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
     """Log a materialization per (dataset, tenant, day) and one evaluation per check and dataset.
 
     Returns:
-        What could not be reported, with whose it is; everything else was.
+        What could not be reported, with tenant and dataset; everything else was.
     """
     failed: list[str] = []
     touched: dict[str, list[StagedTable]] = defaultdict(list)
@@ -33,7 +33,7 @@ def report_batch(context: dg.OpExecutionContext, settled: Settled) -> list[str]:
         for table, tenant in zip(tables, tenants, strict=True):
             try:
                 found += _materializations(settled.plan.batch_id, became, table, tenant)
-            except Exception as error:  # what is odd about one tenant's table is not the others'
+            except Exception as error:  # a problem of one tenant's table must not affect the others
                 failed.append(f"tenant {tenant.slug}, dataset {slug}: {type(error).__name__}: {error}")
         log_together(context, found)
     for result in after_batch(context.instance, settled.plan.batch_id, owners):
@@ -71,9 +71,9 @@ def _materializations(
 
 
 def log_together(context: dg.OpExecutionContext, materializations: Sequence[dg.AssetMaterialization]) -> None:
-    """Log materializations of one asset in few inserts: one by one, Dagster takes a few dozen a second.
+    """Log materializations of one asset in few inserts: one by one, Dagster logs only dozens per second.
 
-    This is how Dagster itself logs the partitions of a backfill; it writes event by event where
+    Dagster logs the partitions of a backfill in the same way; it writes event by event when
     DAGSTER_EVENT_BATCH_SIZE is not set.
     """
     step = context.get_step_execution_context()

@@ -1,7 +1,7 @@
-"""The registry sensor: assets, their metadata and their partitions follow the registry without a hand.
+"""Registry sensor: keeps assets, their metadata and their partitions in step with the registry.
 
-What is loaded carries the fingerprint of the registry that it was made from. While it is that of the registry
-now, and the cursor says that the partitions follow it, too, a tick is one query.
+The loaded code location carries the fingerprint of the registry it was made from. While that is the current
+one, and the cursor says that the partitions match it too, a tick is one query.
 """
 
 import json
@@ -18,16 +18,16 @@ from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, Dagster
 from pulse_resources.settings import load_settings
 
 LOADED = "pulse/registry"
-"""Metadata of the code location: the fingerprint of the registry that it was made from."""
+"""Metadata of the code location: fingerprint of the registry it was made from."""
 
 RELOAD_S = 120.0
-"""If what is loaded is not what was asked for by then, the code location is reloaded again."""
+"""The code location is reloaded again if the requested registry is not loaded by then."""
 
 _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 def registry_fingerprint() -> str:
-    """Of all that the dataset assets are made from: the registry, and where the grid begins."""
+    """Fingerprint of the inputs of the dataset assets: the registry, and the first day of the grid."""
     return f"{registry.fingerprint()}.{grid_start()}"
 
 
@@ -63,18 +63,18 @@ def registry_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult | d
 
 
 def _ask_to_reload() -> None:
-    """Not waiting for it: a later tick sees what came of it."""
-    with suppress(DagsterUserCodeUnreachableError):  # that is how not waiting ends
+    """Request a reload without waiting: a later tick sees its result."""
+    with suppress(DagsterUserCodeUnreachableError):  # expected when not waiting
         DagsterGrpcClient(socket=str(load_settings().code_server_socket)).reload_code(timeout=1)
 
 
 def partition_requests(
     instance: dg.DagsterInstance, families: Iterable[Family], deleted: Iterable[str]
 ) -> Iterator[_Request]:
-    """What makes the tenants' partitions follow the registry.
+    """Requests that make the tenants' partitions match the registry.
 
     Args:
-        deleted: slugs that no tenant has any more.
+        deleted: slugs that no tenant owns any more.
     """
     owners = {family.slug: {member.tenant.slug for member in family.members} for family in families}
     for slug, tenants in (owners | {slug: set[str]() for slug in deleted}).items():

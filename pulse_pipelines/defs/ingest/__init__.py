@@ -1,1 +1,1 @@
-"""Micro-batches: the lag sensor plans them, the job `ingest` takes them through the stages."""
+"""Micro-batches: the lag sensor plans them, the job `ingest` runs them through the stages."""

@@ -1,4 +1,4 @@
-"""The attempt that a run owns: a resource whose life is the run's."""
+"""Resource for the attempt of a run; it lives as long as the run."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -31,10 +31,10 @@ class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @property
     def plan(self) -> Plan:
-        """What this attempt has to settle."""
+        """The plan that this attempt has to settle."""
         assert self._plan is not None, "the resource is not initialised"  # noqa: S101
         return self._plan
 
     def give_up(self, error: str) -> None:
-        """Let the sensor plan the next attempt."""
+        """End the attempt, so that the sensor plans the next one."""
         attempts.next_attempt(self.batch_id, self.attempt, error)

@@ -1,4 +1,4 @@
-"""The job `ingest`: one run takes all due datasets of all due tenants along the path of an event."""
+"""Job `ingest`: one run takes all due datasets of all due tenants along the path of an event."""
 
 from collections.abc import Iterable
 
@@ -125,27 +125,27 @@ def route_dead_letters(
         tell(settled.plan, failures)
     context.add_output_metadata({"published": published} | _failed(settled.plan, failures))
     fail_point("after.route_dead_letters")
-    if failures:  # they stay unpublished in Postgres: the sensor's sweep tries again
+    if failures:  # unpublished dead letters stay in Postgres; the sensor `dead_letter_sweep` retries
         context.log.warning("dead letters stay unpublished: %s", _sentences(settled.plan, failures))
     return settled
 
 
-LANE, REPORTING = "pulse/lane", "reporting"
-"""The tag by which dagster.yaml limits the runs of a lane; and the lane without a limit."""
+LIMIT_TAG, REPORTING = "pulse/lane", "reporting"
+"""Tag by which dagster.yaml limits concurrent batches of a kind, and its value for runs without a limit."""
 MOST_REPORTING = 2
-"""Runs that report beside those that ingest."""
+"""Maximum number of runs that report while others ingest."""
 
 
 @dg.op(
     description="Report what settled to Dagster: a materialization per dataset, tenant and day, and the "
-    "checks of the datasets that were touched. The rows are queryable by then, so the run leaves its place "
-    "in the lane to the next batch. Fails the run when a tenant could not be settled, so that the sensor "
+    "checks of the datasets that were touched. The rows are queryable by then, so the run frees its slot "
+    "for the next batch. Fails the run when a tenant could not be settled, so that the sensor "
     "starts another attempt for the rest."
 )
 def report(context: dg.OpExecutionContext, settled: Settled) -> None:
     if settled.plan.bulk:
         priority.lower_for_good()
-    _leave_lane(context.instance, context.run_id)
+    _free_slot(context.instance, context.run_id)
     unreported = report_batch(context, settled)
     if settled.failures:
         raise Transient(
@@ -161,11 +161,11 @@ def report(context: dg.OpExecutionContext, settled: Settled) -> None:
         )
 
 
-def _leave_lane(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Let the next batch begin, unless others have done the same and report still."""
-    reporting = dg.RunsFilter(tags={LANE: REPORTING}, statuses=[dg.DagsterRunStatus.STARTED])
+def _free_slot(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Free this run's slot for the next batch, unless `MOST_REPORTING` runs are reporting already."""
+    reporting = dg.RunsFilter(tags={LIMIT_TAG: REPORTING}, statuses=[dg.DagsterRunStatus.STARTED])
     if instance.get_runs_count(reporting) < MOST_REPORTING:
-        instance.add_run_tags(run_id, {LANE: REPORTING})
+        instance.add_run_tags(run_id, {LIMIT_TAG: REPORTING})
 
 
 @dg.failure_hook(required_resource_keys={"attempt"})

@@ -1,7 +1,7 @@
-"""The lag sensor: launches due batches, and new attempts of batches whose run failed or vanished.
+"""Lag sensor: launches due batches, and new attempts of batches whose run failed or vanished.
 
-A run key is remembered by Dagster for ever, so every attempt has a key of its own; yielding a key again
-until the batch is running is harmless and survives a daemon that died between planning and launching.
+Dagster remembers run keys for ever, so every attempt has its own key. Yielding a key repeatedly until the
+batch is running is harmless, and survives a daemon that died between planning and launching.
 """
 
 import json
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import dagster as dg
 
-from pulse_pipelines.defs.ingest.job import LANE, ingest
+from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
 from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
@@ -24,9 +24,9 @@ from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
 OVERLAP = 2
-"""Batches of a lane that run at a time; dagster.yaml limits the runs to as many."""
+"""Concurrent batches of a kind (bulk, quick); dagster.yaml limits the runs to the same number."""
 WORTH_A_RUN = 100_000
-"""Events for which a run of their own pays."""
+"""Events that justify a run of their own."""
 
 
 @dg.sensor(
@@ -42,7 +42,7 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
         try:
             _give_up_dead_attempt(context, batch)
-        except Exception:  # one batch must not keep all others, and what waits, from being planned
+        except Exception:  # one batch must not keep the others, and waiting events, from being planned
             context.log.exception("batch %s, attempt %s was not looked at", batch.batch_id, batch.attempt)
     looked = time.time()
     status = planning.ingest_status()
@@ -58,33 +58,33 @@ def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
 
 @dataclass(frozen=True)
 class LagCursor:
-    """The sensor's cursor: when it last looked, and since when topics wait. Times in Unix seconds."""
+    """Cursor of the sensor: its last evaluation, and since when topics wait, in Unix seconds."""
 
     looked: float
     waiting: Mapping[UUID, float]
-    """By tenant: the earliest moment at which its first waiting event can have come."""
+    """By tenant: the earliest time at which its first waiting event can have arrived."""
 
     @staticmethod
     def of(cursor: str | None, now: float) -> "LagCursor":
-        """The look that left a cursor; a clock set back does not make events wait longer."""
+        """Parse a cursor; a clock that was set back does not lengthen any wait."""
         left = json.loads(cursor or "{}")
         waiting = {UUID(hex=key): min(since, now) for key, since in left.get("waiting", {}).items()}
         return LagCursor(min(left.get("looked", now), now), waiting)
 
     def cursor(self) -> str:
-        """As Dagster keeps it."""
+        """Serialize the cursor for Dagster."""
         waiting = {tenant_id.hex: since for tenant_id, since in self.waiting.items()}
         return json.dumps({"looked": self.looked, "waiting": waiting})
 
 
 def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, float]:
-    """Plan a batch when something is due; returns since when the topics left over have waited."""
+    """Plan batches for due topics; returns since when the topics left over have waited."""
     settings = load_settings().ingest
-    # What is seen for the first time may have come right after the last look, and have waited since then.
+    # Events first seen now may have arrived right after the last evaluation.
     waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in status.waiting}
     rows, seconds = settings.flush_rows, settings.flush_seconds
-    for lane in due(status.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
-        for group in share_out(lane, OVERLAP, WORTH_A_RUN):
+    for kind in due(status.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
+        for group in share_out(kind, OVERLAP, WORTH_A_RUN):
             planning.plan_batch(plan(group, settings.batch_max_rows), status)
             for backlog in group:
                 del waiting[backlog.tenant_id]
@@ -102,7 +102,7 @@ def _run_requests(batches: list[OpenBatch]) -> Iterator[dg.RunRequest]:
                 tags={
                     "pulse/batch": batch.batch_id,
                     "pulse/attempt": str(batch.attempt),
-                    LANE: "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
+                    LIMIT_TAG: "bulk" if is_bulk(waiting.values(), flush_rows) else "quick",
                 }
                 | tenant_tags(waiting),
             )

@@ -1,4 +1,4 @@
-"""The job `upkeep`: one run gives many tables what they need, as far as its time goes."""
+"""Job `upkeep`: one run carries out the tasks of many tables within its time budget."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pulse_resources.errors import Terminal
 from pulse_resources.settings import load_settings
 
 SHOWN = 500
-"""Tasks in the table of a run; `pulse upkeep history` has them all."""
+"""Tasks listed on a run's page; `pulse upkeep history` lists all."""
 BAD = ("failed", "rolled_back")
 
 
@@ -46,7 +46,7 @@ def run_maintenance(
     postgres: Postgres,
 ) -> None:
     priority.lower_for_good()
-    everything = config.tenant is None and config.dataset is None  # who names one does not want to wait
+    everything = config.tenant is None and config.dataset is None  # a named one does not wait for its retry
     wanted = needs(config.tenant, config.dataset, recent=config.recent, patient=everything)
     done: list[Done] = []
     seconds = load_settings().upkeep.run_seconds
@@ -68,7 +68,7 @@ def run_maintenance(
 
 
 def observation(done: Done) -> dg.AssetObservation:
-    """What the page of the dataset's asset, or of its partition, says of a task."""
+    """Observation of a task on the page of the dataset's asset, or of its partition."""
     partition = None
     if done.day is not None:
         partition = dg.MultiPartitionKey({"day": str(done.day), "tenant": done.tenant})
@@ -90,7 +90,7 @@ def observation(done: Done) -> dg.AssetObservation:
 
 
 def table(done: Sequence[Done]) -> dg.TableMetadataValue:
-    """The tasks of a run, as its page shows them."""
+    """Tasks of a run as a table for its page."""
     columns = ("tenant", "dataset", "day", "task", "why", "outcome", "before", "after", "seconds", "detail")
     records = [
         dg.TableRecord(

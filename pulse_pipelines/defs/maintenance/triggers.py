@@ -1,18 +1,12 @@
-"""When upkeep runs: as soon as some table needs it, and once a day over everything that ever landed."""
+"""Triggers of upkeep: a sensor for tables that need it, and a daily schedule over all tables."""
 
 from collections import Counter
 
 import dagster as dg
 
+from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.maintenance.policy import needs
-
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-]
 
 
 @dg.sensor(
@@ -23,7 +17,7 @@ UNFINISHED = [
     "and launches the job `upkeep` when one does. What a run would do now: `pulse upkeep --plan`.",
 )
 def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    if _goes_on(context.instance):
+    if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it goes on")
     wanted = Counter(need.task for need in needs(recent=True, patient=True))
     if not wanted:
@@ -40,13 +34,9 @@ def upkeep_needed(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.Ski
     "Skips while the run before it goes on.",
 )
 def upkeep_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    if _goes_on(context.instance):
+    if unfinished(context.instance, upkeep):
         return dg.SkipReason("the run before it goes on")
     return dg.RunRequest(run_config=_config(recent=False))
-
-
-def _goes_on(instance: dg.DagsterInstance) -> bool:
-    return bool(instance.get_runs(dg.RunsFilter(job_name=upkeep.name, statuses=UNFINISHED), limit=1))
 
 
 def _config(*, recent: bool) -> dict[str, object]:

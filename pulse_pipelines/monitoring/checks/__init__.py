@@ -1,10 +1,19 @@
-"""The facts behind the asset checks. No Dagster in here.
+"""Logic of the asset checks, without Dagster.
 
-`Inspection` looks at all tenants' datasets of a slug; `run` is one check of one dataset.
+`Inspection` runs all checks on all tenants' datasets of a slug; `run` runs one check on one dataset.
 """
 
-from pulse_pipelines.monitoring.checks.inspection import CHECKS, TABLE_CHECKS, Inspection, Outcome, run
+from pulse_pipelines.monitoring.checks.inspection import CHECKS, TABLE_CHECKS, CheckSummary, Inspection, run
 from pulse_pipelines.monitoring.checks.isolation import RLS_TABLES
-from pulse_pipelines.monitoring.checks.subject import Finding, Scope
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Scope
 
-__all__ = ["CHECKS", "RLS_TABLES", "TABLE_CHECKS", "Finding", "Inspection", "Outcome", "Scope", "run"]
+__all__ = [
+    "CHECKS",
+    "RLS_TABLES",
+    "TABLE_CHECKS",
+    "CheckResult",
+    "CheckSummary",
+    "Inspection",
+    "Scope",
+    "run",
+]

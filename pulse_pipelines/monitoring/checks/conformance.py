@@ -1,4 +1,4 @@
-"""`schema_conformance`: a table is what its published schema says, and its rows are valid by it."""
+"""Check `schema_conformance`: a table follows its published schema, and a sample of its rows is valid."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from pyiceberg.types import IcebergType, ListType, StructType
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import violation
-from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.tables import arrow_columns, rewrite_file
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, table_schema
@@ -21,28 +21,28 @@ SAMPLE_ROWS = 100
 """Rows per dataset that are validated again."""
 
 
-def schema_conformance(subject: Subject) -> Finding:
-    """The table has the columns of the published schema, and a sample of rows validates again.
+def schema_conformance(subject: Subject) -> CheckResult:
+    """Compare the table's columns with the published schema, and validate a sample of its rows again.
 
-    Each row is validated by the version of the schema that it names.
+    Each row is validated against the schema version that it names.
     """
-    finding = Finding()
+    result = CheckResult()
     actual = subject.table.schema()
     wanted, there = _types(table_schema(subject.dataset.columns, subject.dataset.kind)), _types(actual)
     for name in wanted.keys() | there.keys():
         if wanted.get(name) != there.get(name):
-            finding.problems.append(
+            result.problems.append(
                 f"column {name} is {there.get(name, 'missing')}, "
                 f"the schema says {wanted.get(name, 'nothing of it')}"
             )
-    if not finding.problems and Schema.model_validate_json(subject.dataset.table_schema) != actual:
-        finding.problems.append("the registry's copy of the table's schema is not the table's")
-    if subject.files and not finding.problems:
+    if not result.problems and Schema.model_validate_json(subject.dataset.table_schema) != actual:
+        result.problems.append("the registry's copy of the table's schema is not the table's")
+    if subject.files and not result.problems:
         rows = _sample(subject)
         invalid = _invalid(subject.dataset, rows)
-        finding.numbers |= {"rows_validated": len(rows), "invalid_rows": len(invalid)}
-        finding.problems.extend(invalid[:5])
-    return finding
+        result.numbers |= {"rows_validated": len(rows), "invalid_rows": len(invalid)}
+        result.problems.extend(invalid[:5])
+    return result
 
 
 def _types(schema: Schema) -> Mapping[str, str]:
@@ -53,14 +53,14 @@ def _types(schema: Schema) -> Mapping[str, str]:
 
 
 def _text(kind: IcebergType) -> str:
-    """A type without field ids and without the order of members, which tell nothing about conformance."""
+    """A type without field ids and member order, which do not matter for conformance."""
     if isinstance(kind, StructType):
         return f"struct<{', '.join(sorted(f'{f.name}: {_text(f.field_type)}' for f in kind.fields))}>"
     return f"list<{_text(kind.element_type)}>" if isinstance(kind, ListType) else str(kind)
 
 
 def _sample(subject: Subject) -> list[dict[str, Any]]:
-    """The first rows of the files, which may be of earlier schemas, as the table's schema has them."""
+    """First rows of the files, fitted to the table's schema; files may follow earlier schemas."""
     schema = arrow_columns.arrow_schema(subject.table.schema().model_dump_json())
     rows: list[dict[str, Any]] = []
     for path in (file.file_path for file in subject.files):
@@ -79,12 +79,12 @@ def _invalid(dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     problems = []
     for row in rows:
         if row.get(IS_DELETED):
-            continue  # there is nothing in it
+            continue  # a tombstone has no data
         place = f"partition {row['_kafka_partition']}, offset {row['_offset']}"
         document = dataset.documents.get(row["schema_version"])
         if document is None:
             problems.append(f"{place}: the dataset never followed version {row['schema_version']}")
         elif found := violation(document, event_data(dataset, row, document)):
-            # Not what the row says: a finding is kept where no erasure reaches.
+            # The value is left out: results are stored where an erasure cannot delete them.
             problems.append(f"{place}: at /data{found[0]} it does not follow the schema"[:300])
     return problems

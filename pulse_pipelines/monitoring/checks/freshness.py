@@ -1,4 +1,4 @@
-"""`freshness`: how long each tenant's events wait, and whether something keeps them from being settled."""
+"""Check `freshness`: how long each tenant's events wait, and what keeps them from settling."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from confluent_kafka import KafkaException
 
 from pulse_pipelines.ingest import plan
 from pulse_pipelines.ingest.plan import IngestStatus
-from pulse_pipelines.monitoring.checks.subject import Finding
+from pulse_pipelines.monitoring.checks.subject import CheckResult
 from pulse_pipelines.monitoring.status import FRESHNESS, WAITING
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
 
 LONGEST = timedelta(days=7)
-"""Events that wait longer are not told apart."""
+"""Longer waits are not measured exactly."""
 
 STUCK = """
 SELECT DISTINCT r.tenant_id, b.batch_id, b.last_error
@@ -27,46 +27,44 @@ SELECT tenant_id, partition, settled_offset - base_offset FROM ingest_positions 
 """
 
 
-def look(*, ask_broker: bool) -> Mapping[UUID, Finding]:
-    """What is to say of each tenant; those of which nothing is known are left out.
+def look(*, ask_broker: bool) -> Mapping[UUID, CheckResult]:
+    """Freshness of each tenant; tenants without data are left out.
 
     Args:
-        ask_broker: also for events that are in no batch yet, and for topics that cannot be ingested.
+        ask_broker: include events that are in no batch yet, and topics that cannot be ingested.
     """
     limits = load_settings().checks
     with postgres.transaction("pulse_pipeline") as connection:
         latest = connection.execute(FRESHNESS).fetchall()
         waiting: dict[UUID, float] = dict(connection.execute(WAITING).fetchall())
         stuck = connection.execute(STUCK, [load_settings().ingest.max_attempts]).fetchall()
-    found: dict[UUID, Finding] = defaultdict(lambda: Finding(grave=False))
+    found: dict[UUID, CheckResult] = defaultdict(lambda: CheckResult(grave=False))
     if ask_broker:
         _ask_broker(found, waiting)
     for tenant_id, seconds, ago in latest:
         found[tenant_id].numbers["longest_batch_seconds"] = round(seconds, 1)
-        # What took long some time ago is over.
+        # A slow batch counts only while it is recent.
         if seconds > limits.late_seconds > ago:
             found[tenant_id].problems.append(
                 f"the latest batch took {seconds:.0f} s from its oldest event to the table"
             )
     for tenant_id, seconds in waiting.items():
-        finding = found[tenant_id]
-        finding.numbers["longest_wait_seconds"] = round(seconds, 1)
-        finding.grave |= seconds > limits.very_late_seconds
+        result = found[tenant_id]
+        result.numbers["longest_wait_seconds"] = round(seconds, 1)
+        result.grave |= seconds > limits.very_late_seconds
         if seconds > limits.late_seconds:
-            finding.problems.append(
-                f"its oldest event that is not settled has waited {seconds:.0f} s or more"
-            )
+            result.problems.append(f"its oldest event that is not settled has waited {seconds:.0f} s or more")
     for tenant_id, batch, error in stuck:
         _fail(found[tenant_id], f"batch {batch} is stuck: {error}; then run: pulse batch retry {batch}")
     return found
 
 
-def _fail(finding: Finding, problem: str) -> None:
-    finding.grave = True
-    finding.problems.append(problem)
+def _fail(result: CheckResult, problem: str) -> None:
+    result.grave = True
+    result.problems.append(problem)
 
 
-def _ask_broker(found: Mapping[UUID, Finding], waiting: dict[UUID, float]) -> None:
+def _ask_broker(found: Mapping[UUID, CheckResult], waiting: dict[UUID, float]) -> None:
     try:
         status = plan.ingest_status()
         for tenant_id, seconds in _waits(status):
@@ -82,10 +80,10 @@ def _ask_broker(found: Mapping[UUID, Finding], waiting: dict[UUID, float]) -> No
 
 
 def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
-    """How long at least the oldest event of each tenant waits, of those that are late.
+    """Lower bound of the wait of each late tenant's oldest event.
 
-    The broker is asked what was appended before a moment, twice as long ago each time: one request for all
-    partitions, and none that reads an event.
+    The broker is asked for offsets by time, at moments that lie twice as far back each time: one request for
+    all partitions, without reading an event.
     """
     late = [tenant_id for tenant_id, lag in status.lag.items() if lag]
     with postgres.transaction("pulse_pipeline") as connection:
@@ -97,7 +95,7 @@ def _waits(status: IngestStatus) -> Iterator[tuple[UUID, float]]:
     now = datetime.now(UTC)
     while left and age < LONGEST:
         firsts = kafka.offsets(left, now - age)
-        # -1: everything in the partition is older.
+        # -1: every event in the partition is older.
         left = {p: known for p, known in left.items() if firsts[p] == -1 or _beyond(firsts[p], known[1])}
         for tenant_id in {tenant_id for tenant_id, _ in left.values()}:
             yield tenant_id, age.total_seconds()

@@ -1,4 +1,4 @@
-"""Run checks over many tenants' datasets; what is the same for all datasets of a tenant is looked at once."""
+"""Runner of the checks over many tenants' datasets; facts shared by a tenant's datasets are read once."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from pulse_pipelines.monitoring.checks.health import file_health
 from pulse_pipelines.monitoring.checks.isolation import tenant_isolation
 from pulse_pipelines.monitoring.checks.latest import latest_equals_log
 from pulse_pipelines.monitoring.checks.reconciled import proven, reconciled
-from pulse_pipelines.monitoring.checks.subject import Finding, Scope, Subject, load
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Scope, Subject, load
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
 from pulse_resources import outages, readable
 from pulse_resources.errors import Terminal
 
-TABLE_CHECKS: Mapping[str, Callable[[Subject], Finding]] = {
+TABLE_CHECKS: Mapping[str, Callable[[Subject], CheckResult]] = {
     "tenant_isolation": tenant_isolation,
     "schema_conformance": schema_conformance,
     "reconciled": reconciled,
@@ -35,41 +35,41 @@ CHECKS = (*TABLE_CHECKS, "freshness")
 
 
 @dataclass
-class Outcome:
-    """What one check found of a slug."""
+class CheckSummary:
+    """Results of one check for a slug."""
 
-    findings: dict[str, Finding] = field(default_factory=dict)
-    """By tenant."""
+    results: dict[str, CheckResult] = field(default_factory=dict)
+    """Results by tenant."""
     seconds: float = 0.0
-    """That it took; loading the tables counts for the check that came first."""
+    """Duration; the first check includes loading the tables."""
 
     @property
     def numbers(self) -> dict[str, int | float]:
-        """Of all tenants together."""
+        """Numbers summed over all tenants; the largest of `most_...` and `longest_...`."""
         total: dict[str, int | float] = {}
-        for finding in self.findings.values():
-            for name, value in finding.numbers.items():
+        for result in self.results.values():
+            for name, value in result.numbers.items():
                 largest = name.startswith(("most_", "longest_"))
                 total[name] = max(total.get(name, 0), value) if largest else total.get(name, 0) + value
         return total
 
     @property
     def problems(self) -> list[tuple[str, str]]:
-        """(tenant, problem), those of errors first."""
-        ordered = sorted(self.findings.items(), key=lambda item: not item[1].grave)
-        return [(tenant, problem) for tenant, finding in ordered for problem in finding.problems]
+        """(tenant, problem), errors first."""
+        ordered = sorted(self.results.items(), key=lambda item: not item[1].grave)
+        return [(tenant, problem) for tenant, result in ordered for problem in result.problems]
 
     @property
     def grave(self) -> bool:
-        return any(finding.grave for finding in self.findings.values() if finding.problems)
+        return any(result.grave for result in self.results.values() if result.problems)
 
 
 class Inspection:
     """A round of checks in one scope.
 
     Args:
-        scope: how much of each table is looked at.
-        prove: tenants of which every offset is accounted for, once in the round; None: all.
+        scope: how much of each table is checked.
+        prove: tenants to reconcile offset by offset, once per round; None: all.
     """
 
     def __init__(self, scope: Scope, prove: Collection[Tenant] | None = ()) -> None:
@@ -77,72 +77,74 @@ class Inspection:
         self._prove = None if prove is None else set(prove)
         self._reports: dict[UUID, TenantReport] = {}
 
-    def of(self, slug: str, tenants: Sequence[Tenant]) -> dict[str, Outcome]:
-        """All checks of the datasets that these tenants have under a slug, by name.
+    def of(self, slug: str, tenants: Sequence[Tenant]) -> dict[str, CheckSummary]:
+        """Run all checks on the datasets that these tenants have under a slug; results by check.
 
-        A table that cannot be read is a finding, not an error.
+        A table that cannot be read is a problem in the result, not an error.
 
         Raises:
             Transient: the object store does not answer.
             psycopg.OperationalError: Postgres does not.
         """
-        outcomes = {name: Outcome() for name in CHECKS}
+        summaries = {name: CheckSummary() for name in CHECKS}
         for tenant in tenants:
-            self._tables(slug, tenant, outcomes)
-            with _timed(outcomes["freshness"]):
-                found = self._lateness.get(tenant.tenant_id, Finding())
-                outcomes["freshness"].findings[tenant.slug] = found
-        return outcomes
+            self._tables(slug, tenant, summaries)
+            with _timed(summaries["freshness"]):
+                found = self._lateness.get(tenant.tenant_id, CheckResult())
+                summaries["freshness"].results[tenant.slug] = found
+        return summaries
 
-    def _tables(self, slug: str, tenant: Tenant, outcomes: Mapping[str, Outcome]) -> None:
-        with _timed(outcomes[next(iter(TABLE_CHECKS))]):
+    def _tables(self, slug: str, tenant: Tenant, summaries: Mapping[str, CheckSummary]) -> None:
+        with _timed(summaries[next(iter(TABLE_CHECKS))]):
             subject = _or_problem(load, tenant, slug, self._scope)
         for name, check in TABLE_CHECKS.items():
-            with _timed(outcomes[name]):
-                finding = subject if isinstance(subject, Finding) else _or_problem(_checked, check, subject)
+            with _timed(summaries[name]):
+                result = (
+                    subject if isinstance(subject, CheckResult) else _or_problem(_checked, check, subject)
+                )
                 if name == "reconciled" and (self._prove is None or tenant in self._prove):
-                    finding = _together(finding, _or_problem(self._proven, slug, tenant))
-            outcomes[name].findings[tenant.slug] = finding
+                    result = _together(result, _or_problem(self._proven, slug, tenant))
+            summaries[name].results[tenant.slug] = result
 
-    def _proven(self, slug: str, tenant: Tenant) -> Finding:
+    def _proven(self, slug: str, tenant: Tenant) -> CheckResult:
         if tenant.tenant_id not in self._reports:
             self._reports[tenant.tenant_id] = reconcile_tenant(tenant)
         return proven(slug, self._reports[tenant.tenant_id])
 
     @cached_property
-    def _lateness(self) -> Mapping[UUID, Finding]:
+    def _lateness(self) -> Mapping[UUID, CheckResult]:
         return freshness.look(ask_broker=self._scope.batch_id is None)
 
 
-def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> Finding:
-    """One check of one dataset's table, or of what a batch added to it."""
+def run(name: str, tenant: Tenant, slug: str, batch_id: str | None = None) -> CheckResult:
+    """Run one check on one dataset's table, or on what a batch added to it."""
     subject = _or_problem(load, tenant, slug, Scope(batch_id))
-    return subject if isinstance(subject, Finding) else _or_problem(_checked, TABLE_CHECKS[name], subject)
+    return subject if isinstance(subject, CheckResult) else _or_problem(_checked, TABLE_CHECKS[name], subject)
 
 
-def _checked(check: Callable[[Subject], Finding], subject: Subject) -> Finding:
+def _checked(check: Callable[[Subject], CheckResult], subject: Subject) -> CheckResult:
     look = partial(load, subject.tenant, subject.dataset.slug, subject.scope)
     return readable.as_it_is(check, subject, look, lambda seen: seen.table.metadata_location)
 
 
-def _or_problem(work: Callable[..., T], *arguments: Any) -> T | Finding:
+def _or_problem(work: Callable[..., T], *arguments: Any) -> T | CheckResult:
     try:
         return work(*arguments)
     except Terminal as error:
-        return Finding(problems=[str(error)])
-    except psycopg.OperationalError:  # nobody's table: there is no ledger to compare with
+        return CheckResult(problems=[str(error)])
+    except psycopg.OperationalError:  # not a problem of the table: without the ledger nothing can be compared
         raise
-    except Exception as error:  # whatever is wrong with one table, the others are looked at
+    except Exception as error:  # a failure of one table must not keep the others from being checked
         outages.check()
-        return Finding(problems=[f"the table cannot be read: {type(error).__name__}: {error}"])
+        return CheckResult(problems=[f"the table cannot be read: {type(error).__name__}: {error}"])
 
 
-def _together(one: Finding, other: Finding) -> Finding:
-    return Finding(one.numbers | other.numbers, [*one.problems, *other.problems])
+def _together(one: CheckResult, other: CheckResult) -> CheckResult:
+    return CheckResult(one.numbers | other.numbers, [*one.problems, *other.problems])
 
 
 @contextmanager
-def _timed(outcome: Outcome) -> Iterator[None]:
+def _timed(summary: CheckSummary) -> Iterator[None]:
     began = time.perf_counter()
     yield
-    outcome.seconds += time.perf_counter() - began
+    summary.seconds += time.perf_counter() - began

@@ -1,10 +1,10 @@
-"""`tenant_isolation`: a table lies where its tenant's data lies, and holds nobody else's."""
+"""Check `tenant_isolation`: a table lies under its tenant's prefix and holds only its tenant's rows."""
 
 import uuid
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
@@ -57,28 +57,28 @@ RLS_TABLES = (
 )
 
 
-def tenant_isolation(subject: Subject) -> Finding:
-    """Namespace, prefix of every file, owner of every row, and row-level security itself."""
-    tenant, dataset, finding = subject.tenant, subject.dataset, Finding()
+def tenant_isolation(subject: Subject) -> CheckResult:
+    """Check the namespace, the prefix of every file, the owner of every row, and row-level security."""
+    tenant, dataset, result = subject.tenant, subject.dataset, CheckResult()
     bucket = load_settings().object_store.bucket
     location = tenant.table_location(bucket, dataset.slug, dataset.dataset_id)
     if subject.table.location() != location:
-        finding.problems.append(f"the table is at {subject.table.location()}, not at {location}")
+        result.problems.append(f"the table is at {subject.table.location()}, not at {location}")
     paths = [file.file_path for file in subject.files]
     strays = [path for path in paths if not path.startswith(f"{location}/")]
-    finding.problems.extend(f"a data file is outside the tenant's prefix: {p}" for p in strays[:5])
+    result.problems.extend(f"a data file is outside the tenant's prefix: {p}" for p in strays[:5])
     read = [file.file_path for file in subject.scope.sample(subject.files)]
     if read:
         with duckdb_pool.connect() as connection:
             rows, foreign = connection.execute(
                 OWNERS, [str(tenant.tenant_id), str(dataset.dataset_id), read]
             ).fetchone() or (0, 0)
-        finding.numbers |= {"rows": rows, "foreign_rows": foreign}
+        result.numbers |= {"rows": rows, "foreign_rows": foreign}
         if foreign:
-            finding.problems.append(f"{foreign} rows belong to another tenant or dataset")
-    finding.numbers |= {"files": len(paths), "files_read": len(read), "stray_files": len(strays)}
-    finding.problems.extend(_rls_problems(tenant, dataset))
-    return finding
+            result.problems.append(f"{foreign} rows belong to another tenant or dataset")
+    result.numbers |= {"files": len(paths), "files_read": len(read), "stray_files": len(strays)}
+    result.problems.extend(_rls_problems(tenant, dataset))
+    return result
 
 
 def _rls_problems(tenant: Tenant, dataset: Dataset) -> list[str]:

@@ -1,4 +1,4 @@
-"""`latest_equals_log`: the heads of a dataset of entities are what its log says, and the log has no gap."""
+"""Check `latest_equals_log`: the heads of an entity dataset match its log, which has no gap."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.monitoring.checks.subject import Finding, Subject
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
 from pulse_pipelines.tables import heads, live_table
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.heads import Heads, Log
@@ -24,19 +24,19 @@ JOIN erasures e ON e.tenant_id = l.tenant_id AND e.erasure_id = l.batch_id WHERE
 
 
 class _Seen(NamedTuple):
-    """A log and its table, both of one moment."""
+    """A log and its table, read at the same moment."""
 
     log: Log
     location: str
     erased: int
-    """Versions that erasures took; what was known of their entities stays known."""
+    """Versions removed by erasures; the heads of their entities remain."""
 
 
-def latest_equals_log(subject: Subject) -> Finding:
-    """Read every version, and compare with what the next batch is compared with; only of whole tables."""
-    finding = Finding()
+def latest_equals_log(subject: Subject) -> CheckResult:
+    """Compare every version with the heads that the next batch will use; whole tables only."""
+    result = CheckResult()
     if not subject.dataset.of_entities or subject.scope.batch_id is not None:
-        return finding
+        return result
     look = partial(_look, subject)
     return readable.as_it_is(partial(_compare, subject), look(), look, lambda seen: seen.location)
 
@@ -52,29 +52,29 @@ def _look(subject: Subject) -> _Seen:
     return _Seen(log, location, erased)
 
 
-def _compare(subject: Subject, seen: _Seen) -> Finding:
+def _compare(subject: Subject, seen: _Seen) -> CheckResult:
     table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
     versions = list(_versions(subject.dataset, live_table.live_files(table)))
     updated = np.sort(np.concatenate([np.empty(0, np.int64), *(part.updated for part in versions)]))
-    log, finding = seen.log, Finding({"versions": len(updated)})
+    log, result = seen.log, CheckResult({"versions": len(updated)})
     distinct = np.unique(updated)
     within = distinct[(distinct > 0) & (distinct <= log.updated)]
     if not len(within) == len(updated) == log.updated - seen.erased:
-        finding.problems.append(
+        result.problems.append(
             f"the log is at {log.updated}, {seen.erased} of which were erased, and the table has "
             f"{len(updated)} versions, {len(within)} of them with places of their own"
         )
     by_rows, by_heads = (Heads.newest(each) for each in (versions, [run for _, run in log.runs]))
-    finding.numbers["entities"] = len(by_rows)
+    result.numbers["entities"] = len(by_rows)
     rows, known = ({_identity(each, n) for n in range(len(each))} for each in (by_rows, by_heads))
     ids = {head[:2] for head in rows}
-    idle = {head for head in known - rows if head[:2] not in ids}  # of entities without a version
+    idle = {head for head in known - rows if head[:2] not in ids}  # heads of entities without a version
     if rows - known or known - rows - idle or len(idle) > seen.erased:
-        finding.problems.append(
+        result.problems.append(
             f"of {len(rows)} entities {len(rows - known)} are not known as the log has them, and "
             f"{len(known - rows)} are known that the log has not"
         )
-    return finding
+    return result
 
 
 def _identity(of: Heads, place: int) -> tuple[int, ...]:

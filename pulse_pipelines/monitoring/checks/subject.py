@@ -1,4 +1,4 @@
-"""What the checks of a table look at, and what they find."""
+"""Subjects of the table checks, and their results."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import NotFound
 
 LANDED = "SELECT coalesce(sum(rows), 0)::bigint FROM landings WHERE dataset_id = %s"
-# Per partition: where the ledger ends (by the index, whatever the history), and where the position is.
+# Per partition: the end of the ledger (by the index, whatever the history), and the settled position.
 ENDS = """
 SELECT p.partition, p.settled_offset, coalesce((
     SELECT r.end_offset FROM ingest_ranges r
@@ -28,24 +28,24 @@ FROM ingest_positions p ORDER BY p.partition
 
 
 @dataclass
-class Finding:
-    """What a check saw of one tenant's dataset: numbers, and every way in which it is wrong."""
+class CheckResult:
+    """Result of a check for one tenant's dataset: numbers and problems."""
 
     numbers: dict[str, int | float] = field(default_factory=dict)
-    """Those of many tenants are added up, but `most_...` and `longest_...`, of which the largest counts."""
+    """Summed over tenants, except `most_...` and `longest_...`, of which the largest counts."""
     problems: list[str] = field(default_factory=list)
     grave: bool = True
-    """Whether the problems are errors, not warnings."""
+    """Whether the problems are errors rather than warnings."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much of each table is looked at."""
+    """How much of each table is checked."""
 
     batch_id: str | None = None
-    """Only files that this batch added; None: all."""
+    """Only files added by this batch; None: all."""
     max_files: int | None = None
-    """Files whose rows are read, if there are more: half of them the newest, half any; None: all."""
+    """Maximum number of files whose rows are read: half of them the newest, half any others; None: all."""
 
     def sample(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
         if self.max_files is None or len(files) <= self.max_files:
@@ -56,26 +56,26 @@ class Scope:
 
 @dataclass(frozen=True)
 class Subject:
-    """A dataset to check: its table and its ledger, both of one moment."""
+    """A dataset to check: its table and its ledger, read at the same moment."""
 
     tenant: Tenant
     dataset: Dataset
     table: Table
     scope: Scope
     landed: int
-    """Rows that the table has by the ledger."""
+    """Rows of the table according to the ledger."""
     ends: Sequence[tuple[int, int, int]]
-    """Partition of the tenant's topic, its settled position, and where the ledger of its ranges ends."""
+    """Partition of the tenant's topic, its settled position, and the end of the ledger's ranges."""
 
     @cached_property
     def manifests(self) -> Sequence[ManifestFile]:
-        """Of the current snapshot, the newest first."""
+        """Manifests of the current snapshot, newest first."""
         snapshot = self.table.current_snapshot()
         return snapshot.manifests(self.table.io) if snapshot else ()
 
     @cached_property
     def files(self) -> Sequence[DataFile]:
-        """The data files of the current snapshot that are in scope, the newest first."""
+        """Data files of the current snapshot that are in scope, newest first."""
         batch = self.scope.batch_id
         wanted = {
             s.snapshot_id
@@ -92,7 +92,7 @@ class Subject:
 
 
 class _Seen(NamedTuple):
-    """What Postgres knows of a dataset at one moment."""
+    """A dataset's records in Postgres at one moment."""
 
     dataset: Dataset
     location: str
@@ -101,7 +101,7 @@ class _Seen(NamedTuple):
 
 
 def load(tenant: Tenant, slug: str, scope: Scope) -> Subject:
-    """Load what the checks look at, in the tenant's RLS session.
+    """Load a dataset for the checks, in the tenant's RLS session.
 
     Raises:
         Terminal: the dataset's table or its metadata is gone.

@@ -1,7 +1,7 @@
-"""Trace: what became of one event, by its id or by its place in the tenant's topic.
+"""Trace of one event, by its id or by its position in the tenant's topic.
 
-An event leaves traces in the topic, in Postgres (ledger, claims, dead letters) and as a row. Each of them is
-looked at in the tenant's own session, with a bound on what is read; what was left out is said.
+The topic, Postgres (ledger, claims, dead letters) and the tables are searched in the tenant's own session,
+with a limit on the bytes read; the result names what was left out.
 """
 
 from pulse_pipelines.monitoring.trace.fate import Fate, Row, State, Trace

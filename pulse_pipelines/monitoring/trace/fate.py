@@ -1,4 +1,4 @@
-"""The fate of an event: what it is by now, and where it is."""
+"""Fate of an event: its current state and location."""
 
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -8,26 +8,26 @@ from pulse_pipelines.dead_letters import DeadLetter
 
 
 class State(StrEnum):
-    """Of several events with one id the first state here is that of the id."""
+    """State of an event, by precedence: of several events with one id, the first state is the id's."""
 
     LANDED = "landed"
     IN_BATCH = "in_batch"
-    """A batch has it, and is not settled."""
+    """In a batch that is not settled."""
     WAITING = "waiting"
-    """It is in the topic, and no batch has taken it."""
+    """In the topic, in no batch yet."""
     ERASED = "erased"
     DEAD_LETTERED = "dead_lettered"
-    """It could not land: an open dead letter."""
+    """An open dead letter: it could not land."""
     REPLAYED = "replayed"
-    """A dead letter that was published again: that is another event with the same id."""
+    """A dead letter that was published again, as another event with the same id."""
     DISCARDED = "discarded"
-    """A dead letter that nobody wanted to land."""
+    """A dead letter that was discarded."""
     DUPLICATE = "duplicate"
-    """A copy: another event with its id has the row."""
+    """A duplicate: another event with its id has the row."""
     NO_MESSAGE = "no_message"
-    """There is no event at this place: a marker of a transaction, say."""
+    """No event at this offset, but, for example, a transaction marker."""
     LOST = "lost"
-    """The topic no longer held it, and an operator accepted the loss."""
+    """Gone from the topic; an operator accepted the loss."""
 
 
 ON_ITS_WAY = frozenset({State.WAITING, State.IN_BATCH})
@@ -43,28 +43,28 @@ class Rebuild:
 
 @dataclass(frozen=True)
 class Row:
-    """Where the row of an event is."""
+    """Location of an event's row."""
 
     day: date
     timestamp: datetime
     schema_version: int
     file: str
-    """The data file that has it by now: compaction and backfills write others."""
+    """Data file that holds it now: compaction and backfills rewrite files."""
     snapshot_id: int | None
-    """That it landed with; None: of that commit nothing is known any more."""
+    """Snapshot it landed with; None: the record of that commit is gone."""
     landed_at: datetime | None
     rebuilds: tuple[Rebuild, ...]
     trace_id: str | None
-    """What its sender said that it belongs to."""
+    """Trace id given by the sender."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one event; what is not known is None."""
+    """Fate of one event; unknown fields are None."""
 
     state: State
     detail: str
-    """The same for a person, as a sentence."""
+    """The state as a sentence for people."""
     dataset: str | None = None
     event_id: str | None = None
     partition: int | None = None
@@ -74,26 +74,26 @@ class Fate:
     batch_id: str | None = None
     settled_at: datetime | None = None
     row: Row | None = None
-    """Where it landed; of a duplicate, where the other event did."""
+    """Location of its row; for a duplicate, of the other event's row."""
     copy_of: str | None = None
-    """Of a duplicate: `<partition>-<offset>` of the event that landed."""
+    """For a duplicate: `<partition>-<offset>` of the event that landed."""
     dead_letter: DeadLetter | None = None
     erasure_id: str | None = None
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """Its partition and offset."""
+        """Partition and offset."""
         return None if self.partition is None or self.offset is None else (self.partition, self.offset)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that was found of an event id or of a place."""
+    """All fates found for an event id or a position."""
 
     fates: tuple[Fate, ...]
-    """At least one; that which says what the id is by now comes first."""
+    """At least one; the first one decides the state of the id."""
     looked_at: tuple[str, ...] = field(default=())
-    """What was read to find them, and what was left out."""
+    """Sources that were read, and what was left out."""
 
     @property
     def state(self) -> State:
@@ -101,12 +101,12 @@ class Trace:
 
     @property
     def settled(self) -> bool:
-        """Whether none of it is on its way."""
+        """Whether no event is still on its way."""
         return all(fate.state not in ON_ITS_WAY for fate in self.fates)
 
 
 def ordered(fates: list[Fate]) -> tuple[Fate, ...]:
-    """Fates by their states, then the latest first."""
+    """Sort fates by state, then latest first."""
     states = list(State)
     latest = sorted(fates, key=lambda fate: fate.place or (-1, -1), reverse=True)
     return tuple(sorted(latest, key=lambda fate: states.index(fate.state)))

@@ -1,4 +1,4 @@
-"""What Postgres knows of a place of a tenant's topic, and of a commit to a day; in the tenant's session."""
+"""Ledger records of a position in a tenant's topic, and of a commit to a day; in the tenant's session."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -13,7 +13,7 @@ POSITIONS = """
 SELECT partition, settled_offset, base_offset FROM ingest_positions
 WHERE tenant_id = %s ORDER BY partition
 """
-# Each offset is in the last range that begins at it or before it.
+# An offset belongs to the last range that begins at or before it.
 RANGE = """
 SELECT batch_id, settled_at, duplicate_offsets @> %(offset)s::int8, absent_offsets @> %(offset)s::int8
 FROM (
@@ -45,17 +45,17 @@ CLAIMS_RETIRED = "SELECT coalesce(max(claims_from), 0) FROM ingest_positions WHE
 
 
 class Position(NamedTuple):
-    """How far a partition is settled."""
+    """Settled position of a partition."""
 
     partition: int
     settled: int
     base: int
-    """What is added to the broker's offsets."""
+    """Added to the broker's offsets."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the ledger has of a planned offset."""
+    """Ledger record of a planned offset."""
 
     erasure_id: str | None
     batch_id: str
@@ -65,14 +65,14 @@ class Place:
 
 
 def positions(tenant: Tenant) -> dict[int, Position]:
-    """By partition."""
+    """Settled positions by partition."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         rows = connection.execute(POSITIONS, [tenant.tenant_id])
         return {row[0]: Position(*row) for row in rows}
 
 
 def place(tenant: Tenant, partition: int, offset: int) -> Place | None:
-    """None: no batch was ever planned to it."""
+    """Ledger record of an offset; None: no batch has it."""
     values = {"tenant": tenant.tenant_id, "partition": partition, "offset": offset}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         found = connection.execute(RANGE, values).fetchone()
@@ -81,13 +81,13 @@ def place(tenant: Tenant, partition: int, offset: int) -> Place | None:
 
 
 def slugs(tenant: Tenant, batch: str) -> list[str]:
-    """The datasets that a batch landed rows of."""
+    """Datasets in which a batch landed rows."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [slug for (slug,) in connection.execute(SLUGS, [tenant.tenant_id, batch])]
 
 
 def raw_parts(tenant: Tenant, batch: str) -> list[tuple[str, int, int]]:
-    """Path, start and bytes of what the raw zone has of a batch."""
+    """Path, start and bytes of each raw-zone part of a batch."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return connection.execute(RAW, [tenant.tenant_id, batch]).fetchall()
 
@@ -95,7 +95,7 @@ def raw_parts(tenant: Tenant, batch: str) -> list[tuple[str, int, int]]:
 def landing(
     tenant: Tenant, batch: str, dataset_id: UUID, day: date
 ) -> tuple[int | None, datetime | None, tuple[Rebuild, ...]]:
-    """The snapshot that a row landed with, when that was, and the backfills that replaced its day since."""
+    """Snapshot and time of a row's landing, and the backfills that replaced its day since."""
     values = {"tenant": tenant.tenant_id, "batch": batch, "dataset": dataset_id, "day": day}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         snapshot_id, landed_at = connection.execute(LANDING, values).fetchone() or (None, None)
@@ -104,13 +104,13 @@ def landing(
 
 
 def erased_from(tenant: Tenant, dataset_id: UUID) -> bool:
-    """Whether there was an erasure in a dataset."""
+    """Whether an erasure ran on a dataset."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return connection.execute(ERASURES, [tenant.tenant_id, dataset_id]).fetchone() == (True,)
 
 
 def claims_from(tenant: Tenant) -> int:
-    """Of events before this offset the ids may have been forgotten."""
+    """Offset before which claims may have been retired."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         ((end,),) = connection.execute(CLAIMS_RETIRED, [tenant.tenant_id]).fetchall()
         return int(end)

@@ -1,6 +1,6 @@
-"""By id or by place: where Pulse looks for an event, and in which order, so that none slips through.
+"""Lookup of an event by id or by position, in an order that finds events that settle meanwhile.
 
-What waits is looked at first: an event that settles meanwhile is found by the looks after it.
+Waiting events are searched first: one that settles in between is found by the later steps.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pulse_resources.errors import Gone, NotFound, Terminal, Transient
 from pulse_resources.faults import fail_point
 
 MAX_RAW_BYTES = 64 * 1024 * 1024
-"""Of a batch's raw objects, compressed, that are read for one event."""
+"""Maximum compressed bytes of a batch's raw objects that are read for one event."""
 OF_LETTER = {
     None: State.DEAD_LETTERED,
     "replayed": State.REPLAYED,
@@ -31,29 +31,29 @@ OF_LETTER = {
     "landed": State.LANDED,
     "erased": State.ERASED,
 }
-"""What an event is, by the resolution of its dead letter."""
+"""State of an event by the resolution of its dead letter."""
 AFTER_ALL = 2**63 - 1
-"""No offset is."""
+"""Beyond every offset."""
 LOSS = "loss-"
-"""Begins the name of a batch that stands for an accepted loss."""
+"""Prefix of the id of a batch that stands for an accepted loss."""
 
 
 def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: date | None = None) -> Trace:
-    """Everything of an event id: what is on its way, its dead letters, its row.
+    """Find everything about an event id: waiting events, dead letters, its row.
 
     Args:
-        dataset: only what names it, where several datasets have the id.
-        day: of the event's timestamp; only rows of that day are looked at.
+        dataset: limit the search to this dataset, where several have the id.
+        day: day of the event's timestamp; only rows of that day are searched.
 
     Raises:
-        NotFound: there is nothing of it.
-        Transient: the object store does not answer; or the broker, and nothing else knows the id.
-        Terminal: a table is gone or damaged.
+        NotFound: nothing is known of the id.
+        Transient: the object store does not answer; or the broker does not, and nothing else knows the id.
+        Terminal: a table is missing or damaged.
     """
     looked: list[str] = []
     try:
         coming, unread = _on_its_way(tenant, event_id, dataset, looked), None
-    except (Transient, Terminal) as error:  # what settled is told nevertheless
+    except (Transient, Terminal) as error:  # settled events are reported nevertheless
         coming, unread = [], error
         looked.append(f"nothing of the topic: {error}")
     fail_point("trace.after_topic")
@@ -80,10 +80,10 @@ def by_id(tenant: Tenant, event_id: str, *, dataset: str | None = None, day: dat
 
 
 def by_place(tenant: Tenant, partition: int, offset: int) -> Trace:
-    """What became of the event at a place of the tenant's topic, as Pulse counts offsets.
+    """Find the event at a position of the tenant's topic, by Pulse's offsets.
 
     Raises:
-        NotFound: there is no event at this place yet, or no such partition.
+        NotFound: there is no event at this position yet, or no such partition.
         Transient, Terminal: as `by_id`.
     """
     looked: list[str] = []
@@ -117,7 +117,7 @@ def _on_its_way(tenant: Tenant, event_id: str, dataset: str | None, looked: list
         place = ledger.place(tenant, message.partition, message.offset)
         if place is None:
             fates.append(_waiting(message.partition, message.offset, message, named))
-        elif place.settled_at is None:  # else it settled meanwhile: the looks that follow find it
+        elif place.settled_at is None:  # otherwise it settled meanwhile: the steps below find it
             fates.append(_in_batch(place, message.partition, message.offset, message, named))
     return fates
 
@@ -138,7 +138,7 @@ def _in_batch(
 
 
 def _planned(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
-    """What became of a place that a batch has, or had."""
+    """Fate of an offset that a batch has or had."""
     if place.settled_at is None:
         return _in_batch(place, partition, offset)
     where = (partition, offset, None, place.batch_id, place.settled_at)
@@ -179,11 +179,11 @@ def _of_letter(letter: DeadLetter) -> Fate:
 def _landed(
     tenant: Tenant, dataset: Dataset, event_id: str, day: date | None, looked: list[str]
 ) -> Fate | None:
-    """The fate of the event of a dataset with this id that landed, if one did."""
+    """Fate of the landed event with this id in a dataset; None if there is none."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
         run = claims.run_with(connection, dataset, event_id)
     before = max(run.ends) if run is not None else ledger.claims_from(tenant)
-    if dataset.of_entities:  # whose ids are not claimed
+    if dataset.of_entities:  # ids of entities are not claimed
         before = AFTER_ALL
     if not before:
         return None
@@ -228,7 +228,7 @@ def _of_row(tenant: Tenant, dataset: Dataset, row: FoundRow) -> Fate:
 
 
 def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Fate:
-    """A copy, and the event that it is a copy of."""
+    """Fate of a duplicate, with the event that it copies."""
     message = _raw(tenant, place, partition, offset, looked)
     event_id, slug = topic.names(message.payload) if message else (None, None)
     dataset = next((each for each in registry.list_datasets(tenant) if each.slug == slug), None)
@@ -245,7 +245,7 @@ def _duplicate(tenant: Tenant, place: Place, partition: int, offset: int, looked
 
 
 def _raw(tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str]) -> Message | None:
-    """The event as the raw zone has it."""
+    """Read the event from the raw zone."""
     left = MAX_RAW_BYTES
     for path, start, length in ledger.raw_parts(tenant, place.batch_id):
         left -= length
@@ -261,7 +261,7 @@ def _raw(tenant: Tenant, place: Place, partition: int, offset: int, looked: list
 def _row_at(
     tenant: Tenant, place: Place, partition: int, offset: int, looked: list[str], letter: DeadLetter | None
 ) -> Fate:
-    """An event that landed, with its row where that can be found."""
+    """Fate of a landed event, with its row if that can be found."""
     landed_in = ledger.slugs(tenant, place.batch_id)
     for dataset in registry.list_datasets(tenant):
         if dataset.slug in landed_in or letter is not None:

@@ -1,4 +1,4 @@
-"""The row of one event, looked for in the files that may hold it: the latest first, so far as is bounded."""
+"""Search for an event's row in the data files that may hold it: latest first, within a limit of bytes."""
 
 import struct
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ COLUMNS = (
 )
 MAX_FILES = 200
 MAX_BYTES = 64 * 1024 * 1024
-"""Of the columns that are read."""
+"""Maximum bytes of the columns that are read."""
 
 
 @dataclass(frozen=True)
 class FoundRow:
-    """A row of a dataset, with the data file that has it."""
+    """A row of a dataset, with its data file."""
 
     file: str
     event_id: str
@@ -48,28 +48,28 @@ class FoundRow:
 
 @dataclass(frozen=True)
 class Search:
-    """What a look at a table gave."""
+    """Result of searching a table."""
 
     row: FoundRow | None
     candidates: int
-    """Files that by their bounds may have it."""
+    """Files that may hold it according to their column bounds."""
     read: int
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left out."""
+        """Whether every candidate was read."""
         return self.row is not None or self.read == self.candidates
 
 
 def with_id(tenant: Tenant, dataset: Dataset, event_id: str, before: int, day: date | None) -> Search:
-    """Look for the row with an event id.
+    """Search for the row with an event id.
 
     Args:
-        before: an offset, in whatever partition, that its event is before.
-        day: of its timestamp, where that is known.
+        before: offset, in whatever partition, that the event precedes.
+        day: day of its timestamp, if known.
 
     Raises:
-        Terminal: the table is gone or damaged.
+        Terminal: the table is missing or damaged.
         Transient: the object store does not answer.
     """
     within: BooleanExpression = And(_equal("id", event_id), LessThan("_offset", before))  # type: ignore[call-arg,arg-type]
@@ -79,7 +79,7 @@ def with_id(tenant: Tenant, dataset: Dataset, event_id: str, before: int, day: d
 
 
 def at(tenant: Tenant, dataset: Dataset, partition: int, offset: int) -> Search:
-    """Look for the row of the event at a place. Raises as `with_id`."""
+    """Search for the row of the event at a position. Raises as `with_id`."""
     within = And(_equal("_kafka_partition", partition), _equal("_offset", offset))
     mask = (pc.field("_kafka_partition") == partition) & (pc.field("_offset") == offset)
     return _search(tenant, dataset, within, mask)
@@ -110,7 +110,7 @@ def _search(tenant: Tenant, dataset: Dataset, within: BooleanExpression, mask: p
 
 
 def _last(file: DataFile, field_id: int) -> int:
-    """The file's last offset: that of the latest events."""
+    """Last offset in the file, that of its latest event."""
     bound = (file.upper_bounds or {}).get(field_id)
     return 2**63 - 1 if bound is None else int(struct.unpack("<q", bound)[0])
 

@@ -1,4 +1,4 @@
-"""Sent: whether what was sent up to a moment is settled, and which of it did not land."""
+"""Sent events: whether all events sent before a moment are settled, and which did not land."""
 
 from collections.abc import Collection, Mapping
 
@@ -13,7 +13,7 @@ Ids = Mapping[str | None, Collection[str]]
 
 
 def marks(tenant: Tenant) -> dict[int, int]:
-    """Where the tenant's topic ends now: what was accepted before is before it, in each partition.
+    """Current end of each partition of the tenant's topic: every accepted event lies before it.
 
     Raises:
         Transient: the broker does not answer.
@@ -22,13 +22,13 @@ def marks(tenant: Tenant) -> dict[int, int]:
 
 
 def unsettled(tenant: Tenant, marks: Mapping[int, int]) -> int:
-    """How many events before the marks are not settled."""
+    """Count unsettled events before the marks."""
     settled = {number: each.settled for number, each in ledger.positions(tenant).items()}
     return sum(max(0, end - settled.get(partition, 0)) for partition, end in marks.items())
 
 
 def not_landed(tenant: Tenant, ids: Ids) -> dict[str | None, list[str]]:
-    """Those of the ids that have no row, by dataset, in order."""
+    """Ids without a row, by dataset, in the order given."""
     left = {slug: set(of_dataset) for slug, of_dataset in ids.items()}
     for dataset in registry.list_datasets(tenant):
         if wanted := left.get(dataset.slug):

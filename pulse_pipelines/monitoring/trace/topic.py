@@ -1,4 +1,4 @@
-"""Events that are in the topic and not settled: read from the broker, the latest so many of them."""
+"""Unsettled events in the topic: the latest ones, up to a limit, read from the broker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ CHUNK = 1_000
 
 @dataclass(frozen=True)
 class Waiting:
-    """The messages with an event id among those that are not settled."""
+    """Unsettled messages with an event id."""
 
     found: tuple[tuple[Message, str | None], ...]
-    """Each with the dataset that it names."""
+    """Each message with the dataset that it names."""
     read: int
     count: int
-    """Of all that are not settled."""
+    """Number of all unsettled messages."""
 
 
 def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
-    """By partition, the offset after the last message.
+    """Offset after the last message, by partition.
 
     Raises:
         Transient: the broker does not answer.
@@ -46,10 +46,10 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
 
 
 def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) -> Waiting:
-    """Look for an event id among the messages that are not settled.
+    """Search for an event id among the unsettled messages.
 
     Raises:
-        Transient: the broker does not answer, or fell silent.
+        Transient: the broker does not answer, or stopped answering.
         Terminal: the offsets are gone from the topic.
     """
     spans = {
@@ -77,7 +77,7 @@ def waiting(tenant: Tenant, positions: Mapping[int, Position], event_id: str) ->
 
 
 def names(payload: bytes) -> tuple[str | None, str | None]:
-    """The event id and the dataset that an event names, as far as it can be read."""
+    """Event id and dataset named by an event, as far as it can be decoded."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:

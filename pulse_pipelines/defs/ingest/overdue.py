@@ -1,10 +1,11 @@
-"""The dead-letter sweep: publishes what a run that died after settle left unpublished."""
+"""Overdue dead letters: published by a run of their own when the batch's run died after settle."""
 
 from collections.abc import Iterator
 
 import dagster as dg
 
 from pulse_pipelines import registry
+from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.ingest import dead_letter
@@ -14,22 +15,14 @@ from pulse_pipelines.registry.failed_work import Failed, Work
 from pulse_resources.errors import Transient
 
 JOB, TASK = "publish_dead_letters", "dead letters"
-"""By which a tenant's failure is known."""
+"""Job and task of a tenant's recorded failures."""
 RETRY_S, RETRY_MAX_S = 60.0, 900.0
-"""Waits before what failed is tried again: the first, and the longest."""
+"""First and longest wait before a failed tenant is retried."""
 PATIENCE_S = 30.0
-"""A run publishes right after it settled; what it has not published by then may be the sweep's."""
+"""A run publishes right after settling; dead letters still unpublished after this are overdue."""
 
 
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-]
-
-
-class SweepConfig(dg.Config):
+class OverdueConfig(dg.Config):
     tenants: list[str]
 
 
@@ -39,7 +32,7 @@ class SweepConfig(dg.Config):
     tags={"kind": "kafka"},
 )
 def publish_overdue(
-    context: dg.OpExecutionContext, config: SweepConfig, kafka: Kafka, postgres: Postgres
+    context: dg.OpExecutionContext, config: OverdueConfig, kafka: Kafka, postgres: Postgres
 ) -> None:
     failed = []
     for tenant, outcome in dead_letter.publish_each(map(registry.find_tenant, config.tenants)):
@@ -69,12 +62,13 @@ def publish_dead_letters() -> None:
 
 
 @dg.sensor(
+    name="dead_letter_sweep",
     job=publish_dead_letters,
     minimum_interval_seconds=15,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Looks for settled dead letters that no living run is going to publish.",
 )
-def dead_letter_sweep(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+def overdue_dead_letters(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     overdue = dead_letter.overdue(PATIENCE_S)
     held = {each.work.tenant for each in failed_work.standing(JOB) if each.held}
     left = {
@@ -82,10 +76,7 @@ def dead_letter_sweep(context: dg.SensorEvaluationContext) -> Iterator[dg.RunReq
         for tenant, batches in overdue.items()
         if tenant not in held and not any(lease_held(batch) for batch in batches)
     }
-    running = context.instance.get_runs(
-        dg.RunsFilter(job_name=publish_dead_letters.name, statuses=UNFINISHED), limit=1
-    )
-    if not left or running:
+    if not left or unfinished(context.instance, publish_dead_letters):
         yield dg.SkipReason("every settled dead letter is published, being published, or tried again later")
         return
     yield dg.RunRequest(
