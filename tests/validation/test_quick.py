@@ -217,7 +217,7 @@ def conformed(schema: dict[str, Any], payloads: list[bytes], *, quickly: bool) -
     scope = Scope(TENANT, (dataset(schema), dataset({"type": "object"}, "free")))
     conformer = TopicConformer(scope, "batch", UNLIMITED)
     if not quickly:
-        conformer._judge.__dict__["quick"] = None
+        conformer._validator.__dict__["quick"] = None
     found = conformer.chunk(messages(payloads))
     tables = {slug: [repr(row) for row in table.to_pylist()] for slug, table in found.tables.items()}
     return tables, sorted(map(repr, found.dead_letters))
