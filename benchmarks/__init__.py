@@ -1,1 +1,1 @@
-"""Measurements of Pulse against its goals; each has a command, and a ratio where there is a peer."""
+"""Benchmarks of Pulse against its goals; each has a command, and a ratio where there is a peer."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks <what>`: measure, and print what was measured."""
+"""`python -m benchmarks <what>`: run a benchmark and print its results."""
 
 import json
 import os
@@ -35,7 +35,7 @@ from pulse_resources.local.status import status
 from pulse_resources.settings import load_settings
 
 GOAL = 120_000
-"""Events per second, on two cores with all services on them."""
+"""Goal in events per second, on two cores with all services on them."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 console = Console()
@@ -326,7 +326,7 @@ def lake() -> None:
 
 @contextmanager
 def stack(*options: str) -> Iterator[None]:
-    """A stack of its own from nothing, stopped afterwards."""
+    """Start a new stack for the block, and stop it afterwards."""
     home = Path(".pulse-bench").absolute()
     os.environ["PULSE_HOME"] = str(home)
     pulse("down")

@@ -1,4 +1,4 @@
-"""A backfill of one large day, against nothing but itself: rows per second, all of it in one commit."""
+"""Backfill of one large day: rows per second, committed at once."""
 
 import time
 from datetime import date
@@ -10,11 +10,11 @@ from pulse_resources import spark
 from pulse_resources.settings import load_settings
 
 WARM_UP_DAY = date(2026, 1, 1)
-"""A day without events: a rebuild of it opens the connections."""
+"""A day without events, whose rebuild opens the connections."""
 
 
 def measure(tenant: Tenant, day: date, times: int) -> list[tuple[Backfilled, float]]:
-    """Rebuild the day again and again; each with the rows per second that it made."""
+    """Rebuild the day repeatedly; returns each backfill with its rows per second."""
     done = []
     with spark.session() as session:
         parallelism = load_settings().spark.parallelism

@@ -1,4 +1,4 @@
-"""Memory against the size of a batch: what grows with it, and where that ends."""
+"""Memory by batch size: which services grow with it, and up to which bound."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,10 @@ PERIOD_S = 0.2
 
 
 def measure(console: Console, sizes: list[int], tenants: int) -> Iterator[tuple[int, dict[str, int]]]:
-    """Events of a batch, and the most bytes that each service held while it ran."""
+    """Peak memory of each service in bytes, for batches of increasing size."""
     owners, layout = load.make_tenants(tenants), Layout(load_settings().home)
     load.send(console, owners, 1_000)
-    run_batch(owners)  # what is loaded once is not the batch's
+    run_batch(owners)  # loads what is loaded once, which must not count for the batch
     for size in sizes:
         load.send(console, owners, size)
         peaks: dict[str, int] = {}

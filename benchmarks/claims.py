@@ -1,4 +1,4 @@
-"""What the gate and settle cost a batch when a dataset has many claims already, and what these take."""
+"""Cost of gate and settle for a batch when a dataset has many claims, and the claims' size."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from pulse_resources.settings import load_settings
 BATCH = 10_000
 TIMES = 7
 LEVEL = 3
-"""Of the runs that are there before, as merging has left them."""
+"""Merge level of the existing runs."""
 FIND = "SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %s"
-# As `maintenance.merge_claims` leaves them: pieces of one run, each of a range of digests.
+# As `maintenance.merge_claims` leaves them: pieces of one run, each a range of digests.
 FILL = """
 INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
 SELECT run, %s, %s, %s, %s, '{}', %b FROM nextval('claim_runs') run
@@ -30,21 +30,21 @@ SIZE = "SELECT pg_total_relation_size('processed_event_ids'), sum(ids) FROM proc
 
 @dataclass(frozen=True)
 class Measured:
-    """Of batches of `BATCH` new events."""
+    """Measurements of batches of `BATCH` new events."""
 
     ids: int
-    """Claimed before."""
+    """Ids claimed before."""
     first_gate: float
-    """Seconds of the gate of the first batch, with no file of the runs on this machine."""
+    """Gate seconds of the first batch, with no file of the runs cached locally."""
     gate: float
-    """Median seconds of the gate of the batches after it."""
+    """Median gate seconds of the following batches."""
     settle: float
     bytes_per_id: float
-    """What Postgres keeps."""
+    """Bytes per id in Postgres."""
 
 
 def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
-    """Batches into a dataset with so many claims, level by level."""
+    """Measure batches into a dataset with a growing number of claims, level by level."""
     (tenant,) = load.make_tenants(1)
     settings, there = load_settings(), 0
     for level in levels:
@@ -61,7 +61,7 @@ def measure(console: Console, levels: list[int]) -> Iterator[Measured]:
 
 
 def fill(tenant: Tenant, ids: int) -> float:
-    """Claim so many more ids for the tenant's dataset; the bytes per id that Postgres keeps now."""
+    """Add claims to the tenant's dataset; returns the bytes per id now in Postgres."""
     settings, draw = load_settings(), np.random.default_rng()
     pieces = max(1, ids // MERGED_IDS)
     span = 2**64 // pieces

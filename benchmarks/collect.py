@@ -1,7 +1,6 @@
-"""Collecting over HTTP: requests of one event and of a hundred, from keep-alive connections.
+"""Collect over HTTP: requests of one event and of a hundred, over keep-alive connections.
 
-The sender is as small as it can be, and a process of its own: it shares the two cores with what is
-measured.
+The sender is as small as possible and a process of its own: it shares the two cores with the measured API.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ class Measured:
 
 @contextmanager
 def server() -> Iterator[int]:
-    """The API in a process of its own; yields its port."""
+    """Run the API in a process of its own; yields its port."""
     port = ports.choose(8000, ())
     environment = os.environ | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     arguments = [sys.executable, "-m", "pulse_api.http.server"]

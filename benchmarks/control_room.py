@@ -1,4 +1,4 @@
-"""The Dagster UI with many tenants, days and datasets: how long what it asks the web server takes."""
+"""Dagster UI with many tenants, days and datasets: duration of the queries that it sends."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from pulse_resources.settings import load_settings
 
 _AT_A_TIME = 8
 _TOGETHER = 500
-"""Events in an insert, as DAGSTER_EVENT_BATCH_SIZE says."""
+"""Events per insert, as DAGSTER_EVENT_BATCH_SIZE sets."""
 _PATIENCE_S = 180.0
 
 ASSETS = """query Assets { assetNodes { id assetKey { path } groupName description owners { __typename }
@@ -53,7 +53,7 @@ DEFINITION = """query AssetDefinition($key: AssetKeyInput!) { assetNodeOrError(a
 
 
 def build(tenants: int, slugs: int) -> tuple[list[Tenant], list[str]]:
-    """Tenants that each own a dataset of every slug."""
+    """Make tenants that each own a dataset of every slug."""
     owners = tick.build(tenants)
     names = [f"dataset_{number:02}" for number in range(slugs)]
 
@@ -68,13 +68,13 @@ def build(tenants: int, slugs: int) -> tuple[list[Tenant], list[str]]:
 
 
 def instance() -> dg.DagsterInstance:
-    """The instance of the stack that runs."""
+    """Dagster instance of the running stack."""
     os.environ |= local_dagster.environment(load_settings())
     return dg.DagsterInstance.get()
 
 
 def fill(instance: dg.DagsterInstance, slug: str, tenants: list[Tenant], days: int) -> float:
-    """Report every partition of a slug as materialized, as the job `ingest` does; events per second."""
+    """Report a slug's partitions as materialized, as the job `ingest` does; returns events per second."""
     began, count = time.perf_counter(), 0
     cells = product(tenants, (date.today() - timedelta(days=back) for back in range(days)))
     while batch := list(islice(cells, _TOGETHER)):
@@ -111,7 +111,7 @@ def wait_for_assets(slugs: list[str], tenants: list[Tenant]) -> float:
 
 
 def measure(slugs: list[str], times: int) -> Iterator[tuple[str, float, float, int]]:
-    """What the UI asks, seconds until the first answer and the fastest later one, and its bytes."""
+    """Query, seconds of the first response and of the fastest later one, and response bytes."""
     keys = [{"path": asset_key(slug).path} for slug in slugs]
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "asset catalog: all assets": (ASSETS, {}),
@@ -129,7 +129,7 @@ def measure(slugs: list[str], times: int) -> Iterator[tuple[str, float, float, i
 
 
 def load_seconds() -> float:
-    """Making all definitions, in this process: what each run pays before it begins."""
+    """Seconds to build all definitions in this process, as each run does before it begins."""
     from pulse_pipelines.definitions import defs
 
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Processor time by service, while something is measured."""
+"""Processor time by service during a measurement."""
 
 import os
 from collections import Counter
@@ -17,14 +17,14 @@ PARTS = {
     ("spark", "pyspark"): "Spark: Python workers",
     ("dagster-code", "multiprocessing"): "Dagster: runs",
 }
-"""Of a service, by what stands in the command line."""
+"""Parts of a service, by a text in the command line."""
 
 
 @contextmanager
 def sampled() -> Iterator[Counter[str]]:
-    """Seconds by service, of all processes of the stack; complete once the block has ended.
+    """Processor seconds by service, of all processes of the stack; complete after the block.
 
-    What a process that lives for less than `PERIOD_S` does at its end is missed.
+    Time that a process of less than `PERIOD_S` uses at its end is missed.
     """
     seconds: Counter[str] = Counter()
     layout = Layout(load_settings().home)
@@ -32,14 +32,14 @@ def sampled() -> Iterator[Counter[str]]:
     last: dict[tuple[int, int], tuple[str, float]] = {}
 
     def look() -> None:
-        begun = bool(last)  # then who is seen for the first time has just begun
+        begun = bool(last)  # processes first seen later have just begun
         found, table = state.read(layout), processes.table()
         for service in found.services.values() if found else ():
             for pid in processes.family(service.process.pid, table) if service.process else ():
                 try:
                     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-                except OSError:  # gone meanwhile
+                except OSError:  # ended meanwhile
                     continue
                 who = pid, int(stat[19])
                 used = (int(stat[11]) + int(stat[12])) / _TICKS

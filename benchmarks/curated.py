@@ -1,4 +1,4 @@
-"""The curated zone: a history of days that all changed, computed and committed at once."""
+"""Curated zone: a history of days that all changed, computed and committed at once."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ EVENTS_OF_DAY = 20
 
 
 def measure(console: Console, tenants: int, days: int) -> tuple[int, float, float]:
-    """Cells (tenant, day, rollup) that were computed; seconds of the first time, and of a second one.
+    """Number of computed cells (tenant, day, rollup), and seconds of the first and of the second time.
 
     Raises:
         AssertionError: a day could not be computed.

@@ -1,4 +1,4 @@
-"""One batch into a dataset that holds many events already, by Pulse and by a streaming job that merges."""
+"""One batch into a dataset with many events, by Pulse and by a streaming job with MERGE."""
 
 from rich.console import Console
 
@@ -7,14 +7,14 @@ from benchmarks.peers import streaming
 from benchmarks.steps import run_batch
 
 WARM_EVENTS = 10_000
-"""Of another tenant, before."""
+"""Events of another tenant, sent before as a warm-up."""
 
 
 def measure(console: Console, rows: int, events: int) -> tuple[float, float]:
-    """Seconds of a batch of Pulse, and of MERGE, from one topic to a table with so many rows.
+    """Seconds of a batch of Pulse, and of MERGE, from one topic to a table with `rows` rows.
 
-    Pulse has the ids of those rows claimed, and none of them in a file of this machine. It has not the rows,
-    at which it would not look.
+    For Pulse only the rows' ids are claimed, with no local file of them; the rows themselves do not exist,
+    since a batch would not read them.
 
     Raises:
         AssertionError: MERGE did not land every event.

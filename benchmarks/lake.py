@@ -1,4 +1,4 @@
-"""loadTable of the REST catalog, asked again and again over connections that stay open."""
+"""loadTable of the REST catalog over keep-alive connections."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ from pulse_pipelines.registry import keys
 from pulse_resources.settings import load_settings
 
 SECONDS = 10.0
-"""Of each measurement."""
+"""Seconds per measurement."""
 AT_ONCE = (1, 16)
-"""Connections that ask at a time."""
+"""Concurrent connections."""
 
 
 def build() -> Tenant:
-    """A tenant whose table has a hundred and twenty snapshots."""
+    """Make a tenant whose table has 120 snapshots."""
     return previews.build(12_000)
 
 

@@ -43,7 +43,7 @@ def make_tenants(count: int, datasets: int = 1) -> list[Tenant]:
 
 
 def slug(number: int) -> str:
-    """Of a tenant's n-th dataset."""
+    """Slug of a tenant's n-th dataset."""
     return f"{DATASET}{number or ''}"
 
 

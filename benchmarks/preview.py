@@ -1,4 +1,4 @@
-"""Previews of a table of many rows, days, files and commits, asked for again and again."""
+"""Previews of a table with many rows, days, files and commits."""
 
 import time
 import uuid
@@ -26,16 +26,16 @@ from pulse_resources import iceberg, object_store, postgres
 DAYS = 30
 COMMITS_A_DAY = 4
 LATE = 0.05
-"""Share of the rows that belong to the day before: every commit has files of two days."""
+"""Share of rows of the previous day: every commit has files of two days."""
 FIRST_DAY = datetime(2026, 11, 1, tzinfo=UTC)
 _DAY_US = 86_400_000_000
 _WARM_UP = 5
 
 
 def build(rows: int, commits_a_day: int = COMMITS_A_DAY) -> Tenant:
-    """A new tenant's dataset, filled by staged appends as ingestion makes them.
+    """Make a tenant's dataset, filled by staged appends as ingestion makes them.
 
-    With one commit a day it is as upkeep leaves any number of them: with few files.
+    With one commit a day the table has few files, as after upkeep.
     """
     (tenant,) = load.make_tenants(1)
     current = registry.current_table(tenant, load.DATASET)
@@ -106,7 +106,7 @@ def _staged(tenant: Tenant, dataset: Dataset, rows: pa.Table, location: str) -> 
 
 
 def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, float]]:
-    """What was asked, and how long it took in milliseconds: the first time, p50 and p95 when warm."""
+    """Query, and its duration in milliseconds: the first time, p50 and p95 when warm."""
     middle = FIRST_DAY + timedelta(days=DAYS / 2)
     earlier = snapshots(tenant, load.DATASET, DAYS * COMMITS_A_DAY)[DAYS]
     asked: dict[str, tuple[int, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""Looking again and again at what changes while something is measured."""
+"""Periodic sampling during a measurement."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Dagster's sensors, stopped and started as by their switches in the UI, and whether anything runs."""
+"""Dagster's sensors, switched off and on as in the UI, and waiting for runs."""
 
 import time
 from collections.abc import Callable
@@ -16,16 +16,16 @@ RUNS = """query Runs($filter: RunsFilter!) { runsOrError(filter: $filter) { ... 
 UNFINISHED = ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")
 _PATIENCE_S = 300.0
 _QUIET_S = 5.0
-"""Nothing runs when nothing ran for this long: a tick that had begun may still launch something."""
+"""Idle means that nothing ran for this long: a tick in progress may still launch a run."""
 
 Which = Callable[[str], bool]
 """Picks sensors by name."""
 
 
 def stop(which: Which) -> None:
-    """Stop sensors, and wait until what they launched has ended.
+    """Stop sensors, and wait until their runs have ended.
 
-    A tick that had begun writes its sensor's state when it ends, and so sets it running again.
+    A tick in progress writes its sensor's state at its end, which would start the sensor again.
     """
     while running := [state["id"] for name, _, state in _sensors() if which(name) and _runs_on(state)]:
         for sensor in running:
@@ -42,10 +42,10 @@ def start(which: Which) -> None:
 
 
 def wait_until_idle() -> None:
-    """Wait until no run goes on and none begins.
+    """Wait until no run is active or starting.
 
     Raises:
-        TimeoutError: there always is one.
+        TimeoutError: runs never stopped.
     """
     began = quiet_since = time.monotonic()
     while (now := time.monotonic()) - quiet_since < _QUIET_S:
@@ -60,7 +60,7 @@ def wait_for_success(job: str) -> None:
     """Wait until a run of this job has succeeded.
 
     Raises:
-        TimeoutError: none did.
+        TimeoutError: none succeeded.
     """
     began = time.monotonic()
     while not _runs({"pipelineName": job, "statuses": ["SUCCESS"]}):
@@ -78,7 +78,7 @@ def _runs(wanted: dict[str, Any]) -> int:
 
 
 def _sensors() -> list[tuple[str, dict[str, str], dict[str, str]]]:
-    """Of each sensor: its name, how it is selected, and its state."""
+    """Name, selector and state of each sensor."""
     return [
         (
             sensor["name"],

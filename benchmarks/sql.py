@@ -1,4 +1,4 @@
-"""SQL over a table of many rows by one caller after the other, and by many of many tenants at once."""
+"""SQL over a table of many rows, by one caller sequentially and by many of many tenants concurrently."""
 
 import os
 import threading
@@ -35,20 +35,20 @@ COLD = f"SELECT country, sum(amount) AS s FROM {load.DATASET} GROUP BY ALL"
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The API in a process of its own, for callers who ask as fast as they can; yields its address."""
+    """Run the API in a process of its own without rate limits; yields its address."""
     os.environ["PULSE_SQL__PER_SECOND"] = "-1"
     with collect.server() as port:
         yield f"http://127.0.0.1:{port}"
 
 
 def client(url: str, tenant: Tenant) -> httpx.Client:
-    """With a key of the tenant that may read."""
+    """Client with a read key of the tenant."""
     key = keys.issue_key(tenant, "benchmark", [KeyScope.READ]).text
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
 def measure(tenant: Tenant, times: int) -> Iterator[tuple[str, float, float, float]]:
-    """What was asked, and milliseconds: the first query of a server that has just begun, p50 and p95 then."""
+    """Query, and milliseconds: the first one of a new server, then p50 and p95."""
     for what, sql in QUERIES.items():
         with server() as url, client(url, tenant) as asking:
             spent = [_asked(asking, sql) for _ in range(times + 1)]
@@ -64,7 +64,7 @@ def _asked(asking: httpx.Client, sql: str) -> float:
 
 @dataclass(frozen=True)
 class Together:
-    """Of queries that were asked at once."""
+    """Measurements of concurrent queries."""
 
     statuses: Counter[int]
     seconds: float
@@ -75,7 +75,7 @@ class Together:
 
 
 def together(tenants: Sequence[Tenant]) -> Together:
-    """Each tenant asks as many queries at the same moment."""
+    """Send each tenant's queries at the same moment."""
     statuses, ends = Counter[int](), {tenant.slug: list[float]() for tenant in tenants}
     begin = threading.Barrier(len(tenants) * PER_TENANT + 1)
     with server() as url:

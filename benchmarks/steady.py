@@ -18,7 +18,7 @@ def measure(console: Console, *, tenants: int, rate: int, seconds: float) -> tup
     """p50 and p95 in seconds, over all rows of a load of `rate` events per second over all tenants."""
     owners = load.make_tenants(tenants)
     before = ledger(owners)
-    load.send(console, owners, WARM_EVENTS)  # what begins once is not a batch's
+    load.send(console, owners, WARM_EVENTS)  # start-up work must not count for a batch
     wait_until_settled(console, owners, before, WARM_EVENTS)
     before, since = ledger(owners), datetime.now(UTC)
     day = since.replace(hour=0, minute=0, second=0, microsecond=0)

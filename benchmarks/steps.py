@@ -1,4 +1,4 @@
-"""How long the steps of a batch took: of one that runs in this process, and of the runs of a stack."""
+"""Durations of a batch's steps, for a batch in this process and for the runs of a stack."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ STEPS = """query Steps($filter: RunsFilter!) { runsOrError(filter: $filter) { ..
 
 
 def run_batch(tenants: Iterable[Tenant]) -> dict[str, float]:
-    """Plan and run all that waits for the tenants; seconds by step.
+    """Plan and run all waiting events of the tenants; returns seconds by step.
 
     Raises:
         dg.DagsterError, or what a step raised: the batch did not settle.
@@ -32,7 +32,7 @@ def run_batch(tenants: Iterable[Tenant]) -> dict[str, float]:
 
 
 def of_runs(since: datetime) -> Counter[str]:
-    """Seconds by step of all runs of `ingest` that began since then, as Dagster noted them."""
+    """Seconds by step of all runs of `ingest` since then, from Dagster's records."""
     chosen = {"pipelineName": ingest.name, "createdAfter": since.timestamp()}
     spent: Counter[str] = Counter()
     for run in ask(STEPS, {"filter": chosen})["runsOrError"]["results"]:

@@ -1,7 +1,7 @@
-"""A backlog through a stack that is up and warm: Pulse's rate, and its peers' in the same stack.
+"""Throughput of a backlog in a running, warm stack: Pulse's rate, and its peers' in the same stack.
 
-While the backlog is sent, and while the peers take it, all sensors are stopped: nothing else runs. For Pulse
-they all run again; the clock starts when `ingest_lag` plans the first batch.
+While the backlog is sent, and while the peers run, all sensors are stopped, so nothing else runs. For Pulse
+they are started again; the clock starts when `ingest_lag` plans the first batch.
 """
 
 from collections import Counter
@@ -26,21 +26,21 @@ class Measured:
     size: int
     """Mean bytes of an event."""
     rate: float
-    """Of Pulse: events per second from the first batch's plan to the last one's settlement."""
+    """Pulse's events per second, from the plan of the first batch to the settlement of the last."""
     busy_rate: float
-    """The same, without the time in which no batch was worked on."""
+    """Likewise, without the time in which no batch was running."""
     processor_seconds: Counter[str]
-    """Of Pulse, by service."""
+    """Pulse's processor seconds by service."""
     step_seconds: Counter[str]
-    """Of Pulse, by step of its runs, of which two go on at a time."""
+    """Seconds by step of Pulse's runs, of which two are concurrent."""
     peers: list[Peer]
 
 
 def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: bool) -> Measured:
-    """Warm the stack up, send the backlog, and measure; the stack is up, and the tenants' topics are empty.
+    """Warm up, send the backlog, and measure; requires a running stack and empty topics.
 
     Raises:
-        PulseError: it did not settle.
+        PulseError: the backlog did not settle.
         AssertionError: a peer did not land every event.
     """
     warm = _warm_up(console)
@@ -61,7 +61,7 @@ def measure(console: Console, owners: list[Tenant], events: int, *, with_peers: 
 
 
 def wall_seconds(since: datetime) -> float:
-    """From the first plan to the last settlement of the batches that were planned since then."""
+    """Seconds from the first plan to the last settlement of batches planned since then."""
     with postgres.transaction("pulse_pipeline") as connection:
         row = connection.execute(
             "SELECT extract(epoch FROM max(settled_at) - min(planned_at))::float8 FROM ingest_batches"
@@ -72,7 +72,7 @@ def wall_seconds(since: datetime) -> float:
 
 
 def _warm_up(console: Console) -> Tenant:
-    """A tenant whose events have gone through everything, up to the summaries of their day."""
+    """Make a tenant, and send its events through all stages, up to the summaries of their day."""
     (warm,) = load.make_tenants(1)
     before = ledger([warm])
     load.send(console, [warm], WARM_EVENTS)

@@ -1,4 +1,4 @@
-"""The lag sensor's tick over many tenants: what it costs while nothing waits, and while much does."""
+"""Tick of the lag sensor over many tenants: its duration without and with waiting events."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def build(count: int) -> list[Tenant]:
 
 
 def wait_for_events(tenants: list[Tenant]) -> None:
-    """Leave an event in each tenant's topic, which is not ingested."""
+    """Send one event to each tenant's topic, which is not ingested."""
     producer = kafka.producer()
     for tenant in tenants:
         producer.produce(tenant.topic, b"{}")
@@ -33,7 +33,7 @@ def wait_for_events(tenants: list[Tenant]) -> None:
 
 
 def measure(tenants: list[Tenant], times: int) -> Iterator[tuple[str, float, float, float]]:
-    """What was measured, and the tick in seconds: the first, p50 and p95 of the following ones."""
+    """Case, and seconds of a tick: the first, p50 and p95 of the following ones."""
     for what, waiting in (("nothing waits", 0), ("a tenth waits", len(tenants) // 10), ("all wait", None)):
         wait_for_events(tenants[:waiting])
         spent = []

@@ -1,4 +1,4 @@
-"""What history costs a commit while upkeep runs, what deciding costs, and how fast a day is compacted."""
+"""Upkeep: cost of history per commit, cost of its policy, and speed of compaction."""
 
 import time
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ DAY = date(2026, 11, 1)
 ROWS = 50
 TIMES = 30
 HOURLY = 120
-"""Commits between two rounds of upkeep: an hour of them, at the default flush."""
+"""Commits between two rounds of upkeep: an hour's worth at the default flush."""
 
 TENANTS = """
 INSERT INTO pdm_tenants (tenant_id, slug, name)
@@ -56,7 +56,7 @@ WHERE t.slug LIKE %(like)s
 
 @dataclass
 class Committer:
-    """Commits small appends to one table as land and settle do, with their row in the ledger."""
+    """Commits small appends to one table as land and settle do, with their ledger row."""
 
     tenant: Tenant
     current: CurrentTable
@@ -73,7 +73,7 @@ class Committer:
         return cls(tenant, current, *parquet_files.encode(current.dataset, DAY, "", table))
 
     def commit(self) -> float:
-        """One commit; returns the seconds from staging it to the end of its transaction."""
+        """Commit once; returns the seconds from staging to the end of the transaction."""
         self.count += 1
         dataset, name = self.current.dataset, (self.tenant.namespace, load.DATASET)
         batch = f"bench{self.tenant.tenant_id.hex[:12]}{self.count}"
@@ -104,7 +104,7 @@ class Committer:
 
 
 def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float]]:
-    """Many commits to a table with upkeep every hour of them; at each level, it and an empty one in turns."""
+    """Commit many times with hourly upkeep; at each level, measure this table and an empty one in turns."""
     old, spent, number = Committer.of(load.make_tenants(1)[0], ROWS), 0.0, 0
     for level in levels:
         (empty,) = (Committer.of(tenant, ROWS) for tenant in load.make_tenants(1))
@@ -116,7 +116,7 @@ def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float
                 give(spark, old.tenant)
                 spent += time.perf_counter() - began
         give(spark, old.tenant)
-        # What is measured is around half an hour after the last round.
+        # Measured about half an hour after the last round.
         for _ in range((HOURLY - TIMES) // 2):
             old.commit()
         taken = [(old.commit(), empty.commit()) for _ in range(TIMES)]
@@ -132,14 +132,14 @@ def history(spark: SparkSession, levels: list[int]) -> Iterator[tuple[str, float
 
 
 def give(spark: SparkSession, tenant: Tenant) -> list[Done]:
-    """One round of upkeep of a tenant, all of which must succeed."""
+    """Run one round of upkeep of a tenant; every task must succeed."""
     done = list(run(lambda: spark, needs(tenant.slug), run_id=None, seconds=600))
     assert all(each.outcome == "done" for each in done), done
     return done
 
 
 def compaction(spark: SparkSession, count: int, rows: int) -> Iterator[tuple[str, float]]:
-    """A day of many files merged, and one like it sorted."""
+    """Merge a day of many files, and sort another one."""
     for task in (Task.MERGE, Task.SORT):
         committer = Committer.of(load.make_tenants(1)[0], rows)
         for _ in range(count):
@@ -152,7 +152,7 @@ def compaction(spark: SparkSession, count: int, rows: int) -> Iterator[tuple[str
 
 
 def decisions(tenants: int, landings: int) -> Iterator[tuple[str, float]]:
-    """What it costs to ask what the tables of many tenants need, by the sensor and by the schedule."""
+    """Seconds of the policy over many tenants, by the sensor and by the schedule."""
     mark = parquet_files.token()
     values = {"mark": mark, "like": f"many{mark}%", "count": tenants, "landings": landings}
     settings = load_settings().postgres

@@ -1,13 +1,13 @@
-"""Faults under load, and an oracle that knows what was sent: nothing may be lost, nothing may be doubled.
+"""Chaos tests: faults under load, and an oracle that checks that no event is lost or duplicated.
 
-    load.py        seeded events of many tenants: valid, copies, late, and bad ones
-    sent.py        what was sent, with the broker's word on where each message is
-    oracle.py      what became of it, found from the outside: tables, topics and objects, by three engines
-    batches.py     batches taken through the job in processes that may be killed
+    load.py        seeded events of many tenants: valid, copies, late, and invalid ones
+    sent.py        what was sent, with the broker's position of each message
+    oracle.py      what became of it, read from tables, topics and objects, by three engines
+    batches.py     batches run by the job in processes that may be killed
     scenarios/     one module per kind of fault
-    operators/     commands of operators side by side: drawn as schedules, judged, made smaller when they fail
-    harm/          attacks by tenants and strangers, and what an honest neighbour notices of them
-    report.py      what was done and found, as a page of docs/
+    operators/     concurrent operator commands: schedules drawn by a seed, checked, shrunk when they fail
+    harm/          attacks by tenants and strangers, and their effect on an honest neighbour
+    report.py      the results, as a page of docs/
 
 Run with `make chaos`, or `python -m chaos --help` for one scenario with a seed of your own; the
 attacks with `make harm`.

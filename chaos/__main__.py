@@ -1,7 +1,7 @@
-"""Break Pulse in every way that it promises to survive, and check what became of every event.
+"""Run scenarios of faults, and check what became of every event.
 
-Each run makes a stack of its own in .pulse-chaos and removes it afterwards. It prints its seed: with it the
-same events are sent, and the same harm is done in the same order.
+Each run makes a new stack in .pulse-chaos and removes it afterwards. It prints its seed, which reproduces the
+events and the order of the faults.
 """
 
 import random
@@ -34,7 +34,7 @@ SETTINGS: dict[Kind, dict[str, str]] = {
     Kind.PLAIN: {},
     Kind.DAGSTER: QUICK,
     Kind.DEFAULTS: {},
-    Kind.CLOCKS: QUICK | {"PULSE_INGEST__ATTEMPT_SECONDS": "60"},  # nobody waits until an hour is over
+    Kind.CLOCKS: QUICK | {"PULSE_INGEST__ATTEMPT_SECONDS": "60"},  # do not wait an hour
 }
 
 
@@ -98,7 +98,7 @@ def repeat(
 
 
 def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Result]:
-    """Those that want the same kind of stack on one; on a new one when one may be beyond repair."""
+    """Results of scenarios, which share a stack of the same kind unless one may have damaged it."""
     left = sorted(chosen, key=lambda scenario: scenario.on)
     while left:
         kind = left[0].on

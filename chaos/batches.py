@@ -1,6 +1,6 @@
-"""Batches through the job that Dagster runs, each attempt in a process of its own that may be killed.
+"""Batches run by the Dagster job, each attempt in a process of its own that may be killed.
 
-The processes are forked from one that has imported everything, so that an attempt begins at once.
+The processes are forked from one that has imported everything, so that attempts begin at once.
 """
 
 import multiprocessing
@@ -28,7 +28,7 @@ from pulse_resources.settings import load_settings
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["chaos.inside", "chaos.operators.commands"])
 ENDLESS_ATTEMPTS = {"INGEST__MAX_ATTEMPTS": 100_000, "INGEST__RETRY_BACKOFF_SECONDS": 0}
-"""A batch is never stuck and waits for nothing: the harness harms it far more often than it forgives."""
+"""A batch never gets stuck or waits: the harness kills attempts far more often than the defaults allow."""
 PLANNING = ("plan.before_commit", "plan.after_commit")
 STEPS = (
     "drain.before_fetch",
@@ -58,26 +58,26 @@ STEPS = (
     "route_dead_letters.after_mark",
     "after.route_dead_letters",
 )
-"""Fail points of a planner, and of an attempt from its begin to its end."""
+"""Fail points of a planner, and of an attempt from start to end."""
 PATIENCE_S = 180.0
-"""Longer than anything that a fault makes an attempt wait for."""
+"""Longer than any wait that a fault causes for an attempt."""
 
 
 @dataclass(frozen=True)
 class Blow:
-    """What is done to an attempt: SIGKILL at a fail point, or after some seconds."""
+    """Fault for an attempt: SIGKILL at a fail point, or after some seconds."""
 
     point: str | None = None
     after_s: float | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the process that it is for."""
+        """Environment variables of the affected process."""
         return {VARIABLE: self.point} if self.point else {}
 
 
 def make_tenant() -> Tenant:
-    """A fresh tenant with the datasets of the load."""
+    """Make a tenant with the datasets of the load."""
     tenant = registry.create_tenant(f"c{uuid.uuid4().hex[:12]}")
     for slug, schema in SCHEMAS.items():
         published = registry.publish_schema(tenant, slug, orjson.dumps(schema).decode())
@@ -86,31 +86,31 @@ def make_tenant() -> Tenant:
 
 
 def log() -> Path:
-    """What the attempts said."""
+    """Log file of the attempts."""
     return load_settings().home / "attempts.log"
 
 
 def fork(work: Callable[..., object], arguments: tuple[object, ...]) -> BaseProcess:
-    """Begin some work in a process of its own."""
+    """Run a function in a forked process."""
     process = _FORKS.Process(target=work, args=arguments)
     process.start()
     return process
 
 
 def start(batch: str, number: int, **environment: str) -> BaseProcess:
-    """Begin an attempt, with more in its environment."""
+    """Start an attempt, with additional environment variables."""
     return fork(inside.run_attempt, (batch, number, str(log()), dict(os.environ) | environment))
 
 
 def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
-    """Plan what waits for the tenants, whatever happens to the planner.
+    """Plan the waiting events of the tenants, even if a planner is killed.
 
     Args:
-        tenants: whose topics are looked at.
-        blow: a fail point that the first planner dies at.
+        tenants: tenants whose topics are planned.
+        blow: fail point at which the first planner is killed.
 
     Raises:
-        AssertionError: nothing waits, or a planner did not end as it should.
+        AssertionError: nothing is waiting, or a planner did not end as expected.
     """
     wanted = [tenant.tenant_id for tenant in tenants]
     before = {batch.batch_id for batch in attempts.open_batches()}
@@ -124,11 +124,11 @@ def plan(tenants: Iterable[Tenant], blow: Blow | None = None) -> OpenBatch:
         if found:
             return found[0]
         assert blow, "what was sent is not there"
-        blow = None  # the next one lives
+        blow = None  # no fault for the next one
 
 
 def strike(batch: OpenBatch, blow: Blow) -> bool:
-    """One attempt under a blow; True when it died of it, False when it was done before."""
+    """Run one attempt under a fault; True if it was killed, False if it had finished."""
     process = start(batch.batch_id, batch.attempt, **blow.environment)
     process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
     if process.is_alive():
@@ -138,10 +138,10 @@ def strike(batch: OpenBatch, blow: Blow) -> bool:
 
 
 def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
-    """Take a batch to its end.
+    """Run attempts until a batch is settled.
 
     Raises:
-        AssertionError: attempt after attempt failed, though nothing was done to them.
+        AssertionError: attempts failed repeatedly without a fault.
     """
     while (now := current(batch.batch_id)) is not None:
         assert attempts_left, f"batch {batch.batch_id} does not settle: {now.last_error}; see {log()}"
@@ -152,10 +152,10 @@ def finish(batch: OpenBatch, attempts_left: int = 3) -> None:
 
 
 def current(batch: str) -> OpenBatch | None:
-    """The batch as it is once a dead attempt is given up, as the sensor does it; None: it is settled."""
+    """The batch after giving up a dead attempt, as the sensor does; None: it is settled."""
     found = _found(batch)
     if found and found.state == "running":
-        # The server may take a moment to see that its client is gone.
+        # The server may notice a lost client with a delay.
         wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process", PATIENCE_S)
         if (found := _found(batch)) and found.state == "running":
             attempts.next_attempt(found.batch_id, found.attempt, "the run died", known=False)
@@ -167,7 +167,7 @@ def _found(batch: str) -> OpenBatch | None:
     return next((b for b in attempts.open_batches() if b.batch_id == batch), None)
 
 
-def sweep() -> None:
-    """Publish the dead letters that runs left behind, as the sensor of that name does."""
+def publish_overdue() -> None:
+    """Publish dead letters that runs left behind, as the sensor `dead_letter_sweep` does."""
     for tenant in dead_letter.overdue(0):
         dead_letter.publish_tenant(kafka.producer(), tenant)

@@ -1,6 +1,6 @@
-"""A clock that goes wrong: libfaketime between a program and the system, as its package brings it.
+"""Wrong clocks: libfaketime, from its package, between a program and the system.
 
-Java keeps the right one: under libfaketime its threads do not sleep any more.
+Java keeps the right clock: under libfaketime its threads never sleep.
 """
 
 import importlib.util
@@ -16,15 +16,15 @@ from pulse_resources.local import prerequisites
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of every process that has this environment."""
+    """Clock of all processes with this environment."""
 
     folder: Path
-    """Postgres' account can read it, wherever the checkout is."""
+    """A folder that Postgres' account can read, wherever the checkout is."""
     library: Path
 
     @classmethod
     def made(cls) -> "Clock":
-        """A clock that is right, with a folder of its own."""
+        """Make a correct clock, with a folder of its own."""
         package = importlib.util.find_spec("libfaketime")
         assert package, "libfaketime is not installed"
         assert package.origin
@@ -52,7 +52,7 @@ class Clock:
 
     @contextmanager
     def wrong_by(self, hours: float) -> Iterator[None]:
-        """It shows so many hours too much while the block runs."""
+        """Set the clock ahead by `hours` while the block runs."""
         self._set(f"{hours * 3600:+.0f}")
         try:
             yield
@@ -60,7 +60,7 @@ class Clock:
             self._set("+0")
 
     def remove(self) -> None:
-        """Those that have it have ended."""
+        """Remove the folder, after all processes with this clock have ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property

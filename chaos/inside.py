@@ -1,4 +1,4 @@
-"""What a process that may be killed does: plan a batch, take an attempt by Dagster's job, move a dataset."""
+"""Work in a process that may be killed: plan a batch, run an attempt by Dagster's job, move a dataset."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ EVERYTHING = 1_000_000
 
 
 def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None = None) -> str | None:
-    """Plan all that waits for these tenants, as the sensor does; the batch, None when nothing waits."""
+    """Plan the tenants' waiting events, as the sensor does; returns the batch, None if nothing waits."""
     os.environ |= environment or {}
     status = planning.ingest_status()
     wanted = [backlog for backlog in status.backlogs if backlog.tenant_id in tenants]
@@ -31,7 +31,7 @@ def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None 
 
 
 def ingest_job() -> dg.JobDefinition:
-    """The job without all that Dagster loads beside it: as long as there are assets for hundreds of slugs."""
+    """The job without Dagster's other definitions, whose loading takes long with hundreds of slugs."""
     resources = services() | {"attempt": BatchAttempt.configure_at_launch()}
     return dg.Definitions(jobs=[ingest], resources=resources).get_job_def(ingest.name)
 
@@ -39,7 +39,7 @@ def ingest_job() -> dg.JobDefinition:
 def attempt(
     batch: str, number: int, *, raise_on_error: bool, log_level: str = "DEBUG"
 ) -> dg.ExecuteInProcessResult:
-    """One attempt, here."""
+    """Run one attempt in this process."""
     with dg.DagsterInstance.ephemeral() as instance:
         return ingest_job().execute_in_process(
             run_config=run_config(batch, number)
@@ -50,8 +50,8 @@ def attempt(
 
 
 def surrounded(environment: Mapping[str, str], log: str) -> None:
-    """Give this process, which was forked, the environment of whom it works for; it prints to a file."""
-    os.environ.clear()  # of whoever was first to have one forked; and so are the settings
+    """Give this forked process its caller's environment, and redirect its output to a file."""
+    os.environ.clear()  # left by the first caller, as are the settings
     os.environ |= environment
     load_settings.cache_clear()
     with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
@@ -60,15 +60,15 @@ def surrounded(environment: Mapping[str, str], log: str) -> None:
 
 
 def run_attempt(batch: str, number: int, log: str, environment: Mapping[str, str]) -> None:
-    """One attempt; leaves with 1 when it failed."""
+    """Run one attempt; exits with 1 if it failed."""
     surrounded(environment, log)
     done = attempt(batch, number, raise_on_error=False)
     sys.stdout.flush()
-    os._exit(0 if done.success else 1)  # Spark's client would linger
+    os._exit(0 if done.success else 1)  # Spark's client would delay the exit
 
 
 def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
-    """Move a dataset here as an attempt of a run does, but without a record and the table's lease."""
+    """Move a dataset as a run's attempt does, but without a record and the table's lease."""
     dataset_id = registry.find_dataset(tenant, slug).dataset_id
     rewriter = rewrite.on_spark(session, tenant, dataset_id, slug, "a move")
     return registry.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)

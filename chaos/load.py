@@ -1,4 +1,4 @@
-"""Events of a bad day: copies, late ones, and every kind of bad one, the same for the same seed."""
+"""Test load: valid events, copies, late ones and all kinds of invalid ones, determined by the seed."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -37,25 +37,25 @@ DAYS = 3
 LATE_DAYS = 400
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
 REMEMBERED = 500
-"""Copies are of one of so many valid events before them."""
+"""Copies repeat one of this many earlier valid events."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A message of one tenant, and what must become of it."""
+    """A message of one tenant, with its expected fate."""
 
     payload: bytes
     dataset: str
     event_id: str | None
-    """Of a valid event; None: it must become a dead letter."""
+    """Id of a valid event; None: it must become a dead letter."""
     reason: Reason | None
-    """Why it cannot land."""
+    """Reason why it cannot land."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """What its row must hold."""
+    """Expected content of its row."""
 
 
 class Load:
-    """The events of one tenant, without end; two loads of one seed are equal."""
+    """Endless events of one tenant; loads of the same seed are equal."""
 
     def __init__(self, seed: int, *, bad: float = BAD) -> None:
         self._random = random.Random(seed)
@@ -64,7 +64,7 @@ class Load:
         self._valid: list[Event] = []
 
     def events(self, count: int) -> Iterator[Event]:
-        """The next ones."""
+        """The next `count` events."""
         for _ in range(count):
             drawn = self._random.random()
             if drawn < self._bad:

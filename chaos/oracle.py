@@ -1,7 +1,7 @@
-"""The oracle: what became of everything that was sent, seen from the outside.
+"""Oracle: verifies from the outside what became of every message sent.
 
 Rows are read from the tables by three engines, dead letters from their topic, files from the object store.
-Only that a message was a copy is known from the ledger alone: a copy leaves nothing else behind.
+Only duplicates are known from the ledger alone, since they leave no other trace.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ COPIES = "SELECT partition, duplicate_offsets FROM ingest_ranges WHERE settled_a
 
 
 class Finding(NamedTuple):
-    """Something that is not as it must be."""
+    """A violated invariant."""
 
     kind: str
     tenant: str
@@ -41,14 +41,14 @@ class Finding(NamedTuple):
 
 @dataclass
 class Lake:
-    """What there is of one tenant."""
+    """Data of one tenant."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     rows: dict[str, pa.Table] = field(default_factory=dict)
-    """By dataset, as PyIceberg reads them."""
+    """Rows by dataset, as read by PyIceberg."""
     copies: set[Position] = field(default_factory=set)
     letters: dict[Position, tuple[bytes | None, str]] = field(default_factory=dict)
-    """Payload and reason, from the topic."""
+    """Payload and reason by position, from the topic."""
 
     @classmethod
     def of(cls, tenant: Tenant) -> "Lake":
@@ -64,17 +64,17 @@ class Lake:
         return lake
 
     def positions(self) -> Iterator[Position]:
-        """Of each row."""
+        """Position of each row."""
         for rows in self.rows.values():
             yield from ((partition, offset) for partition, offset, _ in _seen(rows).elements())
 
 
 def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Finding]:
-    """Everything that is wrong with what became of what was sent; nothing, when Pulse kept its word.
+    """Find all violated invariants; empty when everything is right.
 
     Args:
-        sent: to each tenant, all of it settled by now.
-        spark: with it, Spark reads the tables, too.
+        sent: messages by tenant, all of them settled.
+        spark: if given, Spark reads the tables, too.
     """
     findings: list[Finding] = []
     lakes: dict[str, Lake] = {}
@@ -100,7 +100,7 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
 
 
 def _by_position(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
-    """sent = landed + copies + dead-lettered, message by message."""
+    """Check sent = landed + duplicates + dead-lettered, message by message."""
     became: Counter[Position] = Counter(lake.positions())
     became.update(lake.copies)
     became.update(lake.letters.keys())
@@ -120,7 +120,7 @@ def _by_position(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _by_id(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
-    """Each valid event is a row of its dataset, once, whatever positions say."""
+    """Check that each valid event is one row of its dataset, whatever positions say."""
     valid = sent.valid()
     for slug, rows in lake.rows.items():
         counted = Counter(rows.column("id").to_pylist())
@@ -131,7 +131,7 @@ def _by_id(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
-    """Each row holds what its event said, and stands where its event was."""
+    """Check that each row has its event's content and position."""
     for slug, rows in lake.rows.items():
         wrong = []
         for row in rows.to_pylist():
@@ -143,7 +143,7 @@ def _by_content(sent: Sent, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterator[tuple[str, list[Any]]]:
-    """DuckDB and Spark see the rows that PyIceberg sees."""
+    """Check that DuckDB and Spark see the same rows as PyIceberg."""
     for slug, table in lake.tables.items():
         expected = _seen(lake.rows[slug])
         with duckdb_pool.connect() as connection:
@@ -166,7 +166,7 @@ def _difference(found: Counter[Any], expected: Counter[Any]) -> list[Any]:
 
 
 def by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
-    """Every live file is in its own table's folder, is referenced once, and is there, whole."""
+    """Check that every live file is in its table's folder, referenced once, present and complete."""
     owners: dict[str, list[str]] = defaultdict(list)
     for tenant, lake in lakes.items():
         astray, damaged = [], []
@@ -189,7 +189,7 @@ def by_file(lakes: Mapping[str, Lake]) -> Iterator[Finding]:
 
 
 def orphans(sent: Iterable[Sent]) -> list[Finding]:
-    """What lies in the folders of the tables, and no snapshot of theirs has, nor their metadata's log."""
+    """Files in the tables' folders that no snapshot and no metadata log references."""
     findings = []
     for each in sent:
         left = []
@@ -211,7 +211,7 @@ def orphans(sent: Iterable[Sent]) -> list[Finding]:
 
 
 def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
-    """By dataset, what its rows say, by id: the same after any two runs on the same events."""
+    """Content of all rows by dataset and id: equal for any two runs on the same events."""
     return {
         slug: sorted(
             rows.select(["id", "timestamp", *SCHEMAS[slug]["properties"], "_extra"]).to_pylist(),
@@ -222,9 +222,9 @@ def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
 
 
 def published(tenant: Tenant) -> Iterator[tuple[Position, tuple[bytes | None, str]]]:
-    """The dead letters on the tenant's topic, by the position of their event: a copy of one counts once.
+    """Dead letters on the tenant's topic by the position of their event; repeated ones count once.
 
-    The bytes of one that was too large for the topic are those that the registry keeps.
+    The payload of a letter that was too large for the topic is the registry's.
     """
     for _, message in messages(tenant.dead_letter_topic):
         _, partition, offset = _text(message.key()).rsplit("/", 2)

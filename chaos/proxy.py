@@ -1,4 +1,4 @@
-"""Toxiproxy between Pulse and a service: cut, slow, hanging or gone, as a scenario wants it."""
+"""Toxiproxy between Pulse and a service: cuts, delays, hangs or refuses connections."""
 
 import subprocess
 import time
@@ -35,13 +35,13 @@ class Proxy:
     api: httpx.Client
     name: str
     port: int
-    """Of the proxy."""
+    """Port of the proxy."""
     upstream: int
-    """Of the service."""
+    """Port of the service."""
 
     @contextmanager
     def elsewhere(self, port: int) -> Iterator[None]:
-        """Connections lead to another port while the block runs; those that are open are cut."""
+        """Redirect connections to another port while the block runs; open ones are cut."""
         self._set(upstream=f"127.0.0.1:{port}")
         try:
             yield
@@ -50,7 +50,7 @@ class Proxy:
 
     @contextmanager
     def gone(self) -> Iterator[None]:
-        """Connections are cut and refused while the block runs."""
+        """Cut and refuse connections while the block runs."""
         self._set(enabled=False)
         try:
             yield
@@ -65,14 +65,14 @@ class Proxy:
         toxicity: float = 1.0,
         **attributes: int,
     ) -> Iterator[None]:
-        """A toxic works while the block runs.
+        """Apply a toxic while the block runs.
 
         Args:
-            kind: as Toxiproxy names it: `timeout` with timeout=0 lets nothing through and keeps connections
-                open; `limit_data` closes a connection after so many bytes.
-            stream: what goes to the service, or what comes from it.
-            toxicity: the share of connections that it works on.
-            attributes: of the kind, such as latency in ms, rate in kB/s, bytes.
+            kind: Toxiproxy's name: `timeout` with timeout=0 blocks all data and keeps connections open;
+                `limit_data` closes a connection after so many bytes.
+            stream: direction, to the service or from it.
+            toxicity: share of affected connections.
+            attributes: parameters of the kind, such as latency in ms, rate in kB/s, bytes.
         """
         toxic = {"name": kind, "type": kind, "stream": stream, "toxicity": toxicity, "attributes": attributes}
         self.api.post(f"/proxies/{self.name}/toxics", json=toxic).raise_for_status()
@@ -87,10 +87,10 @@ class Proxy:
 
 @contextmanager
 def running(services: Mapping[str, int]) -> Iterator[dict[str, Proxy]]:
-    """A proxy for each service while the block runs.
+    """Run a proxy for each service while the block runs.
 
     Args:
-        services: by name, the port on this machine where it really is.
+        services: port on this machine by service name.
     """
     DOWNLOAD.fetch(lambda _: None)
     port = ports.choose(8474, services.values())

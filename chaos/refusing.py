@@ -1,4 +1,4 @@
-"""An object store that answers 503, as S3 does when it is asked too often."""
+"""Object store that answers 503, as S3 does when it is throttling."""
 
 import threading
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _refuse  # noqa: N815 - named by the library
 
     def log_message(self, *args: object) -> None:
-        """Nothing: the console is the report's."""
+        """Suppressed: the console belongs to the report."""
 
 
 @contextmanager
 def server() -> Iterator[int]:
-    """A store that refuses everything, while the block runs; its port."""
+    """Run a store that refuses everything while the block runs; yields its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as httpd:
         thread = threading.Thread(target=httpd.serve_forever, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The page about the last run of each scenario, and the results that it is made of."""
+"""Page with the latest result of each scenario, and its data as JSON."""
 
 import os
 import subprocess
@@ -9,35 +9,34 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter
 
 INTRODUCTION = """\
-On {cores} cores and {memory:.0f} GiB, by `make chaos`. Each scenario sends events of many kinds (valid
-ones of two datasets, copies, late ones, six kinds of bad ones, and where Dagster runs also some through
-`POST /v1/collect`) while it does its harm. Then the oracle (`chaos/oracle.py`) accounts for every message by
-position and by event id, reads the tables with PyIceberg, DuckDB and Spark, and looks at every live file.
-*Recovered* is the time from the end of the harm until everything that had been acknowledged by then was
-settled.
+On {cores} cores and {memory:.0f} GiB, by `make chaos`. Each scenario applies its fault while events of many
+kinds are sent: valid ones of two datasets, copies, late ones, six kinds of invalid ones and, if Dagster runs,
+some through `POST /v1/collect`. Then the oracle (`chaos/oracle.py`) accounts for every message by position
+and by event id, reads the tables with PyIceberg, DuckDB and Spark, and checks every live file.
+*Recovered* is the time from the end of the fault until everything acknowledged by then was settled.
 
-*Operators and tenants at once* has events, a judge and a seed per episode of its own (`chaos/operators/`):
-schedules of replays, discards, moves, deletions, erasures, backfills, accepted losses, quotas, upkeep and
-rollups are carried out side by side with batches, killed and repeated. Where one goes wrong, the run prints
-the least of its schedule that still does, and `python -m chaos repeat` carries it out again.
+*Operators and tenants at once* (`chaos/operators/`) has its own events and oracle, and a seed per episode:
+replays, discards, moves, deletions, erasures, backfills, accepted losses, quotas, upkeep and rollups run
+concurrently with batches, and are killed and repeated. When a schedule fails, the run prints its smallest
+failing part, which `python -m chaos repeat` runs again.
 """
 
 
 class Result(BaseModel):
-    """One scenario."""
+    """Result of one scenario."""
 
     name: str
     command: str
-    """That repeats it, with its seed."""
+    """Command that repeats it, with its seed."""
     harm: str = ""
-    """How much was done."""
+    """Amount of harm done."""
     events: int = 0
     findings: Sequence[str] = ()
     took_s: float
     recovered_s: float | None = None
     places: Mapping[str, int] = {}
     error: str | None = None
-    """Why it did not come to its end."""
+    """Why it did not complete."""
 
     @property
     def passed(self) -> bool:
@@ -45,7 +44,7 @@ class Result(BaseModel):
 
 
 class Circumstances(BaseModel):
-    """What a result is true of."""
+    """Date, commit and machine of a result."""
 
     day: date
     commit: str
@@ -54,7 +53,7 @@ class Circumstances(BaseModel):
 
 
 class Kept(Circumstances):
-    """A result with what it is true of."""
+    """A result with its circumstances."""
 
     result: Result
 
@@ -63,10 +62,10 @@ _KEPT = TypeAdapter(dict[str, Kept])
 
 
 def keep(page: Path, result: Result, order: Sequence[str]) -> None:
-    """Put a result in the place of the last one of its scenario, and write the page anew.
+    """Replace the scenario's earlier result, and write the page.
 
     Args:
-        order: of the scenarios' names on the page; those that it lacks are on it no more.
+        order: names of the scenarios on the page, in order; other results are dropped.
     """
     file = page.with_suffix(".json")
     kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
@@ -77,7 +76,7 @@ def keep(page: Path, result: Result, order: Sequence[str]) -> None:
 
 
 def circumstances() -> Circumstances:
-    """What is true of a result of today, here."""
+    """Circumstances of a result made now."""
     command = ["git", "rev-parse", "--short=9", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -86,7 +85,7 @@ def circumstances() -> Circumstances:
 
 def _page(kept: Sequence[Kept]) -> str:
     lines = [
-        "# The last chaos run",
+        "# Results of the latest chaos runs",
         "",
         INTRODUCTION.format(cores=kept[-1].cores, memory=kept[-1].memory_gib),
         "| scenario | harm | events | findings | recovered | took | on | of |",
@@ -100,9 +99,9 @@ def _page(kept: Sequence[Kept]) -> str:
             f"| {result.name} | {result.harm} | {result.events:,} | {found} | {recovered} "
             f"| {result.took_s:.0f} s | {each.day} | {each.commit} |"
         )
-    lines += ["", "Each again, with the same seed:", "", "```", *(k.result.command for k in kept), "```"]
+    lines += ["", "To repeat each with the same seed:", "", "```", *(k.result.command for k in kept), "```"]
     for each in kept:
         if places := each.result.places:
-            lines += ["", f"## {each.result.name}: what, how often", "", "| what | times |", "|---|---|"]
+            lines += ["", f"## {each.result.name}: counts", "", "| what | times |", "|---|---|"]
             lines += [f"| {place} | {times} |" for place, times in sorted(places.items())]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What a scenario is: harm under load, and what was sent meanwhile."""
+"""Scenario: a fault under load, and what was sent meanwhile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,25 +8,25 @@ from chaos.sent import Sent
 from chaos.stack import Kind, Stack
 
 Told = Callable[[float], None]
-"""Called with how much of the harm is done."""
+"""Called with the amount of harm done so far."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario; the oracle looks at the rest."""
+    """Result of a scenario, before the oracle's check."""
 
     sent: Sequence[Sent]
-    """By now all of it must be accounted for."""
+    """Messages, all of which must be accounted for by now."""
     harm: str
-    """How much was done."""
+    """Amount of harm done."""
     findings: Sequence[Finding] = ()
-    """What the scenario itself found wrong."""
+    """Violations found by the scenario itself."""
     recovered_s: float | None = None
-    """From the end of the harm until all that had been acknowledged by then was settled."""
+    """Seconds from the end of the harm until everything acknowledged by then was settled."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """How often what was done where."""
+    """Number of times by kind of harm."""
     events: int = 0
-    """That were sent beside `sent`, and judged by the scenario itself."""
+    """Events beside `sent`, checked by the scenario itself."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Scenario:
 
     name: str
     run: Callable[[Stack, int, float, Told], Outcome]
-    """With the stack, the seed of events and harm, how much harm, and whom to tell of its progress."""
+    """Called with the stack, the seed, the amount of harm, and a progress callback."""
     amount: float = 1
     unit: str = ""
-    """Of the amount; harm without one is done once, whole."""
+    """Unit of the amount; empty: the harm is done once."""
     on: Kind = Kind.PLAIN

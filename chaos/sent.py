@@ -1,4 +1,4 @@
-"""What was sent to a tenant's topic, and where the broker put it."""
+"""Messages sent to a tenant's topic, and their positions."""
 
 import time
 from collections import Counter, defaultdict
@@ -24,17 +24,17 @@ Position = tuple[int, int]
 
 @dataclass
 class Sent:
-    """The messages of one tenant by position; `doubtful` were not acknowledged, and may be there or not."""
+    """Messages of one tenant by position; `doubtful` ones were not acknowledged and may be there or not."""
 
     tenant: Tenant
     events: dict[Position, Event] = field(default_factory=dict)
     doubtful: list[Event] = field(default_factory=list)
     base: dict[int, int] = field(default_factory=dict)
-    """By partition, what is added to the broker's offsets, since the topic was recreated."""
+    """Offset added to the broker's by partition, after the topic was recreated."""
     _turn: int = 0
 
     def send(self, events: Iterable[Event], producer: Producer | None = None) -> None:
-        """Publish events, in turns to each partition, and wait for the broker's word."""
+        """Publish events, spread over the partitions, and wait for acknowledgements."""
         producer = producer or kafka.producer()
         deadline = time.monotonic() + FLUSH_S
         for event in events:
@@ -51,7 +51,7 @@ class Sent:
                 except BufferError:
                     producer.poll(0.1)
                 except KafkaException as error:
-                    # A broker that has just begun knows of no topics.
+                    # A broker that has just started knows no topics yet.
                     if error.args[0].code() != KafkaError._UNKNOWN_TOPIC or time.monotonic() > deadline:
                         raise
                     producer.poll(0.1)
@@ -60,7 +60,7 @@ class Sent:
             raise TimeoutError(f"{left} messages have neither been acknowledged nor refused")
 
     def valid(self) -> dict[str, dict[str, Event]]:
-        """By dataset and id: the events that must be rows, each exactly once."""
+        """Events that must each be exactly one row, by dataset and id."""
         found: dict[str, dict[str, Event]] = defaultdict(dict)
         for event in self.events.values():
             if event.event_id is not None:
@@ -68,10 +68,10 @@ class Sent:
         return found
 
     def locate(self) -> None:
-        """Find out where what was sent is; known already, when the broker said it."""
+        """Determine the positions of messages; the broker has already returned them."""
 
     def unlocated(self) -> list[str]:
-        """What was acknowledged, and is nowhere in the topic."""
+        """Acknowledged messages that are nowhere in the topic."""
         return []
 
     def _note(self, event: Event, error: KafkaError | None, message: Message) -> None:
@@ -86,7 +86,7 @@ class Sent:
 
 @dataclass
 class Collected(Sent):
-    """Valid events sent through POST /v1/collect, as a careful client does: again until the answer is 202."""
+    """Valid events sent through POST /v1/collect, like a careful client: repeated until the status is 202."""
 
     url: str = ""
     key: str = field(default="", repr=False)
@@ -95,7 +95,7 @@ class Collected(Sent):
     _acknowledged: Counter[bytes] = field(default_factory=Counter)
 
     def send(self, events: Iterable[Event], producer: Producer | None = None) -> None:
-        """Collect events, and all that is still owed."""
+        """Collect events, and repeat those not yet accepted."""
         self._owed.extend(events)
         self._offered |= {event.payload: event for event in self._owed}
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
@@ -109,7 +109,7 @@ class Collected(Sent):
             self._owed.clear()
 
     def locate(self) -> None:
-        """Read the topic: nothing is believed of where the API put an event."""
+        """Read the positions from the topic, independent of the API."""
         for (partition, offset), message in messages(self.tenant.topic):
             self.events[partition, offset] = self._offered[message.value() or b""]
 
@@ -119,7 +119,7 @@ class Collected(Sent):
 
 
 def messages(topic: str) -> Iterator[tuple[Position, Message]]:
-    """All that a topic holds now.
+    """All messages in a topic.
 
     Raises:
         TimeoutError: the broker does not answer.
@@ -140,7 +140,7 @@ def messages(topic: str) -> Iterator[tuple[Position, Message]]:
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
-            if message.error():  # its end
+            if message.error():  # end of the partition
                 left.discard(partition)
             else:
                 yield (partition, offset), message

@@ -1,6 +1,6 @@
-"""The stack that is harmed: Postgres and MinIO in one folder, what reaches them by a proxy in another.
+"""Stack under test: Postgres and MinIO in one folder, everything that reaches them by a proxy in another.
 
-The harness itself goes straight to both, so that it sees what is true while Pulse does not.
+The harness connects to both directly, so that it sees the truth while Pulse cannot.
 """
 
 import os
@@ -25,47 +25,47 @@ STORAGE = ("postgres", "minio")
 
 
 class Kind(IntEnum):
-    """What a stack has beside the services that take batches."""
+    """Services of a stack beside those that run batches."""
 
     PLAIN = 0
-    """No Dagster: the scenario takes the batches itself."""
+    """No Dagster: the scenario runs batches itself."""
     DAGSTER = 1
     """Dagster and the API, as in production, and disks that can be full."""
     CLOCKS = 2
     """Dagster and the API, and clocks that can be wrong."""
     DEFAULTS = 3
-    """Dagster and the API, with the settings that Pulse has where nobody sets any."""
+    """Dagster and the API, with default settings."""
 
 
 DISK_MIB = {"postgres": 1024, "main": 2048, "scratch": 64}
-"""Of the disks that can be full: Postgres' data, all that Pulse itself writes, Spark's scratch space."""
+"""Sizes of disks that can be full: Postgres' data, all that Pulse itself writes, Spark's scratch space."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Where things are."""
+    """Addresses and handles of a running stack."""
 
     home: Path
     postgres: Proxy
     minio: Proxy
     by_proxy: Mapping[str, str]
-    """Environment of a process that reaches Postgres and MinIO by the proxy, as all of Pulse does here."""
+    """Environment that reaches Postgres and MinIO through the proxy, as all of Pulse does here."""
     disks: Mapping[str, Path]
-    """Those of `DISK_MIB`; only root can make them."""
+    """Mount points of `DISK_MIB`; only root can make them."""
     clocks: Mapping[str, Clock]
-    """Of the two parts: `storage` (which is Postgres alone: MinIO asks the system itself) and `main`."""
+    """Clocks of `storage` (Postgres only: MinIO reads the system clock itself) and of `main`."""
 
     def end(self, service: str, number: signal.Signals) -> None:
-        """Send a signal to a service's processes, all at once; nothing when it does not run."""
+        """Send a signal to all processes of a service; does nothing if it is not running."""
         found = state.read(Layout(self.home / ("storage" if service in STORAGE else "main")))
         if found and (process := found.services[service].process):
             with suppress(ProcessLookupError):
-                # Postgres alone takes its signals by its first process; the others have children.
+                # Postgres takes signals by its main process; the other services have children.
                 (os.kill if service == "postgres" else os.killpg)(process.pid, number)
 
     @contextmanager
     def full(self, disk: str) -> Iterator[None]:
-        """Not a byte is left on a disk while the block runs."""
+        """Fill a disk completely while the block runs."""
         assert disk in self.disks, "only root can make a disk that can be full"
         filler = self.disks[disk] / "filler"
         try:
@@ -88,12 +88,12 @@ class Stack:
 
 @contextmanager
 def stack(home: Path, kind: Kind, **environment: str) -> Iterator[Stack]:
-    """All of Pulse from nothing, while the block runs; removed afterwards.
+    """Run a new stack while the block runs; removed afterwards.
 
     Args:
-        home: a folder for it.
-        kind: what it has.
-        environment: of all that runs.
+        home: its folder.
+        kind: its services.
+        environment: settings of all its processes.
     """
     main = _at(home, "main")
     before = dict(os.environ)
@@ -146,7 +146,7 @@ def _clock(clocks: Mapping[str, Clock], part: str) -> Mapping[str, str]:
 
 
 def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str, str]:
-    """What `pulse up` is told of services that are there already."""
+    """Settings that tell `pulse up` of services that are already running."""
     store = found.object_store
     return {
         "PULSE_POSTGRES__HOST": "127.0.0.1",
@@ -159,7 +159,7 @@ def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str
 
 
 def _make_disks(home: Path) -> dict[str, Path]:
-    """Disks that are small enough to be filled; what Postgres has moves to its own."""
+    """Make disks small enough to be filled; Postgres' data moves to its own."""
     pulse("down", environment=_at(home, "storage"))
     paths = _paths(home)
     kept = paths["postgres"].with_name(f"{paths['postgres'].name}.kept")
@@ -174,8 +174,8 @@ def _make_disks(home: Path) -> dict[str, Path]:
 
 
 def _paths(home: Path) -> dict[str, Path]:
-    """Of the disks, an outer one before those in it."""
-    postgres = (home / "storage" / "postgres").resolve()  # elsewhere, where its account cannot come here
+    """Mount points, outer ones before those inside them."""
+    postgres = (home / "storage" / "postgres").resolve()  # outside, if its account cannot enter this folder
     return {"postgres": postgres, "main": home / "main", "scratch": home / "main" / "spark" / "local"}
 
 

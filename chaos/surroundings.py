@@ -1,4 +1,4 @@
-"""What surrounds a check: the command line, this process's settings and connections, a superuser."""
+"""Environment of a check: the command line, this process's settings and connections, a superuser."""
 
 import os
 import subprocess
@@ -20,10 +20,10 @@ _LONGEST_S = 900
 def pulse(
     *arguments: str, environment: Mapping[str, str] | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line of this installation, with more in its environment.
+    """Run the command line of this installation, with additional environment variables.
 
     Raises:
-        AssertionError: it failed, and `check` is true; says what it printed.
+        AssertionError: it failed although `check` is true; contains its output.
     """
     env = os.environ | (environment or {})
     done = subprocess.run([PULSE, *arguments], env=env, capture_output=True, text=True, timeout=_LONGEST_S)
@@ -32,17 +32,17 @@ def pulse(
 
 
 def forget_connections() -> None:
-    """Drop every cached client and setting of this process: the addresses have changed."""
+    """Drop every cached client and setting of this process, after addresses have changed."""
     load_settings.cache_clear()
     task_settings.forget_clients()
-    # The session is not closed, only forgotten: others of its stack share it.
+    # The session is only forgotten, not closed: other processes of its stack share it.
     SparkSession._default_session = None
     SparkSession._active_session.session = None
 
 
 @contextmanager
 def with_settings(**environment: object) -> Iterator[None]:
-    """Settings of this process, and of those that it starts, while the block runs.
+    """Override settings of this process, and of processes it starts, while the block runs.
 
     Args:
         environment: by the variable's name without PULSE_, such as INGEST__MAX_ATTEMPTS.
@@ -60,6 +60,6 @@ def with_settings(**environment: object) -> Iterator[None]:
 
 
 def superuser() -> postgres.Connection:
-    """A session above row-level security, which commits each statement."""
+    """Superuser session without row-level security and with autocommit."""
     settings = load_settings().postgres
     return psycopg.connect(settings.superuser_url(settings.database), autocommit=True)

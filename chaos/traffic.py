@@ -1,4 +1,4 @@
-"""Load that goes on while things break, and the time until all of it is settled again."""
+"""Continuous load during a fault, and the time until all of it is settled."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ PATIENCE_S = 600.0
 
 
 class Traffic:
-    """A thread that sends to each tenant, twice a second.
+    """Thread that sends to each tenant twice a second.
 
     Args:
-        seed: of the events.
-        tenants: how many, made anew.
-        rate: events per second, of each of them.
-        bad: the share of events that cannot land.
-        api: whether one more tenant's events come through POST /v1/collect, all of them valid.
+        seed: seed of the events.
+        tenants: number of new tenants.
+        rate: events per second of each.
+        bad: share of events that cannot land.
+        api: whether another tenant sends valid events through POST /v1/collect.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Traffic:
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
-        """It flows while the block runs."""
+        """Send while the block runs."""
         thread = threading.Thread(target=self._flow, name="traffic", daemon=True)
         thread.start()
         try:
@@ -72,17 +72,17 @@ class Traffic:
 
 
 def settled_until(sent: Sequence[Sent]) -> float:
-    """Wait until all that was acknowledged so far is settled; returns the seconds that it took.
+    """Wait until everything acknowledged so far is settled; returns the seconds.
 
     Raises:
-        AssertionError: it does not settle; says what is in the way.
+        AssertionError: it does not settle; says what prevents it.
     """
 
     def located() -> bool:
         try:
             for each in sent:
                 each.locate()
-        except (KafkaException, TimeoutError):  # it is what is being harmed
+        except (KafkaException, TimeoutError):  # the broker is under the fault
             return False
         return True
 
@@ -97,7 +97,7 @@ def settled_until(sent: Sequence[Sent]) -> float:
         try:
             with postgres.transaction("pulse_pipeline") as connection:
                 found = {(t, p): at for t, p, at in connection.execute(SETTLED)}
-        except psycopg.OperationalError:  # it is what is being harmed
+        except psycopg.OperationalError:  # Postgres is under the fault
             return False
         return all(found.get(where, 0) >= end for where, end in ends.items())
 

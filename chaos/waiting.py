@@ -1,4 +1,4 @@
-"""Waiting for what must come to pass."""
+"""Waiting for conditions."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = 60.0
     """Wait until a condition holds; returns the seconds that it took.
 
     Raises:
-        AssertionError: it did not come in time; says what stands in `otherwise`.
+        AssertionError: it did not hold in time; contains `otherwise`.
     """
     began = time.monotonic()
     while not condition():
@@ -19,5 +19,5 @@ def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = 60.0
 
 
 def stands_still(process: int | None) -> bool:
-    """Whether a process was stopped, as at a `stop:` fail point."""
+    """Whether a process is stopped, as at a `stop:` fail point."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"

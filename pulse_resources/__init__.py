@@ -1,1 +1,1 @@
-"""One file per outside system that Pulse talks to; imports nothing from the other packages."""
+"""Clients of outside systems, one module each; imports nothing from the other packages."""

@@ -1,16 +1,16 @@
-"""What can go wrong, and whether trying again can help.
+"""Exception hierarchy; each class says whether a retry can help.
 
-    PulseError                 something a person should read; `fix` says what to do next
+    PulseError                 an error for people to read; `fix` says what to do next
     ├── UserError              the request is wrong: change it (CLI exit code 2)
     │   ├── AlreadyExists
     │   ├── NotFound
-    │   ├── Conflict           the state of things does not allow it
+    │   ├── Conflict           the current state does not allow the request
     │   │   └── Incompatible   a schema version that a dataset cannot follow
-    │   ├── Forbidden          whoever asks may not grant or do this
+    │   ├── Forbidden          the caller may not grant or do this
     │   └── QuotaExceeded      a limit of the tenant is reached
     ├── Transient              an outside system failed: the same work may succeed later
-    ├── Terminal               will fail again for this dataset or topic, others can go on
-    │   └── Gone               a file of a table is not there
+    ├── Terminal               will fail again for this dataset or topic; others can continue
+    │   └── Gone               a file of a table is missing
     └── Fenced                 a newer attempt owns the batch: stop, change nothing
 
 The class decides between retry and dead letter; nothing parses messages.
@@ -21,19 +21,19 @@ from collections.abc import Iterable
 from typing import Any
 
 _ALIKE = 0.7
-"""How much of two names is the same where one may be meant by the other, as difflib counts it."""
+"""Minimum difflib similarity of a name that is suggested for an unknown one."""
 
 
 def meant(given: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A fix for a name that is unknown: the one that may be meant, else `otherwise`."""
+    """Fix for an unknown name: the known name that was probably meant, else `otherwise`."""
     near = difflib.get_close_matches(given, list(known), 1, _ALIKE)
     return f"Did you mean {near[0]}?" if near else otherwise
 
 
 class PulseError(Exception):
-    """Base of all errors that Pulse raises on purpose.
+    """Base class of the errors that Pulse raises deliberately.
 
-    `where` names what was touched (tenant, dataset, batch, offset ...); `fix` is the next step.
+    `where` names the objects concerned (tenant, dataset, batch, offset ...); `fix` is the next step.
     """
 
     def __init__(self, message: str, *, fix: str | None = None, **where: object) -> None:
@@ -73,7 +73,7 @@ class Conflict(UserError):  # noqa: N818
 
 
 class Incompatible(Conflict):
-    """`incompatibilities` has everything that stands in the way (see `domain.compatibility`)."""
+    """A schema version that a dataset cannot follow; `incompatibilities` says why (see `compatibility`)."""
 
     def __init__(
         self,

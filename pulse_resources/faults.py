@@ -1,14 +1,14 @@
-"""Fail points: named places where a test may kill or stop the process, as a power cut would.
+"""Fail points: named places where a test may kill or stop the process, like a power failure.
 
-    PULSE_FAIL_POINT=settle.before_commit     dies there by SIGKILL
-    PULSE_FAIL_POINT=settle.before_swap@3     dies there when it comes by for the third time
-    PULSE_FAIL_POINT=stop:after.land          stops there by SIGSTOP, as a long pause would
+    PULSE_FAIL_POINT=settle.before_commit     kills the process there by SIGKILL
+    PULSE_FAIL_POINT=settle.before_swap@3     kills it there on the third pass
+    PULSE_FAIL_POINT=stop:after.land          stops it there by SIGSTOP, like a long pause
 
-    PULSE_POISON=segv:<text>     an event that holds the text ends the process that conforms it, by SIGSEGV
-    PULSE_POISON=memory:<text>   ... or has it allocate without end
+    PULSE_POISON=segv:<text>     an event that contains the text ends the process that conforms it, by SIGSEGV
+    PULSE_POISON=memory:<text>   ... or makes it allocate without end
 
-What a run is told goes with its Spark tasks: at a point that is reached in one, both processes die. A test
-may also have its own process do something there (`at`): what another one might do just then.
+A run passes these to its Spark tasks: at a fail point reached in a task, both processes die. A test may also
+have its own process call a function there (`at`), in place of a concurrent one.
 """
 
 import os
@@ -22,13 +22,13 @@ VARIABLE = "PULSE_FAIL_POINT"
 RUN = "PULSE_FAIL_RUN"
 POISON = "PULSE_POISON"
 HOARDED = 32 * 1024 * 1024
-"""Bytes at a time."""
+"""Bytes per allocation."""
 _passed: Counter[str] = Counter()
 _acts: dict[str, Callable[[], object]] = {}
 
 
 def fail_point(name: str) -> None:
-    """Die, stop or act here when a test asks for it; otherwise nothing."""
+    """Die, stop or act at this point if a test asked for it; otherwise do nothing."""
     if act := _acts.get(name):
         act()
     told = os.environ.get(VARIABLE)
@@ -42,14 +42,14 @@ def fail_point(name: str) -> None:
     if _passed[name] == int(which or 1):
         signal_ = signal.SIGSTOP if action == "stop" else signal.SIGKILL
         if run := os.environ.get(RUN):
-            with suppress(ProcessLookupError):  # another task of the run was here first
+            with suppress(ProcessLookupError):  # another task of the run was faster
                 os.kill(int(run), signal_)
-        # To this thread: what is sent to the process may reach another first, and this one goes on.
+        # To this thread: a signal to the process may be handled by another thread while this one continues.
         signal.pthread_kill(threading.get_ident(), signal_)
 
 
 def poison(payloads: Iterable[bytes]) -> None:
-    """Crash, or allocate without end, when a test asks for it and one of these events is the one."""
+    """Crash or exhaust memory if a test asked for it and one of these events contains the text."""
     told = os.environ.get(POISON)
     if told is None:
         return
@@ -63,27 +63,27 @@ def poison(payloads: Iterable[bytes]) -> None:
         hoard.append(b"x" * HOARDED)
 
 
-def told() -> Mapping[str, str]:
-    """What this process was told, for its Spark tasks."""
-    order = {name: os.environ[name] for name in (VARIABLE, POISON) if name in os.environ}
-    return order | {RUN: str(os.getpid())} if VARIABLE in order else order
+def variables() -> Mapping[str, str]:
+    """Fail-point variables of this process, for its Spark tasks."""
+    found = {name: os.environ[name] for name in (VARIABLE, POISON) if name in os.environ}
+    return found | {RUN: str(os.getpid())} if VARIABLE in found else found
 
 
 @contextmanager
-def as_told(order: Mapping[str, str]) -> Iterator[None]:
-    """In a Spark task: what its run was told holds while the block runs."""
-    os.environ.update(order)
+def with_variables(given: Mapping[str, str]) -> Iterator[None]:
+    """Apply a run's fail-point variables in a Spark task while the block runs."""
+    os.environ.update(given)
     _passed.clear()
     try:
         yield
     finally:
-        for name in order:
+        for name in given:
             os.environ.pop(name, None)
 
 
 @contextmanager
 def at(point: str, act: Callable[[], object]) -> Iterator[None]:
-    """Have this process call `act` whenever it reaches a point while the block runs."""
+    """Call `act` whenever this process reaches a point while the block runs."""
     _acts[point] = act
     try:
         yield

@@ -1,7 +1,7 @@
-"""Frames: dataclasses as Arrow record batches, by a schema that follows from their fields.
+"""Frames: dataclasses as Arrow record batches, with a schema derived from their fields.
 
-Spark tasks get their work and give their results as such, so what crosses is declared: values of these types
-and nothing else, whatever version of Python is on either side.
+Input and output of Spark tasks: only values of the declared types cross the process border, independent of
+the Python versions on either side.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ _SCALARS: dict[type, pa.DataType] = {
 _LISTS = (list, tuple, frozenset, Sequence)
 _Value = TypeVar("_Value")
 _Way = Callable[[Any], Any]
-"""From a value to what Arrow takes, or back."""
+"""Converts a value to what Arrow accepts, or back."""
 
 
 def schema(kinds: Sequence[type]) -> pa.Schema:
-    """The schema of a frame: a nullable column for each dataclass that a row may be."""
+    """Schema of a frame: one nullable column per dataclass that a row may hold."""
     return pa.schema([pa.field(kind.__name__, _arrow(kind)) for kind in kinds])
 
 
 def frame(values: Iterable[object], kinds: Sequence[type]) -> pa.RecordBatch:
-    """A row for each value, which is in the column of its own class.
+    """Build a frame: one row per value, in the column of its class.
 
     Args:
         kinds: dataclasses, whose fields are scalars, such dataclasses, or tuples, lists, frozensets and
@@ -54,7 +54,7 @@ def frame(values: Iterable[object], kinds: Sequence[type]) -> pa.RecordBatch:
 
 
 def values(found: pa.Table | pa.RecordBatch, kinds: Sequence[type[_Value]]) -> list[_Value]:
-    """The values of a frame, in order."""
+    """Values of a frame, in order."""
     read: list[Any] = [None] * found.num_rows
     for kind in kinds:
         from_arrow = _ways(typing.cast(Any, kind))[1]
@@ -89,7 +89,7 @@ def _arrow(hint: Any) -> pa.DataType:
 
 @cache
 def _ways(hint: Any) -> tuple[_Way, _Way]:
-    """To Arrow and back."""
+    """Converters to Arrow and back."""
     wanted = _needed(hint)
     to_arrow, from_arrow = _ways_of_needed(wanted)
     if wanted is hint:
@@ -143,7 +143,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _needed(hint: Any) -> Any:
-    """The type of a value that is not None."""
+    """Type of a value that is not None."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     (only,) = (each for each in typing.get_args(hint) if each is not type(None))

@@ -1,4 +1,4 @@
-"""PULSE_HOME: the folder of an installation, and the settings that its file has."""
+"""PULSE_HOME: the folder of an installation, and its settings.json."""
 
 import os
 from pathlib import Path
@@ -8,15 +8,15 @@ import orjson
 
 
 def pulse_home() -> Path:
-    """The one folder that holds all state of this installation (default `./.pulse`)."""
+    """Folder that holds all state of this installation (default `./.pulse`)."""
     return Path(os.environ.get("PULSE_HOME", ".pulse")).absolute()
 
 
 def in_file() -> dict[str, Any]:
-    """What settings.json sets; nothing where there is none.
+    """Settings from settings.json; empty if there is no such file.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: the file cannot be read.
     """
     try:
         found = orjson.loads((pulse_home() / "settings.json").read_bytes())

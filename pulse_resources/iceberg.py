@@ -1,7 +1,7 @@
-"""Iceberg: the catalog's rows in Postgres, and staging a table's next metadata without pointing at it.
+"""Iceberg: catalog rows in Postgres, and staging of a table's next metadata.
 
-Pulse never commits through a catalog client: a commit is a compare-and-swap of `metadata_location`
-inside the settle transaction, so what is staged here becomes real there or never.
+Pulse never commits through a catalog client: a commit is a compare-and-swap of `metadata_location` in the
+settle transaction, so staged metadata becomes current there or never.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ from pulse_resources.overwrite import Overwrite
 
 CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"
-"""Table property that tells a table from an earlier one of the same name."""
+"""Table property that distinguishes a table from an earlier one of the same name."""
 TableName = tuple[str, str]
 """(namespace, table)."""
 
@@ -60,14 +60,14 @@ WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_n
 
 @cache
 def file_io() -> PyArrowFileIO:
-    """pyiceberg's way to the object store, over this process's one S3 client."""
+    """pyiceberg's file I/O over this process's S3 client."""
     io = PyArrowFileIO()
     io.fs_by_scheme = lambda scheme, netloc: object_store.file_system()
     return io
 
 
 def current_location(connection: postgres.Connection, table: TableName) -> str:
-    """The table's current metadata location, as this connection's tenant may see it.
+    """Current metadata location of a table, as visible to this connection's tenant.
 
     Raises:
         Terminal: the catalog has no such table for this tenant.
@@ -85,22 +85,22 @@ def find_location(connection: postgres.Connection, table: TableName) -> str | No
 
 
 def begin(connection: postgres.Connection, table: TableName, location: str) -> bool:
-    """Enter a table into the catalog; False when there is one of this name."""
+    """Insert a table into the catalog; False when the name is taken."""
     return connection.execute(BEGIN, [CATALOG, *table, location]).rowcount == 1
 
 
 def swap(connection: postgres.Connection, table: TableName, old: str, new: str) -> bool:
-    """Point the table from `old` to `new`; False when it no longer was at `old`."""
+    """Move the table's pointer from `old` to `new`; False when it no longer was at `old`."""
     values = {"catalog": CATALOG, "namespace": table[0], "table": table[1], "old": old, "new": new}
     return connection.execute(SWAP, values).rowcount == 1
 
 
 def load_table(table: TableName, location: str, *, history: bool = True) -> Table:
-    """The table as of one metadata file; a commit through it only stages (see `stage_append`).
+    """Load a table as of one metadata file; a commit through it only stages (see `stage_append`).
 
     Args:
-        history: with it, the table has all of its snapshots; without, the current one, which is all that
-            a commit needs: pyiceberg copies each snapshot a dozen times for one. What is staged has all.
+        history: load all snapshots; otherwise only the current one, which is all that a commit needs:
+            pyiceberg copies each snapshot a dozen times for one. Staged metadata always has all.
 
     Raises:
         Gone: the metadata file does not exist.
@@ -129,7 +129,7 @@ def _for_commit(table: Table, keep: int | None = None) -> Table:
 
 @dataclass(frozen=True)
 class Staged:
-    """Next metadata that was written: it becomes current when `old` is swapped for `new`."""
+    """Staged metadata: it becomes current when `old` is swapped for `new`."""
 
     old: str
     new: str
@@ -137,7 +137,7 @@ class Staged:
 
 
 def stage_append(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> Staged:
-    """Write a snapshot that adds data files, and the metadata that has it, without committing.
+    """Stage a snapshot that adds data files.
 
     Raises:
         OSError: the object store failed.
@@ -163,13 +163,13 @@ def stage_replace(
     schema: Schema | None = None,
     keep: int | None = None,
 ) -> Staged:
-    """Write an overwrite snapshot that has other data files in place of some, without committing.
+    """Stage an overwrite snapshot that replaces data files.
 
     Args:
-        removed: data files of the current snapshot; that they are in it is for the caller to know.
-        added: those that take their place, by the table's current schema, or by `schema`.
-        schema: what the table's schema becomes with this snapshot; None: it stays.
-        keep: snapshots that the table has then, two or more, this one included; None: all that it has.
+        removed: data files of the current snapshot; not checked here.
+        added: their replacements, by the table's current schema, or by `schema`.
+        schema: schema of the table from this snapshot on; None: unchanged.
+        keep: number of snapshots to keep, at least two, this one included; None: all.
 
     Raises:
         OSError: the object store failed.
@@ -192,10 +192,10 @@ def stage_replace(
 
 
 def stage_live_only(table: Table) -> Staged | None:
-    """Write a snapshot of the same data files whose manifests name no removed ones, without committing.
+    """Stage a snapshot of the same data files whose manifests name no removed files.
 
     Returns:
-        None: they do not.
+        None: no manifest names removed files.
 
     Raises:
         OSError: the object store failed.
@@ -217,14 +217,14 @@ def stage_schema(
     rewritten: Iterable[tuple[DataFile, DataFile]],
     properties: Mapping[str, str],
 ) -> tuple[str, Schema]:
-    """Write metadata in which the table has another schema, and with it other files, without committing.
+    """Stage metadata with another schema, and replacements of data files.
 
     Args:
-        schema: the next one; field ids that the table has keep their meaning.
-        rewritten: pairs of a data file of the current snapshot and the one that takes its place, by the
-            new schema. Where there are any, one overwrite snapshot replaces them all; older snapshots keep
-            their files and are read by the schema that they were written by.
-        properties: set on the table, and said in the summary of that snapshot.
+        schema: the new schema; existing field ids keep their meaning.
+        rewritten: pairs of a data file of the current snapshot and its replacement under the new schema.
+            If there are any, one overwrite snapshot replaces them all; older snapshots keep their files and
+            are read by the schema that they were written with.
+        properties: properties set on the table, and in the summary of that snapshot.
 
     Returns:
         The location of the metadata, and the schema with its id.
@@ -251,10 +251,10 @@ def stage_schema(
 def write_new_table(
     location: str, schema: Schema, spec: PartitionSpec, properties: dict[str, str]
 ) -> tuple[str, Schema]:
-    """Write the first metadata of a table that no catalog row points at yet.
+    """Write the first metadata of a table that is not in the catalog yet.
 
     Returns:
-        Its location, and the schema with the field ids that the table gave it.
+        Its location, and the schema with the field ids assigned by the table.
     """
     metadata = new_table_metadata(
         schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2"} | properties
@@ -266,10 +266,10 @@ def write_new_table(
 
 
 class _StagingCatalog(NoopCatalog, MetastoreCatalog):
-    """A catalog whose commit writes the next metadata file and goes no further.
+    """Catalog whose commit only writes the next metadata file.
 
     Args:
-        document: the table's metadata with all of its history, which the table itself may have only in part.
+        document: the table's metadata with its full history, of which the table itself may hold a part.
     """
 
     def __init__(self, document: table_metadata.Document) -> None:
@@ -290,7 +290,7 @@ class _StagingCatalog(NoopCatalog, MetastoreCatalog):
         )
         self.document = table_metadata.followed(self.document, before, after)
         table_metadata.write(self.document, following.metadata_location)
-        location = {"metadata-location": following.metadata_location}  # the model knows only its alias
+        location = {"metadata-location": following.metadata_location}  # the model accepts only the alias
         return CommitTableResponse(metadata=following.metadata, **location)
 
     @override

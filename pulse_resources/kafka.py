@@ -1,4 +1,4 @@
-"""Kafka: producers, consumers, and the questions that planning asks the broker."""
+"""Kafka: clients, topics, and the broker queries used for planning."""
 
 import contextlib
 import logging
@@ -36,27 +36,27 @@ from pulse_resources.settings import load_settings
 TIMEOUT_S = 20.0
 _GLANCE_S = 0.5
 _REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-"""What does not get better by waiting."""
+"""Errors that waiting does not resolve."""
 NAP_S = 0.003
-"""Between two looks at a client that has nothing."""
+"""Seconds between two polls of an idle client."""
 _log = logging.getLogger("pulse.kafka")
 _log.addHandler(logging.NullHandler())
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Of Pulse's topics: a dead letter is its event, itself within the broker's limit, plus headers."""
+"""Message limit of Pulse's topics: a dead letter is its event, within the broker's limit, plus headers."""
 
 
 @cache
 def admin() -> AdminClient:
-    """The admin client of this process."""
+    """Admin client of this process."""
     return AdminClient(_client())
 
 
 def cluster(timeout: float) -> ClusterMetadata:
-    """Brokers and topics, asked by a client of its own that remembers why a connection failed.
+    """Brokers and topics, through a new client that records why a connection failed.
 
     Raises:
-        KafkaException: with what the broker or TLS said; time is up where neither said anything.
+        KafkaException: the broker's or TLS's error; a time-out if there was none.
     """
     reasons: list[KafkaError] = []
     client = AdminClient(_client() | {"error_cb": reasons.append})
@@ -74,9 +74,9 @@ def cluster(timeout: float) -> ClusterMetadata:
 
 
 def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
-    """A producer whose acknowledgement means that all in-sync replicas hold the event.
+    """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
-    What is not acknowledged within the time-out is reported as failed, though it may have been written.
+    An event that is not acknowledged in time is reported as failed, though it may have been written.
     """
     return Producer(
         _client()
@@ -93,9 +93,9 @@ def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
 
 
 def flush(producer: Producer, seconds: float) -> int:
-    """Wait until every message is acknowledged or refused; returns how many are neither by then.
+    """Wait until every message is acknowledged or refused; returns how many are neither in time.
 
-    librdkafka's own waiting is by the wall clock: when that is set back an hour, it waits an hour.
+    librdkafka's own wait uses the wall clock: when that is set back an hour, it waits an hour.
     """
     deadline = time.monotonic() + seconds
     while len(producer) and time.monotonic() < deadline:
@@ -105,7 +105,7 @@ def flush(producer: Producer, seconds: float) -> int:
 
 
 def consumer() -> Consumer:
-    """A consumer for exact offset ranges: it never commits and never resets by itself."""
+    """Consumer for exact offset ranges: it never commits and never resets its position."""
     return Consumer(
         _client()
         | {
@@ -119,7 +119,7 @@ def consumer() -> Consumer:
             "fetch.message.max.bytes": 2 * 1024 * 1024,
             "queued.max.messages.kbytes": 65_536,
             "queued.min.messages": 20_000,
-            "fetch.queue.backoff.ms": 5,  # with enough in the queue it would not fetch for a second
+            "fetch.queue.backoff.ms": 5,  # a full queue would delay fetching by a second
         }
     )
 
@@ -128,11 +128,11 @@ _ask_headers = operator.methodcaller("headers")
 
 
 def headers(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
-    """Those of a message; none of them where one has a name that is no text, which anybody may send.
+    """Headers of a message; empty if a header name is not valid text, which any producer may send.
 
-    confluent-kafka sets an error then, but returns a list with holes, keeps it, and returns it without an
-    error when asked again: who looks into it dies of a segmentation fault. Python notices the error in calls
-    from C only: hot code calls methods without that check.
+    In that case confluent-kafka sets an error but returns a list with holes, caches it, and returns it
+    without an error the next time: reading it is a segmentation fault. Python notices the error only in calls
+    from C, and hot code calls methods without that check.
     """
     try:
         found = _ask_headers(message)
@@ -146,15 +146,15 @@ def _client() -> dict[str, Any]:
     return load_settings().kafka.client() | {
         "client.id": "pulse",
         "log_level": 3,
-        "logger": _log,  # else librdkafka writes to the console by itself
+        "logger": _log,  # otherwise librdkafka writes to the console
     }
 
 
 def create_topics(names: Iterable[str]) -> None:
-    """Create the topics that are missing and wait until they can be used; safe to run again.
+    """Create missing topics and wait until they can be used; idempotent.
 
     Raises:
-        Transient: the broker did not create one.
+        Transient: the broker did not create a topic.
     """
     settings = load_settings().kafka
     names = list(names)
@@ -180,7 +180,7 @@ def create_topics(names: Iterable[str]) -> None:
 
 
 def ensure_partitions(topic: str, count: int) -> None:
-    """Give a topic at least so many partitions, and wait until they can be used.
+    """Raise a topic's partition count to `count`, and wait until the partitions can be used.
 
     Raises:
         Transient: the broker did not add them.
@@ -204,21 +204,21 @@ def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
 
 
 Which = Literal["earliest", "latest"] | datetime
-"""Of a partition: its first offset, its end, or the first offset appended at a moment or later (-1: none)."""
+"""First offset of a partition, its end, or the first offset appended at or after a time (-1: none)."""
 
 
 def offsets(
     partitions: Iterable[tuple[str, int]], which: Which
 ) -> Mapping[tuple[str, int], int | KafkaException]:
-    """One offset of each of many (topic, partition) pairs, in one request.
+    """One offset for each of many (topic, partition) pairs, in one request.
 
-    A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide
-    the others.
+    A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide the
+    others.
     """
     answers = _offsets(partitions, which)
     failed = [where for where, answer in answers.items() if isinstance(answer, KafkaException)]
     if failed:
-        # librdkafka remembers for good that a new topic had no leader; a description corrects it.
+        # librdkafka caches for good that a new topic had no leader; a description refreshes it.
         _described({topic for topic, _ in failed})
         answers |= _offsets(failed, which)
     return answers
@@ -247,13 +247,13 @@ def _offsets(
 
 
 def partition_counts() -> Mapping[str, int]:
-    """How many partitions each topic has, in one request."""
+    """Partition count of each topic, in one request."""
     topics = admin().list_topics(timeout=TIMEOUT_S).topics
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
 
 def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-    """The broker's settings of each topic that exists, such as `retention.ms`.
+    """Broker settings of each existing topic, such as `retention.ms`.
 
     Raises:
         KafkaException: the broker does not answer.
@@ -272,18 +272,18 @@ def topic_settings(topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
 
 
 def topic_ids(topics: Iterable[str]) -> Mapping[str, str]:
-    """The broker's own id of each topic that exists: a recreated topic has another id."""
+    """Broker's id of each existing topic: a recreated topic has a new id."""
     return {name: str(topic.topic_id) for name, topic in _described(topics).items()}
 
 
 def _described(topics: Iterable[str]) -> dict[str, TopicDescription]:
-    """The topics that exist."""
+    """Descriptions of the existing topics."""
     wanted = list(topics)
     if not wanted:
         return {}
     found: dict[str, TopicDescription] = {}
     described = admin().describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT_S)
     for name, future in described.items():
-        with contextlib.suppress(KafkaException):  # absent: the caller sees it missing
+        with contextlib.suppress(KafkaException):  # missing: the caller sees that it is not there
             found[name] = future.result()
     return found

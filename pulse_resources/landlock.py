@@ -1,7 +1,7 @@
-"""Landlock: a thread of Linux gives up for good what it may reach, and so does all that it starts.
+"""Landlock: permanently restricts what a Linux thread, and everything it starts, may access.
 
-Files, connections and signals that are not named can then not be had, whatever runs in the process. It needs
-no rights, and holds for root, too. See landlock(7); kernels since 6.7 know it for connections.
+Files, connections and signals that are not listed are denied, whatever runs in the process. It needs no
+privileges and applies to root, too. See landlock(7); connections are covered since kernel 6.7.
 """
 
 import ctypes
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CONNECTIONS_SINCE = 4
-"""The version of Landlock's interface that knows TCP; less is no use here."""
+"""Landlock ABI version that covers TCP; earlier ones are not used."""
 _SCOPES_SINCE = 6
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _VERSION = 1
 _BELOW_PATH, _OF_PORT = 1, 2
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""How many rights on files there are, since which version."""
+"""Number of file rights, by the ABI version that introduced them."""
 _READ_FILE = 0b100
 _BIND, _CONNECT = 1, 2
 _SOCKETS, _SIGNALS = 1, 2
@@ -39,22 +39,22 @@ class _Port(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the kernel's interface; 0: there is none, or it is switched off."""
+    """Landlock ABI version of the kernel; 0: not available or switched off."""
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))))
 
 
 def restrict(readable: Iterable[Path], ports: Iterable[int]) -> None:
-    """From now on this thread, and those that it starts, may read these files and connect to these ports.
+    """Restrict this thread, and those it starts, to reading these files and connecting to these ports.
 
-    Nothing else of the file system can be opened, run or changed; no other port of any address, no abstract
-    socket and no process outside can be reached. What is open stays open.
+    No other part of the file system can be opened, executed or changed; no other port of any address, no
+    abstract socket and no outside process can be reached. What is open already stays open.
 
     Args:
-        readable: files; one that is not there is left out.
-        ports: of TCP, at any address.
+        readable: files; missing ones are left out.
+        ports: TCP ports, at any address.
 
     Raises:
-        OSError: the kernel cannot do this.
+        OSError: the kernel does not support it.
     """
     since = version()
     if since < CONNECTIONS_SINCE:

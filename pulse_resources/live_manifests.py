@@ -1,8 +1,8 @@
-"""A snapshot of the same data files whose manifests name nothing else.
+"""Snapshot of the same data files whose manifests name no removed files.
 
-A commit that removes files keeps an entry of each, with the bounds of its columns, and so with the beginning
-of values that are in no file any more. Engines that follow changes read these entries of the commit itself;
-once the history is forgotten nobody does.
+A commit that removes files keeps an entry for each, with its column bounds, and so the beginnings of values
+that are in no file any more. Engines that read changes use these entries of the commit itself; once the
+history is gone nothing does.
 """
 
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
@@ -13,12 +13,12 @@ from typing_extensions import override
 
 
 def names_removed(manifest: ManifestFile) -> bool:
-    """Whether a manifest has entries of files that were removed, as far as its list says."""
+    """Whether a manifest has entries of removed files, according to the manifest list."""
     return manifest.deleted_files_count is None or manifest.deleted_files_count > 0
 
 
 class LiveOnly(_SnapshotProducer["LiveOnly"]):
-    """Writes those manifests again that name removed files, without them; the others stay."""
+    """Rewrites manifests that name removed files without those entries; the others stay."""
 
     @override
     def _deleted_entries(self) -> list[ManifestEntry]:
@@ -51,5 +51,5 @@ class LiveOnly(_SnapshotProducer["LiveOnly"]):
 
     @override
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        totals = super()._summary(snapshot_properties)  # it knows no replacement of files by the same
+        totals = super()._summary(snapshot_properties)  # it cannot express replacing files by the same ones
         return Summary(operation=Operation.REPLACE, **totals.additional_properties)

@@ -1,7 +1,7 @@
-"""Advisory locks of Postgres: all their kinds, taken for a transaction, or for a session of its own.
+"""Advisory locks of Postgres: all kinds, taken for a transaction or for a session of its own.
 
-A session's lock ends with its process, however that ends. None of them is what keeps data right: they
-spare work, and errors, to those who would otherwise meet in a constraint or a lost compare-and-swap.
+A session's lock ends with its process, however that ends. Correctness depends on none of them: they save work
+and errors that a constraint or a lost compare-and-swap would cause.
 """
 
 import math
@@ -20,35 +20,35 @@ _KEY = "hashtextextended(%s, 0)"
 
 
 class Lock(StrEnum):
-    """What is locked, and of whom: the value and that name are the key."""
+    """Kinds of locks; the key is the kind and the id of what is locked."""
 
     MIGRATIONS = "migrations"
-    """Of the database."""
+    """The database, while it is migrated."""
     BATCH = "batch"
-    """Of a batch, by the attempt that works on it."""
+    """A batch, for the attempt that works on it."""
     REWRITE = "rewrite"
-    """Of a dataset (of its raw zone: of a tenant), by whoever replaces files."""
+    """A dataset (for its raw zone: a tenant), to replace files."""
     MOVE = "move"
-    """Of a dataset: shared by those who write files without REWRITE, exclusive to who looks for orphans."""
+    """A dataset: shared to write files without REWRITE, exclusive to search for orphans."""
     MOVE_ATTEMPT = "move-attempt"
-    """Of a move to another schema, by the attempt that works on it."""
+    """A move to another schema, for the attempt that works on it."""
     SUMMARIES = "summaries"
-    """Of a dataset, by whoever changes what is served of it."""
+    """A dataset, to change its served summaries."""
     KEYS = "keys"
-    """Of a tenant, by whoever issues or revokes API keys."""
+    """A tenant, to issue or revoke API keys."""
     SCHEMA = "schema"
-    """Of a tenant and a schema's name, by whoever publishes its next version."""
+    """A tenant and a schema's name, to publish its next version."""
     DATASETS = "datasets"
-    """Of a tenant, by whoever creates a dataset within a quota."""
+    """A tenant, to create a dataset within a quota."""
 
 
 def wait(connection: Connection, kind: Lock, of: UUID | str) -> None:
-    """Take a lock until the transaction ends; waits for whoever has it."""
+    """Take a lock until the transaction ends; waits until it is free."""
     connection.execute(f"SELECT pg_advisory_xact_lock({_KEY})", [_name(kind, of)])
 
 
 def take(connection: Connection, kind: Lock, of: UUID | str) -> bool:
-    """Take a lock until the transaction ends; False when somebody else has it."""
+    """Take a lock until the transaction ends; False when it is held elsewhere."""
     return _tried(connection, f"SELECT pg_try_advisory_xact_lock({_KEY})", kind, of)
 
 
@@ -56,10 +56,10 @@ def take(connection: Connection, kind: Lock, of: UUID | str) -> bool:
 def session(
     kind: Lock, of: UUID | str, *, shared: bool = False, wait_seconds: float = 0.0
 ) -> Iterator[Connection | None]:
-    """A connection of its own that has the lock while the block runs; None when it was not to be had.
+    """Connection of its own that holds the lock while the block runs; None if the lock was not obtained.
 
     Args:
-        wait_seconds: for whoever has it; `math.inf`: until it is free.
+        wait_seconds: how long to wait for it; `math.inf`: until it is free.
     """
     url, how = load_settings().postgres.url("pulse_pipeline"), "_shared" if shared else ""
     with psycopg.connect(url, autocommit=True, application_name=f"pulse-{_name(kind, of)}") as connection:

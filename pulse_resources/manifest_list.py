@@ -1,7 +1,7 @@
-"""An append whose manifest list is the one before it and a block more, instead of decoded and encoded again.
+"""Fast append that copies the previous manifest list's blocks instead of decoding and encoding them.
 
-A manifest list is an Avro file: a header, then blocks of manifests, each closed by the file's sync marker.
-Left to itself, pyiceberg makes objects of all manifests of the table at each append, and writes them again.
+A manifest list is an Avro file: a header, then blocks of manifests, each followed by the file's sync marker.
+pyiceberg itself decodes all manifests of the table at each append, and writes them again.
 """
 
 import io
@@ -23,11 +23,11 @@ from pulse_resources import object_store
 
 SYNC = 16
 CODEC = "deflate"
-"""What pyiceberg's default, gzip, is called in Avro."""
+"""Avro's name for pyiceberg's default, gzip."""
 
 
 class Append(_FastAppendFiles):
-    """pyiceberg's fast append, where it can by its list's bytes."""
+    """pyiceberg's fast append, by bytes where the list allows."""
 
     _before: bytes = b""
 
@@ -35,7 +35,7 @@ class Append(_FastAppendFiles):
     def _existing_manifests(self) -> list[ManifestFile]:
         parent = self._parent_snapshot_id
         snapshot = None if parent is None else self._transaction.table_metadata.snapshot_by_id(parent)
-        # Other operations leave manifests of nothing but removals behind: the next append drops them.
+        # Other operations leave manifests with nothing but removals: the next append drops them.
         if snapshot and snapshot.summary and snapshot.summary.operation is Operation.APPEND:
             with self._io.new_input(snapshot.manifest_list).open() as source:
                 before = source.read()
@@ -48,19 +48,19 @@ class Append(_FastAppendFiles):
     def _manifests(self) -> list[ManifestFile]:
         added = super()._manifests()
         if self._before:
-            self._io = _Extending(self._before)  # all that is written from here on is the list
+            self._io = _Extending(self._before)  # the list is all that is written from here on
         return added
 
 
 def extendable(content: bytes) -> bool:
-    """Whether a manifest list is written as ours are, so that its blocks can stand in one of them."""
+    """Whether a manifest list has our format, so that its blocks can be copied into one of ours."""
     reader = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
     header: AvroFileHeader = reader.read(new_decoder(content))
     return (header.meta.get("avro.schema"), header.meta.get("avro.codec")) == (_schema(), CODEC)
 
 
 def extended(content: bytes, before: bytes) -> bytes:
-    """A manifest list with the blocks of another behind its own; both end with their sync marker."""
+    """Append the blocks of an earlier manifest list to a new one; both end with their sync marker."""
     sync = before[-SYNC:]
     blocks = before[before.index(sync) + SYNC :]
     return content.replace(content[-SYNC:], sync) + blocks
@@ -73,7 +73,7 @@ def _schema() -> str:
 
 
 class _Extending(PyArrowFileIO):
-    """Writes manifest lists with the blocks of an earlier one behind their own."""
+    """Writes manifest lists followed by the blocks of an earlier one."""
 
     def __init__(self, before: bytes) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _ExtendedFile(PyArrowFile):
 
 
 class _Held(io.BytesIO):
-    """Holds what is written until it is whole."""
+    """Buffers what is written until it is complete."""
 
     def __init__(self, sink: OutputStream, before: bytes) -> None:
         super().__init__()

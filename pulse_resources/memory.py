@@ -1,12 +1,12 @@
-"""Memory: how much a process may allocate."""
+"""Memory limit of a process."""
 
 import resource
 
 
 def limit(size: int) -> None:
-    """Let this process allocate no more bytes: what wants more fails, or ends it.
+    """Limit this process's allocations to `size` bytes: exceeding it fails, or ends the process.
 
-    Of what it allocates: its address space would count libraries, too.
+    The limit is on data, not address space, which would include libraries.
     """
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = size if hard == resource.RLIM_INFINITY else min(size, hard)

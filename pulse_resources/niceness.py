@@ -1,34 +1,34 @@
-"""Niceness: what computes in the background leaves the processors to what somebody waits for."""
+"""Niceness: background work yields the processors to work that somebody waits for."""
 
 import os
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 BACKGROUND = 4
-"""Beside others that want a processor, it has 40 % of what each of them has."""
+"""Gets 40 % of the share of each competing process."""
 FOREGROUND = -5
-"""It has three times as much as each of them, where this account may ask for that."""
+"""Gets three times the share of each of them, if this account may request that."""
 
 
 def renice(pid: int, niceness: int = BACKGROUND) -> None:
-    """Set the niceness of the session that this process leads; one below 0 only where the account may.
+    """Set the niceness of the session that this process leads; below 0 only if the account may.
 
-    Where the scheduler shares them out among sessions, a process's own niceness counts within its own.
+    If the scheduler shares processors among sessions, a process's niceness counts only within its session.
     """
     with suppress(PermissionError) if niceness < 0 else nullcontext():
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
-    with suppress(OSError):  # this kernel shares them out among processes
+    with suppress(OSError):  # this kernel shares them among processes
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def begin_session(niceness: int = BACKGROUND) -> None:
-    """Make this process a session of its own: what it computes does not count as its parent's.
+    """Put this process into a session of its own: its computing does not count as its parent's.
 
     Args:
         niceness: as in `renice`.
 
     Raises:
-        PermissionError: it leads a session or a process group already.
+        PermissionError: it already leads a session or a process group.
     """
     os.setsid()
     renice(os.getpid(), niceness)

@@ -1,7 +1,7 @@
-"""Notifiers: how people learn of an alert. The log and a webhook are here; a class of your own plugs in.
+"""Notifiers of alerts: a log and a webhook; custom classes can be added.
 
-A notifier is a class without arguments, named in `alerts.notifiers` as `log`, `webhook` or
-`package.module:Class`. It raises when nobody was told; whoever calls it keeps the alert and tries again.
+A notifier is a class without constructor arguments, named in `alerts.notifiers` as `log`, `webhook` or
+`package.module:Class`. It raises when delivery failed; the caller keeps the alert and retries.
 """
 
 import json
@@ -30,38 +30,38 @@ _SERVER_ERROR = 500
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that is wrong, or was."""
+    """A current or past problem."""
 
     key: str
-    """The same while it goes on."""
+    """Stays the same while it lasts."""
     kind: str
     severity: Severity
     about: Mapping[str, str]
-    """What it touches: tenant, dataset, batch, run ..., by name."""
+    """Objects concerned, by kind: tenant, dataset, batch, run ..."""
     summary: str
     fix: str
-    """What to do."""
+    """Next step."""
     first_seen: datetime
     last_seen: datetime
     resolved_at: datetime | None = None
-    """None while it goes on."""
+    """None while it lasts."""
 
 
 class Notifier(Protocol):
-    """Tells somebody."""
+    """Delivers alerts."""
 
     def notify(self, alerts: Sequence[Alert]) -> None:
-        """Tell of these alerts: new ones, ones that go on, and ones that ended. Raises when it could not.
+        """Deliver alerts: new, lasting and resolved ones. Raises when that failed.
 
-        An alert may come twice, after a crash: `key` and `first_seen` tell it from another.
+        After a crash an alert may come twice: `key` and `first_seen` identify it.
         """
 
 
 class LogNotifier:
-    """A line per alert in the log `pulse.alerts`: warnings, and errors for what needs a person."""
+    """One line per alert in the log `pulse.alerts`: warnings, and errors that need action."""
 
     def notify(self, alerts: Sequence[Alert]) -> None:
-        """See `Notifier`. What ended is a warning, too: it is seen wherever its beginning was."""
+        """See `Notifier`. A resolved alert is a warning, too: it appears wherever its beginning did."""
         log = logging.getLogger("pulse.alerts")
         for alert in alerts:
             ongoing = alert.resolved_at is None
@@ -72,12 +72,12 @@ class LogNotifier:
 
 
 class WebhookNotifier:
-    """POSTs `{"source": "pulse", "alerts": [...]}` to `alerts.webhook_url`; any 2xx is an answer.
+    """POSTs `{"source": "pulse", "alerts": [...]}` to `alerts.webhook_url`; any 2xx is success.
 
-    The address may hold a secret: it is in no error and no log.
+    The URL may hold a secret: it appears in no error and no log.
 
     Raises:
-        UserError: there is no address, or none of HTTP.
+        UserError: the URL is missing, or is not HTTP.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class WebhookNotifier:
             time.sleep(_BACKOFF_S * 2 ** (attempt - 1))
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """Why it failed, in words without the address, and whether it is worth another try."""
+        """Post once; returns the error without the URL, and whether a retry may help."""
         try:
             request = urllib.request.Request(  # noqa: S310 - checked to be HTTP
                 self._url, body, {"Content-Type": "application/json", "User-Agent": "pulse"}
@@ -125,7 +125,7 @@ class WebhookNotifier:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would be a GET: whoever moved the webhook gives the new address."""
+    """Rejects redirects: a redirected POST would become a GET, so the operator has to set the new URL."""
 
     @override
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -133,7 +133,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def document(alert: Alert) -> dict[str, Any]:
-    """An alert as JSON: `state` is `open` or `resolved`, times are ISO 8601."""
+    """Alert as JSON: `state` is `open` or `resolved`, times are ISO 8601."""
     fields = asdict(alert) | {"about": dict(alert.about)}
     times = {name: value.isoformat() for name, value in fields.items() if isinstance(value, datetime)}
     return {"state": "resolved" if alert.resolved_at else "open"} | fields | times
@@ -143,10 +143,10 @@ NOTIFIERS: Mapping[str, Callable[[], Notifier]] = {"log": LogNotifier, "webhook"
 
 
 def notifier(name: str) -> Notifier:
-    """The notifier that a name in `alerts.notifiers` stands for.
+    """Make the notifier named in `alerts.notifiers`.
 
     Raises:
-        UserError: there is none, or it cannot be made.
+        UserError: there is no such notifier, or it cannot be constructed.
     """
     if name in NOTIFIERS:
         return NOTIFIERS[name]()

@@ -1,4 +1,4 @@
-"""The S3 object store: one client per process, the bucket, and its objects with the store's own clock."""
+"""S3 object store: one client per process, the bucket, and its objects with the store's own clock."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from pulse_resources.faults import fail_point
 from pulse_resources.settings import Settings, load_settings
 
 DELETES = 8
-"""Requests under way at a time."""
+"""Concurrent delete requests."""
 
 
 def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
@@ -25,7 +25,7 @@ def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
 def file_system_of(
     access_key: str, secret_key: str, token: str | None, settings: Settings | None = None, **options: bool
 ) -> pafs.S3FileSystem:
-    """An S3 client of the store that signs with this key."""
+    """S3 client of the store with these credentials."""
     store = (settings or load_settings()).object_store
     scheme, _, address = store.endpoint.partition("://")
     return pafs.S3FileSystem(
@@ -43,25 +43,25 @@ def file_system_of(
 
 @cache
 def file_system() -> pafs.S3FileSystem:
-    """The S3 client of this process; paths are `<bucket>/<key>`."""
+    """S3 client of this process; paths are `<bucket>/<key>`."""
     return _file_system(load_settings())
 
 
 def key(uri: str) -> str:
-    """`s3://bucket/key` as the `bucket/key` that `file_system()` takes."""
+    """Convert `s3://bucket/key` to the `bucket/key` that `file_system()` takes."""
     return uri.removeprefix("s3://")
 
 
 def ensure_bucket(settings: Settings) -> None:
-    """Create Pulse's bucket when it is missing; safe to run again."""
+    """Create Pulse's bucket if it is missing; idempotent."""
     creator = _file_system(settings, allow_bucket_creation=True)
     creator.create_dir(settings.object_store.bucket, recursive=False)
 
 
 def put(uri: str, content: "bytes | pa.Buffer") -> None:
-    """Write one object whole."""
+    """Write one whole object."""
     fail_point("files.before_put")
-    # Bytes as they are: left to itself, Arrow would compress a .gz once more.
+    # Raw bytes: by default Arrow would compress a .gz again.
     with file_system().open_output_stream(key(uri), compression=None) as sink:
         sink.write(content)
     fail_point("files.after_put")
@@ -69,7 +69,7 @@ def put(uri: str, content: "bytes | pa.Buffer") -> None:
 
 @dataclass(frozen=True)
 class Object:
-    """An object as a listing shows it; `modified` is by the store's clock."""
+    """Entry of a listing; `modified` is by the store's clock."""
 
     path: str
     """s3://bucket/key"""
@@ -82,7 +82,7 @@ class Object:
 
 
 def listed(prefix: str) -> Iterator[Object]:
-    """Every object under a prefix, which ends where a folder does; none where there is no such folder.
+    """All objects under a prefix, which must end at a folder boundary; none if there is no such folder.
 
     Raises:
         OSError: the object store failed.
@@ -94,7 +94,7 @@ def listed(prefix: str) -> Iterator[Object]:
 
 
 def aged(prefix: str, min_age: timedelta) -> list[Object]:
-    """Objects under a prefix that are as old, measured by the store's own clock alone.
+    """Objects under a prefix that are at least `min_age` old, by the store's own clock.
 
     Raises:
         OSError: the object store failed.
@@ -106,7 +106,7 @@ def aged(prefix: str, min_age: timedelta) -> list[Object]:
 
 
 def store_time() -> datetime:
-    """What the store's own clock says: when it took an object that is written now.
+    """Current time of the store's clock, from an object written now.
 
     Raises:
         OSError: the object store failed.
@@ -116,12 +116,12 @@ def store_time() -> datetime:
         sink.write(b"its LastModified is what upkeep compares ages with\n")
     (clock,) = [
         each for each in listed(folder) if each.name == "clock"
-    ]  # listed, as what it is compared with
+    ]  # from a listing, as the times it is compared with
     return clock.modified
 
 
 def delete(paths: Iterable[str]) -> int:
-    """Delete objects; one that is gone already is as good. Returns how many were asked for.
+    """Delete objects; missing ones are ignored. Returns how many deletions were requested.
 
     Raises:
         OSError: the object store failed; some may be deleted.

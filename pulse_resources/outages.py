@@ -1,4 +1,4 @@
-"""Outages: whether what every tenant's work needs answers, asked when the work of one has failed."""
+"""Outage check of shared services, made when one tenant's work has failed."""
 
 import socket
 
@@ -13,10 +13,10 @@ CONNECT_S = 10.0
 
 
 def check(session: SparkSession | None = None) -> None:
-    """Ask the object store, and Spark where the work has a session of it. Postgres shows by itself.
+    """Check the object store, and Spark if the work has a session of it. Postgres fails by itself.
 
     Raises:
-        Transient: one does not answer; then the failure may be nobody's own, and others would fail alike.
+        Transient: a service does not answer: the failure may not be the tenant's own.
     """
     store = load_settings().object_store
     try:
@@ -32,7 +32,7 @@ def check(session: SparkSession | None = None) -> None:
 def _ask_spark(session: SparkSession) -> None:
     spark = load_settings().spark
     try:
-        socket.create_connection(spark.address, CONNECT_S).close()  # its client would try for many minutes
+        socket.create_connection(spark.address, CONNECT_S).close()  # the client would retry for many minutes
         session.sql("SELECT 1").collect()
-    except Exception as error:  # whatever it says, a statement that cannot fail has failed
+    except Exception as error:  # whatever it says: a statement that cannot fail has failed
         raise Transient(f"Spark does not answer: {error}", remote=spark.place) from error

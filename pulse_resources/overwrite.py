@@ -1,4 +1,4 @@
-"""An overwrite that finds the manifests of removed files whichever thread looks for them."""
+"""Thread-safe overwrite of pyiceberg."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from typing_extensions import override
 
 
 class Overwrite(_OverwriteFiles):
-    """pyiceberg's overwrite, with an evaluator for each manifest.
+    """pyiceberg's overwrite, with one evaluator per manifest.
 
-    pyiceberg's threads share one, which keeps the bounds of the manifest that it looks at in itself: another
-    thread's may take their place meanwhile, and a file that is there counts as missing.
+    pyiceberg's threads share an evaluator, which stores the bounds of the manifest it evaluates: another
+    thread's may replace them meanwhile, and an existing file counts as missing.
     """
 
     @override

@@ -1,7 +1,7 @@
 """Postgres: one pool per role and process, tenant sessions, roles and migrations.
 
-Row-level security reads the setting `app.tenant`; it is set per transaction, so a pooled connection
-can never carry one tenant's identity into another tenant's work.
+Row-level security reads the setting `app.tenant`; it is set per transaction, so a pooled connection can never
+carry one tenant's identity into another tenant's work.
 """
 
 import logging
@@ -28,21 +28,21 @@ from pulse_resources.watched_connection import WatchedConnection
 CONNECT_S = 10
 Connection = psycopg.Connection[TupleRow]
 TASKS: Role = "pulse_pipeline"
-"""The role of Spark's tasks; the only one whose password they are given."""
+"""Role of Spark's tasks; the only one whose password they get."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 _opened: "list[ConnectionPool[Connection]]" = []
-"""Pools of this process, whatever its settings have become since."""
+"""Pools of this process, under all settings it has had."""
 
 
 @cache
 def pool(role: Role) -> "ConnectionPool[Connection]":
-    """This process's pool of connections as `role`; a connection is checked before it is lent.
+    """Connection pool of this process for `role`; connections are checked before use.
 
-    Those of the front doors are watched: somebody waits there. A run waits for a server that was paused.
+    Pools of HTTP services use watched connections, since callers wait. A run waits for a paused server.
 
     Raises:
-        UserError: nothing says where Postgres is.
+        UserError: the settings have no address of Postgres.
     """
     if "postgres" not in load_settings().model_fields_set:
         raise UserError(
@@ -73,16 +73,16 @@ def close_pools() -> None:
 
 @contextmanager
 def transaction(role: Role) -> Iterator[Connection]:
-    """One transaction as `role` with no tenant set: tenant data stays invisible."""
+    """Transaction as `role` with no tenant set: tenant data is invisible."""
     with pool(role).connection() as connection, connection.transaction():
         yield connection
 
 
 @contextmanager
 def tenant_transaction(role: Role, tenant_id: UUID, *, one_snapshot: bool = False) -> Iterator[Connection]:
-    """One transaction as `role` inside the RLS session of a tenant.
+    """Transaction as `role` in the RLS session of a tenant.
 
-    With `one_snapshot`, all its reads see the database at one moment.
+    With `one_snapshot`, all its reads see the same snapshot.
     """
     with transaction(role) as connection:
         if one_snapshot:
@@ -97,7 +97,7 @@ def set_tenant(connection: Connection, tenant_id: UUID) -> None:
 
 
 def bootstrap(settings: Settings) -> None:
-    """Create the roles and databases, as superuser; safe to run again, sets passwords anew."""
+    """Create roles and databases as superuser, and reset passwords; idempotent."""
     with psycopg.connect(settings.postgres.superuser_url(), autocommit=True) as connection:
         for role in get_args(Role):
             exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
@@ -129,13 +129,13 @@ def bootstrap(settings: Settings) -> None:
 
 
 def migrate(settings: Settings) -> None:
-    """Apply the migrations that are missing, as the owner; safe to run again and side by side."""
+    """Apply missing migrations as the owner; idempotent, and safe to run concurrently."""
     from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
 
     logging.getLogger("yoyo").setLevel(logging.WARNING)
     backend = get_backend(settings.postgres.url("pulse_owner", "psycopg"))
     try:
-        # This lock ends with the process; yoyo's own stays behind when its process is killed.
+        # This lock ends with the process; yoyo's own remains when its process is killed.
         with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
             locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
             backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
@@ -144,7 +144,7 @@ def migrate(settings: Settings) -> None:
 
 
 def missing_migrations(connection: psycopg.Connection) -> list[str]:
-    """Migrations that the database has not seen, in order; nothing is written, not even tables of yoyo's."""
+    """Migrations that the database lacks, in order; writes nothing, not even yoyo's tables."""
     known = connection.execute("SELECT to_regclass('_yoyo_migration')").fetchone()
     applied: set[str] = set()
     if known and known[0]:

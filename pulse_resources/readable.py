@@ -1,7 +1,7 @@
-"""Readable: tables read while they go on, and whether their metadata and manifests are whole.
+"""Readability of tables: consistent reads of changing tables, and checks of metadata and manifests.
 
-That is asked before other engines read them. A manifest that is no Avro ends DuckDB's process, and with it
-the work for every tenant that goes on there; of one cut off Spark reads what is left, and says nothing.
+Metadata is checked before other engines read it. A manifest that is not valid Avro crashes DuckDB's process
+and with it the work of every tenant there; of a truncated one Spark silently reads the remaining part.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from pulse_resources import iceberg
 from pulse_resources.errors import Gone, PulseError, Terminal
 
 LOOKS = 10
-"""At a table that keeps going on while its files are read."""
+"""Attempts to read a table that keeps changing while its files are read."""
 
 _Seen = TypeVar("_Seen")
 _Made = TypeVar("_Made")
@@ -25,18 +25,18 @@ _Made = TypeVar("_Made")
 def as_it_is(
     use: Callable[[_Seen], _Made], seen: _Seen, look: Callable[[], _Seen], location: Callable[[_Seen], str]
 ) -> _Made:
-    """What `use` makes of a table as it was seen; looked at again where it has gone on and files are gone.
+    """Result of `use` on a table, which is loaded again when it has changed and files are gone.
 
-    An erasure deletes what leads to the erased once the table's pointer has left it, whoever reads there.
+    An erasure deletes files as soon as the table's pointer has left them, even while they are read.
 
     Args:
-        use: reads files of the table; begun anew, so it commits nothing.
+        use: reads files of the table; may be repeated, so it must not commit.
         seen: the table's pointer, and what has to be of the same moment.
-        look: reads them anew.
-        location: of the table's metadata, in what was seen.
+        look: reads `seen` again.
+        location: location of the table's metadata in `seen`.
 
     Raises:
-        Gone, FileNotFoundError: a file is gone though the table has not gone on.
+        Gone, FileNotFoundError: a file is missing although the table has not changed.
     """
     for _ in range(LOOKS):
         try:
@@ -49,10 +49,10 @@ def as_it_is(
 
 
 def check_table(location: str) -> None:
-    """Check the manifests of the current snapshot of the table whose metadata is at `location`.
+    """Check the manifests of the current snapshot of the table with metadata at `location`.
 
     Raises:
-        Terminal: the metadata, or a manifest, is gone or damaged.
+        Terminal: the metadata or a manifest is missing or damaged.
         OSError: the object store failed.
     """
     with damage_explained(location):
@@ -61,7 +61,7 @@ def check_table(location: str) -> None:
 
 
 def check_snapshot(table: Table) -> None:
-    """Check the manifests of the table's current snapshot; as `check_table`."""
+    """Check the manifests of the table's current snapshot; raises as `check_table`."""
     with damage_explained(table.metadata_location):
         snapshot = table.current_snapshot()
         check(snapshot.manifests(table.io) if snapshot else [], table.io)
@@ -69,13 +69,13 @@ def check_snapshot(table: Table) -> None:
 
 @contextmanager
 def damage_explained(location: str) -> Iterator[None]:
-    """What damaged bytes raise, which is anything, as an error of Pulse.
+    """Convert any exception that damaged bytes cause into an error of Pulse.
 
     Args:
-        location: of the table's metadata.
+        location: location of the table's metadata.
 
     Raises:
-        Terminal: they are damaged.
+        Terminal: the bytes are damaged.
     """
     try:
         yield
@@ -93,8 +93,8 @@ def check(manifests: Iterable[ManifestFile], io: FileIO) -> None:
     """Check manifests.
 
     Raises:
-        Gone: one is.
-        Terminal: one is damaged.
+        Gone: a manifest is missing.
+        Terminal: a manifest is damaged.
         OSError: the object store failed.
     """
     for manifest in manifests:
@@ -104,7 +104,7 @@ def check(manifests: Iterable[ManifestFile], io: FileIO) -> None:
             raise Gone("a manifest of the table is gone", file=manifest.manifest_path) from error
         except OSError:
             raise
-        except Exception as error:  # of whatever kind: its bytes are taken for lengths and types
+        except Exception as error:  # any type: damaged bytes are taken for lengths and types
             raise Terminal(
                 f"a manifest of the table is damaged: {error}", file=manifest.manifest_path
             ) from error

@@ -1,4 +1,4 @@
-"""Settings of the services that Pulse stands on: where they are, and by which secrets they open."""
+"""Settings of the services that Pulse uses: addresses and credentials."""
 
 import os
 import re
@@ -19,9 +19,9 @@ def _absolute(path: Path) -> Path:
 
 
 File = Annotated[Path, AfterValidator(_absolute)]
-"""A file that all processes of Pulse read, Spark's tasks too: it is there on all their machines."""
+"""File that all processes of Pulse read, also Spark's tasks: it must exist on all their machines."""
 _quoted = partial(quote, safe="")
-"""A part of a URL, whatever is in it, as libpq, SQLAlchemy, yoyo and JDBC all decode it."""
+"""Quotes a part of a URL, as libpq, SQLAlchemy, yoyo and JDBC all decode it."""
 
 
 class PostgresSettings(BaseModel):
@@ -33,21 +33,21 @@ class PostgresSettings(BaseModel):
     superuser_password: SecretStr = SecretStr("")
     role_passwords: dict[Role, SecretStr] = Field(default_factory=dict)
     require_auth: str = "!password"
-    """Ways in which clients let a server ask who they are, as libpq's `require_auth`: whoever answers at the
-    port while Postgres is away must not be told a password."""
+    """Authentication methods that clients accept, as libpq's `require_auth`: another program that takes the
+    port while Postgres is away must not receive a password."""
     sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] | None = None
-    """As libpq's. By default `verify-full` once `sslrootcert` is given; without it `prefer`: encrypted where
-    the server offers that, whoever it is."""
+    """As libpq's. Default: `verify-full` if `sslrootcert` is set, otherwise `prefer`: encrypted if the server
+    offers it, without verification."""
     sslrootcert: File | Literal["system"] | None = None
-    """Authorities (PEM) that sign the server's certificate; `system`: those that the machine trusts."""
+    """Authorities (PEM) that sign the server's certificate; `system`: the machine's trusted ones."""
     sslcert: File | None = None
-    """Certificate (PEM) that clients present, where the server asks for one ..."""
+    """Client certificate (PEM), if the server asks for one ..."""
     sslkey: File | None = None
-    """... and its key (PEM, PKCS #8, without a password), which only its owner may read."""
+    """... and its key (PEM, PKCS #8, without a password), readable only by its owner."""
 
     @property
     def tls(self) -> dict[str, str]:
-        """libpq's parameters for TLS, as far as there are any."""
+        """libpq's TLS parameters that are set."""
         mode = self.sslmode or ("verify-full" if self.sslrootcert else None)
         given = {
             "sslmode": mode,
@@ -59,7 +59,7 @@ class PostgresSettings(BaseModel):
 
     @property
     def place(self) -> str:
-        """Host and port as a part of a URL."""
+        """Host and port as part of a URL."""
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def _url(self, user: str, password: SecretStr | None, database: str, driver: str = "") -> str:
@@ -94,28 +94,28 @@ class KafkaSettings(BaseModel):
     username: str = "pulse"
     password: SecretStr = SecretStr("")
     ca_file: File | None = None
-    """Authorities (PEM) that sign brokers' certificates; by default those that the machine trusts."""
+    """Authorities (PEM) that sign brokers' certificates; default: the machine's trusted ones."""
     certificate_file: File | None = None
-    """Certificate (PEM) that clients present, where brokers ask for one ..."""
+    """Client certificate (PEM), if brokers ask for one ..."""
     key_file: File | None = None
     """... its key (PEM) ..."""
     key_password: SecretStr | None = None
-    """... and the password of that, where it has one."""
+    """... and its password, if any."""
     partitions_per_topic: int = Field(default=2, ge=1)
     replication_factor: int = Field(default=1, ge=1)
 
     @property
     def encrypted(self) -> bool:
-        """Whether clients speak TLS."""
+        """Whether clients use TLS."""
         return self.security_protocol.endswith("SSL")
 
     @property
     def sasl(self) -> bool:
-        """Whether clients sign in with a user and a password."""
+        """Whether clients authenticate with user and password."""
         return self.security_protocol.startswith("SASL")
 
     def client(self) -> dict[str, Any]:
-        """How any of librdkafka's clients reaches the broker; holds secrets, never log it."""
+        """Connection settings of any librdkafka client; holds secrets, never log it."""
         found: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
@@ -145,25 +145,25 @@ class ObjectStoreSettings(BaseModel):
     access_key: str = "pulse"
     secret_key: SecretStr = SecretStr("")
     session_token: SecretStr | None = None
-    """Of temporary credentials; an installation that gets new ones is started anew with them."""
+    """Session token of temporary credentials; an installation must be restarted with new ones."""
     ca_file: File | None = None
-    """Authorities (PEM) that sign its certificate; by default those that the machine trusts."""
+    """Authorities (PEM) that sign its certificate; default: the machine's trusted ones."""
     vending_access_key: str = "pulse-vending"
-    """The account that asks for short-lived credentials which open one table, say ..."""
+    """Account that requests short-lived credentials for a single table ..."""
     vending_secret_key: SecretStr | None = None
-    """... and its secret; without it there are no such credentials."""
+    """... and its secret; without it no such credentials are issued."""
     vending_role: str = "arn:aws:iam::000000000000:role/pulse"
-    """The role that it assumes; MinIO takes any."""
+    """Role that it assumes; MinIO accepts any."""
     vended_seconds: int = Field(default=900, ge=900, le=43_200)
-    """How long such credentials are valid; a reader gets one with a third of that left, or more."""
+    """Lifetime of such credentials; readers get ones with at least a third of it left."""
     sts_endpoint: str | None = None
-    """Where they are asked for; by default at `endpoint`, as MinIO has it."""
+    """STS endpoint; default: `endpoint`, as with MinIO."""
     public_endpoint: str | None = None
-    """Where tenants' engines reach the store, where that is not `endpoint`."""
+    """Endpoint for tenants' engines, if it differs from `endpoint`."""
 
     @property
     def linked_endpoint(self) -> str:
-        """The address that tenants' engines are told."""
+        """Endpoint that tenants' engines are given."""
         return self.public_endpoint or self.endpoint
 
 
@@ -171,13 +171,12 @@ class SparkSettings(BaseModel):
     remote: str = "sc://127.0.0.1:15002"
     """Spark Connect address, with parameters as pyspark takes them: `sc://host:port/;use_ssl=true`."""
     token: SecretStr | None = None
-    """With which clients sign in (the server's `spark.connect.authenticate.token`, or that of a proxy)."""
+    """Token by which clients authenticate (the server's `spark.connect.authenticate.token`, or a proxy's)."""
     parallelism: int = Field(default=os.cpu_count() or 2, ge=1)
-    """Task slots that one ingest batch spreads over: those of the whole cluster."""
+    """Task slots used by one ingest batch: those of the whole cluster."""
     task_memory_mb: int = Field(default=4_096, ge=2_048)
-    """What the process of a task may allocate; Arrow reserves more than a gigabyte of it at its start. An
-    event that needs more becomes a dead letter (`processing_failed`), and ends neither the executor nor its
-    neighbours."""
+    """Memory limit of a task's process; Arrow reserves more than a gigabyte of it at its start. An event that
+    needs more becomes a dead letter (`processing_failed`), without ending the executor or other tasks."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -187,25 +186,25 @@ class SparkSettings(BaseModel):
 
     @property
     def place(self) -> str:
-        """Where the remote is, without its secrets."""
+        """The remote without its secrets."""
         host, port = self.address
         return f"sc://{host}:{port}"
 
     @property
     def bearer(self) -> str | None:
-        """The token, whether it is a setting of its own or a header of the remote."""
+        """The token, from its own setting or from a header of the remote."""
         if self.token:
             return self.token.get_secret_value()
         given = re.search(r"[/;]authorization=Bearer%20([^;]+)", self.remote)
         return unquote(given[1]) if given else None
 
     def url(self, session_id: str | None = None) -> str:
-        """What pyspark's client connects to; holds a secret, never log it.
+        """URL for pyspark's client; holds a secret, never log it.
 
-        Without TLS the token is a header: pyspark sends its parameter `token` by TLS alone, but to localhost.
+        Without TLS the token is a header: pyspark sends its parameter `token` only over TLS or to localhost.
 
         Args:
-            session_id: of the session to enter; None: a new one.
+            session_id: session to enter; None: a new one.
         """
         named = re.sub(r";?session_id=[^;]*", "", self.remote).rstrip("/;")
         parameters = named.partition("/;")[2] if "/;" in named else ""
@@ -219,6 +218,6 @@ class SparkSettings(BaseModel):
 
     @property
     def session_id(self) -> str | None:
-        """The session that the remote names for all runs, if it names one."""
+        """Session that the remote names for all runs; None: it names none."""
         given = re.search(r"[/;]session_id=([^;]+)", self.remote)
         return given[1] if given else None

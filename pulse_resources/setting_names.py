@@ -1,4 +1,4 @@
-"""Names of settings: the environment variables that set them, and what a wrong one may have meant."""
+"""Setting names: environment variables, and suggestions for misspelt ones."""
 
 import os
 import re
@@ -12,18 +12,18 @@ from pulse_resources.errors import meant
 
 PREFIX, BETWEEN = "PULSE_", "__"
 LOCAL = "local"
-"""What `pulse up` remembers for itself in settings.json."""
+"""Section of settings.json that belongs to `pulse up`."""
 _LINK = ("tcp://", "udp://")
-"""What Kubernetes and Docker put into variables of the same form, such as PULSE_API_PORT."""
+"""Values that Kubernetes and Docker put into variables of the same form, such as PULSE_API_PORT."""
 
 
 def variable(section: str, field: str) -> str:
-    """The environment variable that sets a field."""
+    """Environment variable of a field."""
     return f"{PREFIX}{section}{BETWEEN}{field}".upper()
 
 
 def fields(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Section, name and definition of every setting, in the order in which they are defined."""
+    """Section, name and definition of every setting, in order of definition."""
     for section, info in sections.items():
         if info.annotation is not None:
             for name, field in info.annotation.model_fields.items():
@@ -31,7 +31,7 @@ def fields(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str, FieldI
 
 
 def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | None]]:
-    """Environment variables that look like settings and are none, each with what to do about it, if known."""
+    """Environment variables that look like settings but are not, each with a suggestion, if any."""
     known = {variable(section, name) for section, name, _ in fields(sections)}
     joined = {name.replace(BETWEEN, "_"): name for name in known}
     for given in sorted(os.environ):
@@ -41,12 +41,12 @@ def misspelt(sections: Mapping[str, FieldInfo]) -> Iterator[tuple[str, str | Non
         if BETWEEN not in name:
             if name in joined and not os.environ[given].startswith(_LINK):
                 yield given, meant(joined[name], [joined[name]])
-        elif BETWEEN.join(name.split(BETWEEN)[:2]) not in known:  # what follows is a part of its value
+        elif BETWEEN.join(name.split(BETWEEN)[:2]) not in known:  # the rest is part of its value
             yield given, meant(name, known)
 
 
 def unknown(sections: Mapping[str, FieldInfo], given: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """What settings.json sets and is none, as `section.field`, each with what may be meant, if known."""
+    """Unknown names in settings.json, as `section.field`, each with a suggestion, if any."""
     known = {f"{section}.{name}" for section, name, _ in fields(sections)}
     for section, values in given.items():
         if section == LOCAL:
@@ -60,7 +60,7 @@ def unknown(sections: Mapping[str, FieldInfo], given: Mapping[str, Any]) -> Iter
 
 
 def explained(error: ValidationError) -> str:
-    """Which settings are wrong, by their environment variables, and why; never their values."""
+    """Names invalid settings by their environment variables, with the reasons, but never their values."""
     found = (
         f"{PREFIX}{BETWEEN.join(str(part) for part in each['loc'])}".upper() + f": {_plain(each['msg'])}"
         for each in error.errors(include_url=False, include_input=False, include_context=False)
@@ -69,7 +69,7 @@ def explained(error: ValidationError) -> str:
 
 
 def not_json(error: str) -> str:
-    """Which environment variables may be meant by a library that names only their section."""
+    """Environment variables that may be meant when a library names only their section."""
     section = re.search(r'field "(\w+)"', error)
     name = f"{PREFIX}{section[1]}".upper() if section else PREFIX
     given = [
@@ -79,6 +79,6 @@ def not_json(error: str) -> str:
 
 
 def _plain(message: str) -> str:
-    """What pydantic says, without its own words for the kind of the error."""
+    """pydantic's message without its prefix for the kind of error."""
     said = message.removeprefix("Input ").removeprefix("Value error, ")
     return said[:1].lower() + said[1:]

@@ -1,4 +1,4 @@
-"""Where settings come from: the value of each in this process, and which source gave it; no secrets."""
+"""Setting sources: each setting's value in this process, and where it comes from; no secrets."""
 
 import os
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ Source = Literal["default", "file", "environment"]
 
 @dataclass(frozen=True)
 class InForce:
-    """A setting as it is."""
+    """A setting in force."""
 
     name: str
-    """The environment variable that sets it."""
+    """Environment variable that sets it."""
     value: str
-    """A secret is stars, however long it is; nothing where it is empty."""
+    """Secrets are shown as stars of fixed length; empty if unset."""
     source: Source
 
 
 def in_force() -> list[InForce]:
-    """Every setting, section by section. Raises UserError as `load_settings` does."""
+    """All settings, section by section. Raises UserError as `load_settings` does."""
     settings = load_settings()
     from_file = in_file()
     return [

@@ -1,4 +1,4 @@
-"""Spark, reached through Spark Connect: the same address form serves one machine and a cluster."""
+"""Spark through Spark Connect: the same kind of address serves one machine and a cluster."""
 
 import atexit
 import os
@@ -27,13 +27,13 @@ Given = TypeVar("Given")
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """A session of its own, closed when the block ends.
+    """A new session, closed when the block ends.
 
-    Dagster's runs share one, since another takes two seconds to begin; whoever closed that one would close it
+    Dagster's runs share one session, since opening another takes two seconds; closing that one would close it
     for all of them.
 
     Raises:
-        Transient: the server does not answer. (Left to itself, the client tries for many minutes.)
+        Transient: the server does not answer. (By default the client retries for many minutes.)
     """
     spark = load_settings().spark
     try:
@@ -50,12 +50,12 @@ def session() -> Iterator[SparkSession]:
 
 
 def shared() -> SparkSession:
-    """The session that all runs share; nobody may close it.
+    """Session shared by all runs; it must not be closed.
 
-    Where the settings name none it follows from the code and the catalog that it is given.
+    If the settings name none, its id derives from the code and the catalog that it is given.
 
     Raises:
-        UserError: the server is none that Pulse can use.
+        UserError: Pulse cannot use the server.
     """
     settings = load_settings()
     session_id = settings.spark.session_id or str(uuid5(NAMESPACE_URL, spark_server.fingerprint(settings)))
@@ -67,18 +67,18 @@ def shared() -> SparkSession:
 
 @contextmanager
 def session_on_demand() -> Iterator[Callable[[], SparkSession]]:
-    """Gives a `session` that begins when it is asked for, and ends with the block."""
+    """Function that opens a `session` at its first call; the session ends with the block."""
     with ExitStack() as until_the_end:
         yield cache(lambda: until_the_end.enter_context(session()))
 
 
 def leave_at_once(spark: SparkSession) -> None:
-    """Leave out the client's clean-up, for which a process would wait minutes while the server is away."""
+    """Skip the client's clean-up at exit, which would wait for minutes while the server is away."""
     atexit.unregister(spark.client._cleanup_ml_cache)
 
 
 def plan(frame: DataFrame) -> str:
-    """What Spark is going to do for a frame, as text: every plan from the parsed to the physical one."""
+    """Spark's plans of a frame as text, from the parsed to the physical one."""
     text: str = frame._explain_string(extended=True)
     return text
 
@@ -91,18 +91,18 @@ def run_tasks(
 ) -> list[Given]:
     """Run `work` once per task on Spark's executors and collect the small values that it yields.
 
-    A task goes by the settings of this process: they come with it, as one of its arguments.
+    Tasks use the settings of this process, which are passed to them as an argument.
 
     Args:
         spark: a Spark Connect session.
-        tasks: of one dataclass, which a frame can hold; each becomes one Spark partition.
-        work: a function at the top of its module, which executors import by name.
-        gives: the dataclasses that it yields values of.
+        tasks: instances of one dataclass that a frame can hold; each becomes one Spark partition.
+        work: a module-level function, which executors import by name.
+        gives: dataclasses of the values that it yields.
     """
     if not tasks:
         return []
     leave_at_once(spark)
-    told, kind = faults.told(), type(tasks[0])
+    fault_variables, kind = faults.variables(), type(tasks[0])
     most = load_settings().spark.task_memory_mb * 1024 * 1024
     given = frames.frame(tasks, [kind])
     schema, packed = given.schema, given.serialize().to_pybytes()
@@ -114,8 +114,8 @@ def run_tasks(
         try:
             os.getcwd()  # noqa: PTH109
         except FileNotFoundError:
-            # An executor deletes a session's folder after half an hour without a task, and goes on to
-            # fork workers in it.
+            # An executor deletes a session's folder after half an hour without a task, and continues to fork
+            # workers in it.
             os.chdir("/")
         memory.limit(most)
         (told_settings,) = frames.values(
@@ -127,7 +127,7 @@ def run_tasks(
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 (task,) = frames.values(tasks.slice(index, 1), [kind])
-                with faults.as_told(told):
+                with faults.with_variables(fault_variables):
                     yield frames.frame(work(task), gives)
 
     of_spark = from_arrow_schema(frames.schema(gives))

@@ -1,6 +1,6 @@
-"""Pulse's own code for Spark's executors: an archive that a session takes, whose Python has never seen Pulse.
+"""Pulse's own code for Spark executors: an archive added to a session whose Python lacks Pulse.
 
-What the code imports beside itself, their Python has: the packages of `requirements.lock`.
+Third-party packages must be installed there: those of `requirements.lock`.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from pathlib import Path
 PACKAGES = ("pulse_pipelines", "pulse_resources")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
-"""Flags of a compiled module whose source nobody compares with it."""
+"""Flags of a compiled module that is not checked against its source."""
 
 
 @cache
 def digest() -> str:
-    """Names this code, and the version of Python that it is compiled for."""
+    """Digest of the code and of the Python version that it is compiled for."""
     found = hashlib.sha256(MAGIC_NUMBER)
     for name, source in _sources():
         found.update(name.encode() + b"\0" + hashlib.sha256(source).digest())
@@ -28,7 +28,7 @@ def digest() -> str:
 
 
 def archive() -> bytes:
-    """A zip of the modules; compiled, too: or each import in each worker would compile them."""
+    """Zip of the modules, compiled: otherwise each worker would compile them at import."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
         for name, source in _sources():

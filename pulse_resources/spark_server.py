@@ -1,8 +1,8 @@
-"""What a Spark Connect server must be, and what Pulse sets on each session of it, whoever started it.
+"""Requirements on a Spark Connect server, and Pulse's settings on each of its sessions.
 
-One that runs in Pulse's own environment (`pulse up`, the container) says so, and has Pulse's code and
-catalog. Any other is given both by the session: the code as an artifact, the catalog's address and secrets
-as settings of the session alone.
+A server that runs in Pulse's own environment (`pulse up`, the container) says so, and has Pulse's code and
+catalog. On any other, the session brings both: the code as an artifact, the catalog's address and secrets as
+settings of the session only.
 """
 
 import hashlib
@@ -25,41 +25,41 @@ from pulse_resources.settings import Settings, load_settings
 OURS = "spark.pulse.environment"
 """Set on a server whose executors run in Pulse's own environment."""
 PREPARED = "spark.pulse.prepared"
-"""Set on a session that has all it needs."""
+"""Set on a session that is fully prepared."""
 TOMBSTONES = "spark.connect.session.manager.closedSessionsTombstonesSize"
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 IDLE_S = 30
 ROUNDS = 20_000
 SESSION = {
-    # What is computed must not depend on how a server is set up: days, literals, names, errors.
+    # Results must not depend on a server's configuration: days, literals, names, errors.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.caseSensitive": "false",
-    # Or ${name} in a text of a team's rollup would be replaced by a setting of the session.
+    # Otherwise ${name} in a team's rollup would be replaced by a setting of the session.
     "spark.sql.variable.substitute": "false",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
 SESSION_TOKEN = f"{_PREFIX}.s3.session-token"
 SECRETS = (f"{_PREFIX}.jdbc.password", f"{_PREFIX}.s3.secret-access-key", SESSION_TOKEN)
-"""Spark hides a session's setting from its event log only if its configuration has one of that name. (Clients
-are told neither.)"""
+"""Spark hides a session's setting from its event log only if the server's configuration has a setting of that
+name. (Clients see neither.)"""
 _REDACTION = "spark.redaction.regex"
 REQUIRED = {
     "spark.sql.extensions": EXTENSIONS,
-    TOMBSTONES: "0",  # all runs enter one session; one that was closed could not be entered again
+    TOMBSTONES: "0",  # all runs enter one session; a closed one could not be entered again
 }
-"""What the configuration of a server has to have that is not Pulse's own; a session cannot set it."""
+"""Required server configuration besides Pulse's own; a session cannot set it."""
 PLACEHOLDER = "of-the-session"
 
 
 def prepare(session: SparkSession) -> None:
-    """Check the server, and give the session what it has not got; what is there stays as it is.
+    """Check the server, and add to the session what it lacks; existing settings stay.
 
     Raises:
-        UserError: the server is none that Pulse can use.
+        UserError: Pulse cannot use the server.
     """
     has: Mapping[str, str] = session.conf.getAll
     if has.get(PREPARED) == "true" and all(has.get(name) == value for name, value in SESSION.items()):
@@ -72,14 +72,14 @@ def prepare(session: SparkSession) -> None:
         if has.get(name) != value:
             session.conf.set(name, value)
     if not own and settings.object_store.session_token is None:
-        session.conf.unset(SESSION_TOKEN)  # or Iceberg would take the placeholder for one
+        session.conf.unset(SESSION_TOKEN)  # otherwise Iceberg would take the placeholder for a token
     if not own and PREPARED not in has:
         _send_code(session)
     session.conf.set(PREPARED, "true")
 
 
 def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Why Pulse cannot use a server, each with what to do.
+    """Reasons why Pulse cannot use a server, each with a fix.
 
     Args:
         has: the session's settings.
@@ -113,24 +113,24 @@ def _send_code(session: SparkSession) -> None:
         file = Path(folder) / f"pulse-{spark_code.digest()}.zip"
         file.write_bytes(spark_code.archive())
         session.addArtifacts(str(file), pyfile=True)
-        if str(file) in sys.path:  # it is for executors; this process goes on with what it has
+        if str(file) in sys.path:  # it is for executors; this process keeps its own modules
             sys.path.remove(str(file))
 
 
 def fingerprint(settings: Settings) -> str:
-    """Of what a session is given, secrets too, which nobody gets back from it."""
+    """Fingerprint of what a session is given, including secrets, which cannot be recovered from it."""
     given = repr(sorted(catalog(settings).items())).encode()
     return hashlib.pbkdf2_hmac("sha256", given, spark_code.digest().encode(), ROUNDS).hex()
 
 
 def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
-    """Spark's view of the Iceberg catalog that pyiceberg's SqlCatalog shares; holds secrets.
+    """Spark's configuration of the Iceberg catalog that pyiceberg's SqlCatalog shares; holds secrets.
 
     Args:
-        jdbc: parameters of the driver for TLS, where the server has the files in forms of its own.
+        jdbc: TLS parameters of the driver, if the server has the files in formats of its own.
 
     Raises:
-        UserError: nobody knows the password of its role.
+        UserError: the password of its role is not set.
     """
     postgres, store = settings.postgres, settings.object_store
     password = postgres.role_passwords.get("pulse_catalog")
@@ -139,7 +139,7 @@ def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
             "no setting has the password of pulse_catalog, with which Spark reads the catalog of tables",
             fix="Run `pulse up`, which makes the role, or name it in PULSE_POSTGRES__ROLE_PASSWORDS",
         )
-    # Iceberg never closes a connection of a session that has ended: Postgres does.
+    # Iceberg never closes connections of ended sessions: Postgres does.
     options = f"currentSchema=iceberg_catalog&options=-c%20idle_session_timeout={IDLE_S}s"
     options += jdbc_tls(postgres) if jdbc is None else jdbc
     uri = f"jdbc:postgresql://{postgres.place}/{quote(postgres.database)}?{options}"
@@ -151,12 +151,12 @@ def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
         f"{_PREFIX}.jdbc.user": "pulse_catalog",
         f"{_PREFIX}.jdbc.password": password.get_secret_value(),
         f"{_PREFIX}.jdbc.schema-version": "V1",
-        # Ended by Postgres, for either reason: the next query takes another connection.
+        # Postgres closed it for either reason: the next query opens another.
         f"{_PREFIX}.retryable_status_codes": "57P01,57P05",
-        # Migrations make the catalog's tables; the role could not.
+        # Migrations create the catalog's tables; the role may not.
         f"{_PREFIX}.init-catalog-tables": "false",
         f"{_PREFIX}.warehouse": f"s3://{store.bucket}/iceberg",
-        # Others commit to these tables: what is pinned just now must be found.
+        # Others commit to these tables: just-pinned snapshots must be found.
         f"{_PREFIX}.cache-enabled": "false",
         f"{_PREFIX}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         f"{_PREFIX}.s3.endpoint": store.endpoint,
@@ -169,10 +169,10 @@ def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
 
 
 def jdbc_tls(postgres: PostgresSettings, sslkey: Path | None = None) -> str:
-    """Parameters of a JDBC URL for TLS, each after `&`.
+    """TLS parameters of a JDBC URL, each preceded by `&`.
 
     Args:
-        sslkey: the key in a form that the driver takes.
+        sslkey: the key in a format that the driver accepts.
     """
     given = dict(postgres.tls)
     if given.get("sslrootcert") == "system":

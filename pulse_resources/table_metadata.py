@@ -1,7 +1,7 @@
-"""An Iceberg table's metadata file as the JSON that it is: changed, and written as the next one.
+"""Iceberg metadata files edited as JSON.
 
-For changes that pyiceberg does not make as they must be (it lets the children of an expired snapshot forget
-their parent, so that history seems to begin there), or makes at a cost that grows with history.
+For changes that pyiceberg makes wrongly (children of an expired snapshot lose their parent id, so that
+history seems to begin there), or at a cost that grows with history.
 """
 
 import uuid
@@ -18,7 +18,7 @@ _LOG = "metadata-log"
 
 
 def read(location: str) -> Document:
-    """A metadata file.
+    """Read a metadata file.
 
     Raises:
         Gone: it does not exist.
@@ -33,25 +33,25 @@ def read(location: str) -> Document:
 
 
 def version(location: str) -> int | None:
-    """The number that a metadata file's name begins with; every commit's is one higher than the last."""
+    """Version number at the start of a metadata file's name; each commit increments it."""
     name = location.rpartition("/")[2]
     number = name.partition("-")[0]
     return int(number) if name.endswith(".metadata.json") and number.isdigit() else None
 
 
 def log(document: Document) -> list[str]:
-    """Locations of the metadata files before this one, as far as it names them."""
+    """Locations of the previous metadata files, as far as the log names them."""
     return [entry["metadata-file"] for entry in document.get(_LOG, ())]
 
 
 def write_next(document: Document, location: str, *, with_log: bool = True) -> str:
-    """Write a changed document as the metadata after the one at `location`; nothing points at it yet.
+    """Write a changed document as the successor of the metadata at `location`; nothing points at it yet.
 
     Args:
-        with_log: name the metadata files before it; without, none of them is reached any more.
+        with_log: list the previous metadata files; otherwise none of them is reachable any more.
 
     Returns:
-        Its location, beside the other.
+        Its location, in the same folder.
 
     Raises:
         OSError: the object store failed.
@@ -67,13 +67,13 @@ def write_next(document: Document, location: str, *, with_log: bool = True) -> s
 
 def write(document: Document, location: str) -> None:
     """Write a metadata file. Raises OSError: the object store failed."""
-    # Bytes as they are: left to itself, Arrow may compress what it writes.
+    # Raw bytes: by default Arrow may compress what it writes.
     with object_store.file_system().open_output_stream(object_store.key(location), compression=None) as sink:
         sink.write(orjson.dumps(document))
 
 
 def current_only(document: Document) -> Document:
-    """The document without its history: the snapshots that its branches and tags point at, and no log."""
+    """Document without history: only the snapshots that branches and tags point at, and no log."""
     wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
     wanted.add(document.get("current-snapshot-id"))
     kept = [snapshot for snapshot in document.get("snapshots", ()) if snapshot["snapshot-id"] in wanted]
@@ -81,10 +81,10 @@ def current_only(document: Document) -> Document:
 
 
 def followed(document: Document, before: Document, after: Document) -> Document:
-    """What becomes of a document when a part of it, without some of the history, becomes another.
+    """Apply a change of a partial document, which lacks some of the history, to the full one.
 
     Args:
-        before, after: the part, before a change and after it.
+        before, after: the partial document before and after the change.
     """
     changed = {snapshot["snapshot-id"]: snapshot for snapshot in after.get("snapshots", ())}
     gone = {snapshot["snapshot-id"] for snapshot in before.get("snapshots", ())} - changed.keys()
@@ -100,7 +100,7 @@ def followed(document: Document, before: Document, after: Document) -> Document:
 
 
 def without_snapshots(document: Document, gone: Collection[int]) -> Document:
-    """The document without some snapshots, and what points at them; the next keep their parent's name."""
+    """Document without some snapshots and references to them; their successors keep the parent id."""
     kept: Document = {"snapshots": [s for s in document["snapshots"] if s["snapshot-id"] not in gone]}
     kept["snapshot-log"] = [e for e in document.get("snapshot-log", ()) if e["snapshot-id"] not in gone]
     kept["refs"] = {n: ref for n, ref in document.get("refs", {}).items() if ref["snapshot-id"] not in gone}

@@ -1,7 +1,7 @@
-"""Settings of Spark tasks: what they need of the run's goes with them, as a value among their arguments.
+"""Settings of Spark tasks: the needed part of the run's settings, passed as a task argument.
 
-An executor has no settings of its own, and no file in common with the run. Secrets are in no configuration of
-Spark's, which its UI, its event log and every session show.
+An executor has no settings of its own, and shares no file with the run. Secrets are in no Spark
+configuration, which its UI, its event log and every session show.
 """
 
 import os
@@ -21,21 +21,21 @@ from pulse_resources.settings import Settings, give
 
 SECTIONS = ("postgres", "kafka", "object_store", "ingest")
 _HELD: dict[str, str] = {}
-"""Files that this process has as memory, by the digest of their content."""
+"""Files held in this process's memory, by the digest of their content."""
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What a task is told of the run's settings."""
+    """Settings of the run for its tasks."""
 
     sections: str = field(repr=False)
     """JSON, with secrets."""
     files: Mapping[str, bytes] = field(repr=False)
-    """Content of the files that they name: certificates and keys."""
+    """Content of the files named in the settings: certificates and keys."""
 
 
 class _Given(Settings):
-    """Settings that are what was given, whatever an executor's environment says."""
+    """Settings from the given values only, ignoring the executor's environment."""
 
     @classmethod
     def settings_customise_sources(
@@ -49,10 +49,10 @@ class _Given(Settings):
 
 
 def of_run(settings: Settings) -> TaskSettings:
-    """What tasks of a run with these settings are told.
+    """Task settings of a run.
 
     Raises:
-        UserError: a file that the settings name cannot be read.
+        UserError: a file named in the settings cannot be read.
     """
     files: dict[str, bytes] = {}
     sections = {name: _plain(getattr(settings, name), files) for name in SECTIONS}
@@ -65,7 +65,7 @@ def of_run(settings: Settings) -> TaskSettings:
 
 
 def take(given: TaskSettings) -> None:
-    """In a task: these are the settings of this process from now on; clients that had others are dropped."""
+    """Use these settings in a task's process from now on; clients with other settings are dropped."""
     sections = orjson.loads(given.sections)
     for section in sections.values():
         for name, value in section.items():
@@ -76,14 +76,14 @@ def take(given: TaskSettings) -> None:
 
 
 def forget_clients() -> None:
-    """Drop every client that this process keeps: who asks for one gets one by the settings as they are."""
+    """Drop all cached clients of this process: new ones use the current settings."""
     postgres.close_pools()
     kafka.admin.cache_clear()
     object_store.file_system.cache_clear()
 
 
 def _plain(part: BaseModel, files: dict[str, bytes]) -> dict[str, Any]:
-    """A section as JSON takes it; files by names that stand for their content."""
+    """A section as JSON values; files are replaced by names derived from their content."""
     found: dict[str, Any] = {}
     for name in type(part).model_fields:
         value = getattr(part, name)
@@ -107,11 +107,11 @@ def _shown(value: Any) -> Any:
 
 
 def _held(content: bytes) -> str:
-    """A path at which libraries find the content: memory of this process, which no disk ever has."""
+    """Path through which libraries read content held in this process's memory, never on disk."""
     known = sha256(content).hexdigest()
     if known not in _HELD:
         number = os.memfd_create("pulse")
-        os.fchmod(number, 0o600)  # libpq takes no key that others could read
+        os.fchmod(number, 0o600)  # libpq rejects keys that others could read
         os.write(number, content)
         _HELD[known] = f"/proc/self/fd/{number}"
     return _HELD[known]

@@ -1,7 +1,7 @@
-"""Traces: OpenTelemetry's spans, exported over OTLP/HTTP where the standard variables name an endpoint.
+"""Traces: OpenTelemetry spans, exported over OTLP/HTTP if the standard variables name an endpoint.
 
-Off, nothing of the SDK is imported. On, spans wait in a bounded queue for a thread that exports them: a
-collector that is away costs spans and nothing else, and is said once a minute in one line.
+When off, nothing of the SDK is imported. When on, a thread exports spans from a bounded queue: an unreachable
+collector costs only spans, and is logged once a minute in one line.
 """
 
 import logging
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-if TYPE_CHECKING:  # imported when traces are on, and only then
+if TYPE_CHECKING:  # imported only when traces are on
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 HEADER = "traceparent"
-"""W3C Trace Context, over HTTP and in a message's headers."""
+"""W3C Trace Context, in HTTP and message headers."""
 FLUSH_S = 1.0
-"""How long the end of a run, or of the API, may wait for its last spans to be exported."""
+"""How long the end of a run, or of the API, waits for its last spans to be exported."""
 SAID_EVERY_S = 60.0
 _QUERY = re.compile(r"\?\S*")
 _log = logging.getLogger("pulse.tracing")
 
 
 def on() -> bool:
-    """Whether traces are exported, by the standard variables of OpenTelemetry."""
+    """Whether traces are exported, according to OpenTelemetry's standard variables."""
     named = any(os.environ.get(name, "").strip() for name in ENDPOINTS)
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return named and not disabled and os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip() != "none"
@@ -37,38 +37,38 @@ def on() -> bool:
 
 @cache
 def provider(service: str, *, always: bool = False) -> "TracerProvider | None":
-    """The provider of a service's spans in this process; None where traces are off, or set up wrongly.
+    """Span provider of a service in this process; None if traces are off or misconfigured.
 
     Args:
-        service: what spans call it, unless OTEL_SERVICE_NAME does.
-        always: sample everything; else what OTEL_TRACES_SAMPLER says.
+        service: its name in spans, unless OTEL_SERVICE_NAME is set.
+        always: sample everything; otherwise OTEL_TRACES_SAMPLER decides.
     """
     if not on():
         return None
     try:
         return _provider(service, always)
-    except Exception as error:  # whatever it is, it must not become an event's failure
+    except Exception as error:  # tracing must never make an event fail
         _log.warning("traces are off, they cannot be set up: %s: %s", type(error).__name__, _told(str(error)))
         return None
 
 
 def tracer(service: str) -> "Tracer | None":
-    """What makes a service's spans, all of which are sampled; None where traces are off."""
+    """Tracer of a service, which samples all spans; None if traces are off."""
     found = provider(service, always=True)
     return None if found is None else found.get_tracer("pulse")
 
 
 def traceparent(span: "Span") -> str:
-    """A span as others name it."""
+    """The span's `traceparent` header."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def flush(of: "TracerProvider | None", seconds: float = FLUSH_S) -> None:
-    """Export what is left of a provider's spans, for so long at most: what is not exported then is lost."""
+    """Export a provider's remaining spans within `seconds`; spans not exported by then are lost."""
     if of is not None:
         exporting = threading.Thread(target=of.force_flush, name="traces", daemon=True)
-        exporting.start()  # its own time-out counts for nothing: it waits for the exporter
+        exporting.start()  # its own time-out has no effect: it waits for the exporter
         exporting.join(seconds)
 
 
@@ -92,7 +92,7 @@ def _provider(service: str, always: bool) -> "TracerProvider":
 
 
 class _Rarely(logging.Handler):
-    """Says what the SDK complains of in one line a minute, without stack traces."""
+    """Logs the SDK's complaints in one line a minute, without stack traces."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -110,5 +110,5 @@ class _Rarely(logging.Handler):
 
 
 def _told(text: str) -> str:
-    """What a library says, without a URL's query, which may hold a token."""
+    """A library's message without a URL's query, which may hold a token."""
     return _QUERY.sub("", text)[:300]

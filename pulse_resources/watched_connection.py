@@ -1,9 +1,9 @@
-"""A connection to Postgres that ends when the server stands still, however long the statement may take.
+"""Postgres connection that fails when the server hangs, without a limit on statement time.
 
 A server whose processes are stopped, or whose machine is paused, keeps its connections: its kernel goes on
-acknowledging what is sent, so that no timeout of TCP ends the wait, and a limit on how long a statement takes
-would end those that are merely slow. So whoever has waited in silence for a while asks, by a connection of
-its own, whether the server answers anybody.
+acknowledging packets, so no TCP timeout ends the wait, and a statement timeout would end merely slow
+statements. So after some silence the client checks through a new connection whether the server answers at
+all.
 """
 
 import threading
@@ -16,37 +16,37 @@ from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 
 SILENCE_S = 3.0
-"""Without a word from the server, until it is asked ..."""
+"""Seconds of silence before the server is checked ..."""
 AGAIN_S = 0.1
-"""... and while it is known not to answer."""
+"""... and between checks while it does not answer."""
 CONNECT_S = 2
-"""For the server to answer a new connection; libpq takes no less."""
+"""Time-out of the check's connection; the minimum of libpq."""
 KEEP_S = 1.0
-"""How long what was found out is true for all connections of this process."""
+"""How long a check's result is valid for all connections of this process."""
 _INTERVAL_S = 0.1
 R = TypeVar("R")
 
 
 class _Server:
-    """What this process knows of the server behind one address."""
+    """State of the server at one address, in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked = float("-inf")
-        self.still = False
+        self.hung = False
 
-    def stands_still(self, connection: psycopg.Connection[TupleRow]) -> bool:
-        """Whether it answers nobody who comes as this connection did; a refusal is an answer, too."""
+    def hangs(self, connection: psycopg.Connection[TupleRow]) -> bool:
+        """Whether it does not answer a connection like this one; a refusal is an answer, too."""
         with self._lock:
             if time.monotonic() - self._asked >= KEEP_S:
                 password = connection.info.password
                 try:
                     psycopg.connect(connection.info.dsn, password=password, connect_timeout=CONNECT_S).close()
-                    self.still = False
+                    self.hung = False
                 except psycopg.OperationalError as error:
-                    self.still = error.sqlstate is None
+                    self.hung = error.sqlstate is None
                 self._asked = time.monotonic()
-            return self.still
+            return self.hung
 
 
 @cache
@@ -55,10 +55,10 @@ def _server(host: str, port: int) -> _Server:
 
 
 class WatchedConnection(psycopg.Connection[TupleRow]):
-    """Once the server stands still, statements raise `psycopg.OperationalError` and close the connection."""
+    """Connection whose statements raise `psycopg.OperationalError` and close it once the server hangs."""
 
     def wait(self, gen: PQGen[R], interval: float = _INTERVAL_S, timeout: float | None = None) -> R:
-        """As psycopg's, which asks at every interval whether to go on."""
+        """As psycopg's, but checks at every interval whether to continue."""
         return super().wait(self._watched(gen), interval, timeout)
 
     def _watched(self, gen: PQGen[R]) -> PQGen[R]:
@@ -70,8 +70,8 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
                 now = time.monotonic()
                 if ready:
                     heard = now
-                elif now - heard >= (AGAIN_S if server.still else SILENCE_S) and server.stands_still(self):
-                    self.pgconn.finish()  # else the end of its transaction would wait, too
+                elif now - heard >= (AGAIN_S if server.hung else SILENCE_S) and server.hangs(self):
+                    self.pgconn.finish()  # otherwise the end of its transaction would wait, too
                     raise psycopg.OperationalError("Postgres does not answer")
                 wanted = gen.send(ready)
         except StopIteration as ended:

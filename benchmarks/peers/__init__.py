@@ -1,6 +1,6 @@
-"""Peers: what else takes the same events from the same broker to the same object store, and how fast.
+"""Peers: other systems that load the same events from the same broker into the same object store.
 
-None of them does what Pulse does. Each has tables of its own, and has to prove that every event is in them.
+None of them has all of Pulse's features. Each has its own tables and must prove that they hold every event.
 """
 
 from collections.abc import Iterator
@@ -18,16 +18,16 @@ class Peer:
     rate: float
     """Events per second."""
     goal: float | None = None
-    """How many times as fast Pulse is to be."""
+    """Required ratio of Pulse's rate to the peer's."""
 
 
 def measure(console: Console, tenants: list[Tenant], warm: Tenant, events: int) -> Iterator[Peer]:
-    """Each peer, one after the other.
+    """Measure the peers one after the other.
 
     Args:
-        tenants: their topics hold the events, and nothing else.
-        warm: its topic holds others, with which a peer may warm up.
-        events: how many were sent.
+        tenants: tenants whose topics hold exactly the events.
+        warm: tenant with other events for a peer's warm-up.
+        events: number of events sent.
 
     Raises:
         AssertionError: a peer did not land every event exactly once.

@@ -1,7 +1,7 @@
-"""The limit: decode events and write typed Parquet, with nothing around it.
+"""Upper bound: decode events and write typed Parquet, and nothing else.
 
-No broker, no table, no validation: payloads that are in memory become files in the object store. Python that
-decodes events and builds typed columns cannot be faster on as many cores.
+No broker, no table, no validation: payloads in memory become files in the object store. Python code that
+decodes events into typed columns cannot be faster on the same cores.
 """
 
 import multiprocessing
@@ -21,26 +21,26 @@ from pulse_resources import object_store
 
 PROCESSES = 2
 MOST_EVENTS = 1_000_000
-"""Their payloads are held in memory."""
+"""Upper bound of the events, whose payloads are held in memory."""
 FILE_ROWS = 100_000
 _PATIENCE_S = 300.0
 
 _together: list[Barrier] = []
-"""Where a worker process waits for the others."""
+"""Barrier at which worker processes wait for each other."""
 
 
 def run(peer: str, events: int) -> float:
-    """Events per second of all processes together, without making the payloads.
+    """Events per second of all processes together, excluding payload generation.
 
     Raises:
-        AssertionError: the files have not as many rows as there were events.
+        AssertionError: the files' row count differs from the number of events.
     """
     share = min(events, MOST_EVENTS) // PROCESSES
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         PROCESSES, context, initializer=_share, initargs=(context.Barrier(PROCESSES),)
     ) as pool:
-        # One clock for all processes of a machine.
+        # The monotonic clock is shared by all processes of a machine.
         spans = list(pool.map(_work, repeat(peer), range(PROCESSES), repeat(share)))
     files = object_store.file_system()
     rows = 0
@@ -57,7 +57,7 @@ def _share(barrier: Barrier) -> None:
 
 
 def _work(peer: str, number: int, share: int) -> tuple[float, float]:
-    """When it began, and when it had written everything."""
+    """Start and end time of the work."""
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     payloads = [load.event(i, day) for i in range(number * share, (number + 1) * share)]
     files = object_store.file_system()
@@ -70,7 +70,7 @@ def _work(peer: str, number: int, share: int) -> tuple[float, float]:
 
 
 def _pieces(peer: str, number: int, share: int) -> Iterator[tuple[str, int, int]]:
-    """The files of one process: path, first event, end."""
+    """Files of one process: path, first event, end."""
     folder = object_store.key(f"{tables.warehouse()}/{peer}")
     for start in range(0, share, FILE_ROWS):
         yield f"{folder}/{number}-{start}.parquet", start, min(start + FILE_ROWS, share)

@@ -1,7 +1,7 @@
-"""A plain consumer that appends with pyiceberg, and neither validates nor dedups.
+"""Plain consumer that appends with pyiceberg, without validation or deduplication.
 
 It knows each event's type in advance, keeps no raw zone, makes no claims, and commits its offsets after the
-append, so a crash in between doubles a batch. One process.
+append, so that a crash in between duplicates a batch. One process.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Spark Structured Streaming into Iceberg: the usual job of this kind, plain and with MERGE.
+"""Spark Structured Streaming into Iceberg, the usual design, plain and with MERGE.
 
-Plain, it decodes with a fixed schema and appends. With `merge`, it also drops what the JSON Schema would not
-let pass, as far as SQL sees it (a number where text belongs has become text), and an event lands only when
+The plain job decodes with a fixed schema and appends. With `merge` it also drops events that the JSON Schema
+rejects, as far as SQL can tell (a number where text belongs has become text), and an event lands only when
 its id is not in the table. It keeps no raw zone and no dead letters.
 """
 
@@ -27,12 +27,12 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.settings import Settings, load_settings
 
 KAFKA_SOURCE = "4.1.3"
-"""Of the same minor version as pyspark: not every patch release is on Maven."""
+"""Minor version of pyspark: not every patch release is on Maven."""
 DOWNLOAD = jars(
     f"spark-jars-kafka-{KAFKA_SOURCE}",
     f"Kafka source {KAFKA_SOURCE} for Spark",
     Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", KAFKA_SOURCE, alone=True),
-    # It only looks for delegation tokens, of which there are none here; mirrors lack later versions.
+    # Used only to look for delegation tokens, which do not exist here; mirrors lack later versions.
     Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1", alone=True),
     Jar("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
     Jar("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
@@ -43,9 +43,9 @@ ENVELOPE = ("event_id", "timestamp")
 VALID = f"""event_id IS NOT NULL AND timestamp IS NOT NULL
     AND char_length(country) = 2 AND amount >= 0 AND active IS NOT NULL
     AND (plan IS NULL OR plan IN {load.PLANS})"""
-"""`load.SCHEMA` in SQL; NULL is not true, so what is required is there."""
+"""`load.SCHEMA` in SQL; NULL is not true, so required fields are present."""
 WRITERS = 4
-"""Tenants that are written at a time: the commit of one overlaps with the writing of another."""
+"""Tenants written concurrently: the commit of one overlaps with the writing of another."""
 
 FILLED = {
     "event_id": "uuid()",
@@ -57,10 +57,10 @@ FILLED = {
     "plan": "'team'",
     "seats": "id % 500",
 }
-"""Rows of 30 days, in the order of their timestamps; `id` counts them."""
+"""Rows of 30 days, ordered by timestamp; `id` counts them."""
 
 Write = Callable[[DataFrame, str], None]
-"""Writes the rows of one tenant to its table."""
+"""Writes one tenant's rows to its table."""
 
 
 def fetch() -> None:
@@ -71,11 +71,11 @@ def fetch() -> None:
 def run(peer: str, tenants: list[Tenant], warm: Tenant, events: int, *, merge: bool) -> float:
     """Stream every topic to its end into a table each; returns events per second.
 
-    Spark has a process of its own, with a classic session; what it says goes to a file in the stack's logs.
+    Spark runs in a process of its own with a classic session; its output goes to a file in the stack's logs.
 
     Args:
-        warm: whose topic is streamed before the clock starts, so that starting and compiling do not count.
-        merge: validate, and land only ids that are not there.
+        warm: tenant whose topic is streamed first, so that start-up and compilation do not count.
+        merge: validate, and land only ids that are not in the table.
 
     Raises:
         AssertionError: not every event is in a table, exactly once.
@@ -88,9 +88,9 @@ def run(peer: str, tenants: list[Tenant], warm: Tenant, events: int, *, merge: b
 
 
 def merge_into_full(peer: str, tenant: Tenant, warm: Tenant, rows: int, events: int) -> float:
-    """Seconds that MERGE takes for the tenant's topic when its table has rows of the last 30 days already.
+    """Seconds of MERGE for the tenant's topic into a table with `rows` rows of the last 30 days.
 
-    Which of them a copy would be of is not known: an id is looked for in all of them.
+    The row that a copy would match is unknown, so all rows are searched for an id.
 
     Raises:
         AssertionError: not every event is in the table.
@@ -149,7 +149,7 @@ def _session(settings: Settings, folder: Path) -> SparkSession:
         f"{prefix}.jdbc.user": tables.ROLE,
         f"{prefix}.jdbc.password": postgres.role_passwords[tables.ROLE].get_secret_value(),
         f"{prefix}.warehouse": tables.warehouse(),
-        f"{prefix}.cache-enabled": "true",  # nobody else commits to these tables
+        f"{prefix}.cache-enabled": "true",  # no other writer commits to these tables
     }
     engine = {
         "spark.driver.memory": "2g",
@@ -165,7 +165,7 @@ def _session(settings: Settings, folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": f"file:{folder}/warehouse",
     }
     session = SparkSession.builder.master("local[2]").config(map=engine).getOrCreate()
-    # Not before: what the builder knows stands in a command line, which shows its secrets to every user.
+    # Only now: the builder's settings are on a command line, which shows secrets to every user.
     for key, value in catalog.items():
         session.conf.set(key, value)
     return session
@@ -176,7 +176,7 @@ def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Writ
     targets = {tenant.topic: ".".join((CATALOG, *tables.name(peer, tenant))) for tenant in tenants}
 
     def land(batch: DataFrame, _: int) -> None:
-        batch.persist()  # else every tenant would read and decode all of it
+        batch.persist()  # otherwise every tenant would read and decode all of it
         with ThreadPoolExecutor(WRITERS) as writers:
             list(
                 writers.map(
@@ -198,7 +198,7 @@ def _stream(session: SparkSession, peer: str, tenants: list[Tenant], write: Writ
             "subscribe": ",".join(targets),
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(settings.ingest.batch_max_rows),
-            # Else every task waits half a second for more where its partition ends.
+            # Otherwise every task waits half a second at the end of its partition.
             "kafka.fetch.max.wait.ms": "10",
         }
     )

@@ -1,4 +1,4 @@
-"""The peers' Iceberg tables: one per tenant in a namespace per peer, partitioned by day as Pulse's are."""
+"""Iceberg tables of the peers: one per tenant in a namespace per peer, partitioned by day like Pulse's."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ PARTITIONED_BY_DAY = PartitionSpec(
         name="timestamp_day",
     )
 )
-# For Spark: each task writes what it has, without a shuffle or a sort by day before it.
+# For Spark: tasks write their rows without a shuffle or sort by day.
 PROPERTIES = {"write.distribution-mode": "none", "write.spark.fanout.enabled": "true"}
 
 
@@ -47,7 +47,7 @@ def warehouse() -> str:
 
 @cache
 def catalog() -> SqlCatalog:
-    """A catalog beside Pulse's, in a Postgres schema of its own."""
+    """A catalog beside Pulse's, in its own Postgres schema."""
     settings = load_settings()
     store, url = settings.object_store, settings.postgres.url(ROLE)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -71,7 +71,7 @@ def name(peer: str, tenant: Tenant) -> tuple[str, str]:
 
 
 def make(peer: str, tenants: list[Tenant]) -> None:
-    """An empty table for each tenant."""
+    """Make an empty table for each tenant."""
     catalog().create_namespace(peer)
     for tenant in tenants:
         catalog().create_table(
@@ -80,10 +80,10 @@ def make(peer: str, tenants: list[Tenant]) -> None:
 
 
 def prove(peer: str, tenants: list[Tenant], events: int) -> None:
-    """Read the ids back from every table.
+    """Read the ids of every table and compare their number with the events sent.
 
     Raises:
-        AssertionError: rows, or distinct ids, are not as many as were sent.
+        AssertionError: the number of rows or of distinct ids differs from the events sent.
     """
     rows = distinct = 0
     for tenant in tenants:
@@ -95,13 +95,13 @@ def prove(peer: str, tenants: list[Tenant], events: int) -> None:
 
 
 def count(peer: str, tenant: Tenant) -> int:
-    """Rows of a tenant's table, as its snapshot counts them."""
+    """Row count of a tenant's table, from its snapshot."""
     snapshot = catalog().load_table(name(peer, tenant)).current_snapshot()
     return int((snapshot and snapshot.summary and snapshot.summary["total-records"]) or 0)
 
 
 def typed(events: list[dict[str, object]]) -> pa.Table:
-    """Decoded events as typed columns; the types are known in advance."""
+    """Convert decoded events to typed columns; the types are known in advance."""
     datas = [event["data"] for event in events]
     arrays = []
     for field in ARROW:

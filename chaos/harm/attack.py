@@ -1,4 +1,4 @@
-"""What an attack is, what an attacker knows, and the ways to send much."""
+"""Attack: its description, an attacker's knowledge, and ways to send load."""
 
 import asyncio
 import resource
@@ -14,35 +14,35 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.niceness import begin_session
 
 SOURCE = "127.0.0.2"
-"""Attackers come from an address that is not the neighbour's."""
+"""Source address of attackers, which differs from the neighbour's."""
 ANSWER_S = 60.0
-"""That an answer may take when the attack is over: longer than Pulse lets anybody wait for his turn."""
+"""Time limit for a response when the attack is over: longer than any wait in Pulse."""
 OPEN = "open at the end"
 MAX_FILES = 8_192
 
 
 @dataclass(frozen=True)
 class Target:
-    """What an attacker knows of Pulse."""
+    """What an attacker knows about Pulse."""
 
     tenant: str
-    """His own slug."""
+    """The attacker's own slug."""
     keys: Mapping[str, str]
-    """His tenant's, by scopes: `collect`, `manage` ..."""
+    """His tenant's keys by scope: `collect`, `manage` ..."""
     api: int
     """Port of the HTTP API."""
     room: int | None = None
-    """Port of the control room, where it runs."""
+    """Port of the control room, if it runs."""
     session: str = ""
-    """Cookie of an operator who has the control room open in a browser ..."""
+    """Session cookie of an operator who has the control room open in a browser ..."""
     token: str = field(default="", repr=False)
-    """... and the token of one who does what somebody told him."""
+    """... and the token of an operator who follows an attacker's instructions."""
     kafka: str = ""
     spark: str = ""
 
 
 class Attacker:
-    """Attacks a target for some time, and counts what comes back. Use it in one event loop."""
+    """Attacks a target for some time and counts the responses. Use it in one event loop."""
 
     def __init__(self, target: Target, seconds: float) -> None:
         self.target = target
@@ -51,7 +51,7 @@ class Attacker:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it has been long enough."""
+        """Seconds left of the attack."""
         return self._ends - time.monotonic()
 
     def key(self, scopes: str) -> str:
@@ -60,13 +60,13 @@ class Attacker:
     async def flood(
         self, requests: Iterator[bytes] | bytes, connections: int = 1, *, keep: bool = True, port: int = 0
     ) -> None:
-        """Send requests over some connections, each one after the other.
+        """Send requests over several connections, sequentially on each.
 
         Args:
-            requests: to send, without end; or one that is repeated.
-            connections: at a time.
-            keep: whether to use them again.
-            port: of the API, if not given.
+            requests: an endless iterator of requests, or one that is repeated.
+            connections: number of concurrent connections.
+            keep: whether to reuse connections.
+            port: default: the API's.
         """
         source = repeat(requests) if isinstance(requests, bytes) else requests
         async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ class Attacker:
                 link = None
 
     async def counted(self, link: Link, request: bytes = b"") -> Answer | None:
-        """Send a request, wait for an answer, and count it; None if there was none."""
+        """Send a request, wait for the response, and count it; None if there was none."""
         try:
             async with asyncio.timeout(max(0.0, self.left_s) + ANSWER_S):
                 answer = await link.ask(request)
@@ -103,7 +103,7 @@ class Attacker:
         return None
 
     async def held(self, link: Link, request: bytes) -> None:
-        """Send a request, and count its answer or, when it has been long enough, that there is none."""
+        """Send a request, and count its response, or its absence at the end of the attack."""
         answered = asyncio.create_task(self.counted(link, request))
         await asyncio.wait([answered], timeout=max(0.0, self.left_s))
         if not answered.done():
@@ -113,7 +113,7 @@ class Attacker:
     async def ask(
         self, method: str, path: str, scopes: str | None = None, body: object = b"", **headers: str
     ) -> Answer | None:
-        """One request of the API over a connection of its own, counted."""
+        """Send one API request over a new connection, and count its response."""
         link = await Link.to(self.target.api, SOURCE)
         try:
             key = None if scopes is None else self.key(scopes)
@@ -128,17 +128,17 @@ class Attack:
 
     name: str
     key: str
-    """What it takes, in words: a key of which scopes."""
+    """Key used by the attack, described by its scopes."""
     act: Callable[[Attacker], Awaitable[None]]
     may: frozenset[str]
-    """What it may get: statuses, and the words `closed`, `refused` and `open`."""
+    """Acceptable results: statuses, and the words `closed`, `refused` and `open`."""
     prepare: Callable[[Tenant], None] | None = None
-    """What must have been there for a while."""
+    """Prepares data that the attack requires."""
     room: bool = False
-    """Whether it is of the control room."""
+    """Whether it targets the control room."""
 
     def wrong(self, seen: Mapping[str, int]) -> list[str]:
-        """What came back that should not have."""
+        """Results that were not acceptable."""
         bad = [what for what in seen if what.split()[0] not in self.may or "unclear" in what]
         return [f"the attacker got {seen[what]:,} × {what}" for what in bad] or (
             [] if seen else ["the attacker got nothing"]
@@ -146,18 +146,18 @@ class Attack:
 
 
 def may(*what: str | int) -> frozenset[str]:
-    """What an attack may get."""
+    """Acceptable results of an attack."""
     return frozenset(map(str, what))
 
 
-def aside() -> None:
-    """Have this process use what the others leave of the processors: attackers are on other machines."""
+def lower_priority() -> None:
+    """Give this process the lowest priority: real attackers are on other machines."""
     begin_session(19)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES))
 
 
 def carry_out(act: Callable[[Attacker], Awaitable[None]], target: Target, seconds: float) -> dict[str, int]:
-    """Attack, in a process for it; returns what came back, and how often."""
+    """Run an attack in its own process; returns the number of each result."""
 
     async def attack() -> dict[str, int]:
         attacker = Attacker(target, seconds)

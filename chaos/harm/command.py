@@ -1,6 +1,6 @@
-"""Attack Pulse as tenants and strangers could, beside an honest neighbour, and measure what he notices.
+"""Command `chaos harm`: attacks beside an honest neighbour, and their effect on it.
 
-Each run makes a stack of its own in .pulse-harm and removes it afterwards.
+Each run makes a new stack in .pulse-harm and removes it afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ console = Console(highlight=False)
 HOME = Path(".pulse-harm").absolute()
 PAGE = Path("docs/isolation.md")
 WARM_UP_S = 90.0
-"""Until the neighbour's first batches are settled, and Dagster has seen what there is."""
+"""Until the neighbour's first batches are settled and Dagster has loaded all assets."""
 _Turn = tuple[Attack, tuple[Tenant, Target]]
 
 
@@ -81,7 +81,7 @@ def _results(chosen: Sequence[Attack], seconds: float) -> list[Result]:
         for attack, (whose, target) in bar(list(zip(chosen, attackers, strict=True))):
             results.append(measure(attack, target, neighbour, process, seconds, seconds))
             _measured(results[-1])
-            people.settled([whose])  # the next one begins in quiet
+            people.settled([whose])  # the next attack starts on an idle stack
         records = neighbour.rest()
     people.settled([tenant])
     landing = people.not_once(tenant, records)

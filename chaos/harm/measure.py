@@ -1,4 +1,4 @@
-"""The neighbour without an attack, and beside it; what the attacker gets, and what Pulse takes meanwhile."""
+"""Measurement of an attack: the neighbour without and beside it, the attacker's results, and memory."""
 
 import multiprocessing
 import time
@@ -14,18 +14,18 @@ from chaos.harm.attack import Attack, Target
 from chaos.harm.neighbour import RATES, Neighbour, failures, p99_ms
 
 LIMIT = 1.5
-"""How much longer, at p99, the neighbour may wait beside an attack ..."""
+"""Maximum ratio of the neighbour's p99 beside an attack ..."""
 FLOORS_MS = {"collect": 50.0, "preview": 150.0, "readyz": 50.0}
-"""... though always this long: p99 that an honest collect is promised, and three times p95 of a preview."""
+"""... with these minimum bounds: the p99 promised for collect, and three times a preview's p95."""
 SETTLED_FLOOR_S = 60.0
-"""The same for the longest from received to settled: twice the time that events are gathered for a batch."""
+"""Minimum bound of the longest time from received to settled: twice the flush time."""
 
 LONGEST_S = 120.0
-"""That an attacker may take to come to his end when the attack is over."""
+"""Time limit for the attacker to finish when the attack is over."""
 
 
 class Span(BaseModel):
-    """The neighbour in some time."""
+    """Measurements of the neighbour over a period."""
 
     began: float
     """Unix time."""
@@ -34,33 +34,33 @@ class Span(BaseModel):
     p99_ms: Mapping[str, float]
     """By kind of request."""
     failures: Mapping[str, int]
-    """What he should not have got."""
+    """Unacceptable responses and their number."""
     settled_s: float = 0.0
-    """The longest from received to settled; known later."""
+    """Longest time from received to settled; filled in later."""
 
 
 class Result(BaseModel):
-    """One attack."""
+    """Result of one attack."""
 
     name: str
     key: str
     seen: Mapping[str, int]
-    """What the attacker got."""
+    """Responses that the attacker got."""
     wrong: Sequence[str]
-    """What he should not have got."""
+    """Unacceptable ones among them."""
     quiet: Span
     beside: Span
     usual_ms: Mapping[str, float] = Field(default_factory=dict)
-    """Medians of the p99 in quiet of all attacks of the run; known later."""
+    """Medians of the idle p99 before all attacks of the run; filled in later."""
     peaks_mib: Mapping[str, float]
-    """By part of Pulse."""
+    """Peak memory by part of Pulse."""
     landing: Sequence[str] = ()
-    """What became of events of the neighbour that are not one row each; known later."""
+    """Accepted events of the neighbour that are not exactly one row each; filled in later."""
 
     def quiet_ms(self, kind: str) -> float:
-        """p99 in quiet: right before the attack, or as usual where that is longer.
+        """p99 without attack: right before it, or the run's median if that is longer.
 
-        In one window of some seconds it happens to be short: of the machine's noise, too.
+        A single window of some seconds may happen to be short, also through the machine's noise.
         """
         return max(self.quiet.p99_ms[kind], self.usual_ms.get(kind, 0.0))
 
@@ -68,7 +68,7 @@ class Result(BaseModel):
         return self.beside.p99_ms[kind] / self.quiet_ms(kind)
 
     def findings(self, floors_ms: Mapping[str, float] = FLOORS_MS) -> list[str]:
-        """All that is not as it must be."""
+        """All violated bounds."""
         found = [*self.wrong, *self.landing]
         for when, span in (("quiet", self.quiet), ("beside it", self.beside)):
             found += [f"the neighbour got {n:,} × {what}, {when}" for what, n in span.failures.items()]
@@ -86,14 +86,14 @@ class Result(BaseModel):
 
 @contextmanager
 def attacker() -> Iterator[Executor]:
-    """A process for attacks, while the block runs."""
+    """Process for attacks while the block runs."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=attack.aside) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=attack.lower_priority) as pool:
         yield pool
 
 
 def watch(neighbour: Neighbour, seconds: float) -> Span:
-    """How the neighbour is answered in the next seconds."""
+    """Measure the neighbour for some seconds."""
     began = time.time()
     records = neighbour.window(seconds)
     return Span(
@@ -108,8 +108,8 @@ def watch(neighbour: Neighbour, seconds: float) -> Span:
 def measure(
     chosen: Attack, target: Target, neighbour: Neighbour, attacker: Executor, seconds: float, quiet_s: float
 ) -> Result:
-    """Watch the neighbour in quiet, and then beside an attack."""
-    attacker.submit(callable, chosen.act).result()  # by now all is imported
+    """Measure the neighbour without and then beside an attack."""
+    attacker.submit(callable, chosen.act).result()  # loads all imports before the attack
     quiet = watch(neighbour, quiet_s)
     with memory.watched() as peaks:
         attacking = attacker.submit(attack.carry_out, chosen.act, target, seconds)

@@ -1,4 +1,4 @@
-"""The highest that the memory of each part of Pulse reached, as the kernel notes it."""
+"""Peak memory of each part of Pulse, as recorded by the kernel."""
 
 import threading
 from collections import Counter
@@ -20,9 +20,9 @@ PARTS = {
     ("dagster-code", "multiprocessing"): RUNS,
     ("api", "multiprocessing"): DOOR,
 }
-"""Of a service, or of any, by what stands in the command line of its child."""
+"""Parts of a service, or of any, by a text in the command line of its child."""
 FORKED = (WORKERS, RUNS, DOOR)
-"""Parts whose processes share most of what they have: it counts once, and is looked at now and then."""
+"""Parts whose processes share most memory: it is counted once, and sampled periodically."""
 BOUNDS_MIB = {
     "api": 1_024,
     DOOR: 2_048,
@@ -35,12 +35,12 @@ BOUNDS_MIB = {
     "dagster-daemon": 1_024,
     RUNS: 3_072,
 }
-"""That a part may reach."""
+"""Memory bounds of the parts, in MiB."""
 
 
 @contextmanager
 def watched() -> Iterator[dict[str, float]]:
-    """The highest that each part reaches while the block runs, in MiB; complete once it has ended."""
+    """Peak memory of each part while the block runs, in MiB; complete after it."""
     peaks: dict[str, float] = {}
     done = threading.Event()
 
@@ -54,7 +54,7 @@ def watched() -> Iterator[dict[str, float]]:
 
     for pid, _ in _members():
         with suppress(OSError):
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # its highest is what it has now
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the peak to the current value
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
@@ -66,17 +66,17 @@ def watched() -> Iterator[dict[str, float]]:
 
 
 def _sizes() -> Counter[str]:
-    """Bytes, by part."""
+    """Current memory by part, in bytes."""
     sizes: Counter[str] = Counter()
     for pid, service in _members():
-        with suppress(OSError, StopIteration):  # gone meanwhile
+        with suppress(OSError, StopIteration):  # ended meanwhile
             part = _part(pid, service)
             sizes[part] += processes.memory([pid]) if part in FORKED else _highest(pid)
     return sizes
 
 
 def _members() -> Iterator[tuple[int, str]]:
-    """Processes of services that are Pulse's own, or serve it alone; Postgres and MinIO may be anybody's."""
+    """Processes of Pulse's own services and of those serving it alone; excludes Postgres and MinIO."""
     found, table = state.read(Layout(load_settings().home)), processes.table()
     own = (service for name, service in found.services.items() if name in BOUNDS_MIB) if found else ()
     for service in own:
@@ -90,7 +90,7 @@ def _part(pid: int, service: str) -> str:
 
 
 def part(service: str, command: str) -> str:
-    """What a Python process of a service is a part of, by its command line."""
+    """Part to which a service's Python process belongs, by its command line."""
     found = (p for (owner, mark), p in PARTS.items() if owner in ("", service) and mark in command)
     return next(found, service)
 

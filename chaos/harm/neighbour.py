@@ -1,7 +1,7 @@
-"""The neighbour of an attack: collects, previews and asks whether Pulse is ready, in a process of its own.
+"""Neighbour of an attack: collects, previews and checks readiness, in a process of its own.
 
-His requests are due at a steady rate whether or not those before them are answered, and each takes from the
-moment that it was due: what waits behind a slow one is slow itself.
+Requests are due at a steady rate whether or not earlier ones are answered, and a duration counts from the due
+time: a request that waits behind a slow one counts as slow, too.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ COLLECT, PREVIEW, READY = "collect", "preview", "readyz"
 RATES = {COLLECT: 60, PREVIEW: 8, READY: 20}
 """Requests per second."""
 LARGE, EVERY = 100, 25
-"""Events of a large request, and how many requests there are for each of them; the others have one."""
+"""Events of a large request, and every how many requests one is sent; the others have one event."""
 DATASET = "orders"
 AHEAD = -10
-"""His niceness: he is on another machine, and waits for no processor of this one."""
+"""Niceness: in reality the neighbour is on another machine and does not compete for these processors."""
 ANSWER_S = 30.0
-"""Nobody waits longer."""
+"""Time limit of a request."""
 
 
 class Record(NamedTuple):
@@ -37,12 +37,12 @@ class Record(NamedTuple):
 
     kind: str
     due: float
-    """By the monotonic clock, which all processes of a machine share."""
+    """Due time by the monotonic clock, which all processes of a machine share."""
     took_s: float
     said: str
-    """As `Answer.said`."""
+    """Result, as `Answer.said`."""
     ids: tuple[str, ...]
-    """Of the events that it sent."""
+    """Ids of the events that it sent."""
 
     @property
     def well(self) -> bool:
@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """What he knows of Pulse."""
+    """The neighbour's target in Pulse."""
 
     api: int
     """Port of the HTTP API."""
@@ -59,17 +59,17 @@ class Place:
 
 
 class Neighbour:
-    """He lives while the block of `living` runs."""
+    """Handle on the neighbour's process, within the block of `living`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._kept: list[Record] = []
 
     def window(self, seconds: float) -> list[Record]:
-        """Watch him for some time; the requests that were due in it, all of them over.
+        """Measure for some seconds; returns all requests due in that time, once they have ended.
 
         Raises:
-            EOFError: he died.
+            EOFError: the process died.
         """
         began = time.monotonic()
         time.sleep(seconds)
@@ -79,14 +79,14 @@ class Neighbour:
         return [record for record in found if began <= record.due < ended]
 
     def _told(self, until: float) -> list[Record] | None:
-        """All that he did, once he has an answer to all that was due until then."""
+        """All requests so far, once those due until then are answered; None: not yet."""
         self._connection.send(until)
         done, records = self._connection.recv()
         self._kept += records
         return self._kept if done else None
 
     def rest(self) -> list[Record]:
-        """All that he ever did; he does no more."""
+        """Stop, and return all requests ever sent."""
         self._connection.send(None)
         _, records = self._connection.recv()
         self._kept += records
@@ -95,7 +95,7 @@ class Neighbour:
 
 @contextmanager
 def living(place: Place) -> Iterator[Neighbour]:
-    """A neighbour who does what he does while the block runs."""
+    """Run a neighbour while the block runs."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=live, args=(place, theirs), daemon=True)
     process.start()
@@ -109,8 +109,8 @@ def living(place: Place) -> Iterator[Neighbour]:
 
 
 def live(place: Place, connection: Connection) -> None:
-    """Be the neighbour until nobody listens any more, or wants to know the rest."""
-    gc.disable()  # a pause of his own is none of Pulse's
+    """Send requests until the parent closes the connection or asks for the final records."""
+    gc.disable()  # garbage collection must not count as Pulse's delay
     begin_session(AHEAD)
     asyncio.run(_Life(place).live(connection))
 
@@ -161,7 +161,7 @@ class _Life:
         self._records.append(Record(kind, due, time.monotonic() - due, said, ids))
 
     async def _asked(self, request: bytes) -> str:
-        """As a careful client does it: a connection that was idle may just have been closed."""
+        """Retry once like a careful client: an idle connection may just have been closed."""
         while self._idle:
             link = self._idle.pop()
             if not link.usable:
@@ -197,11 +197,11 @@ def _event(event_id: str) -> dict[str, object]:
 
 
 def p99_ms(records: Iterable[Record], kind: str) -> float:
-    """Of the requests of a kind, from when they were due, in milliseconds."""
+    """p99 of the requests of a kind, from their due time, in milliseconds."""
     took = sorted(record.took_s for record in records if record.kind == kind)
     return took[min(len(took) - 1, len(took) * 99 // 100)] * 1_000
 
 
 def failures(records: Sequence[Record]) -> list[str]:
-    """What was not answered well."""
+    """Unacceptable responses."""
     return [f"{record.kind}: {record.said}" for record in records if not record.well]

@@ -1,4 +1,4 @@
-"""The page about the last result of each attack, and the results that it is made of."""
+"""Page with the latest result of each attack, and its data as JSON."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,37 +11,36 @@ from chaos.harm.neighbour import EVERY, LARGE, RATES
 from chaos.report import Circumstances, circumstances
 
 INTRODUCTION = """\
-What a tenant, or who has no key at all, can do to his neighbour: on {cores} cores and {memory:.0f} GiB, by
-`make harm`, with the settings that Pulse has where nobody sets any.
+The effect of attacks by a tenant, or by somebody without a key, on another tenant: on {cores} cores and
+{memory:.0f} GiB, by `make harm`, with Pulse's default settings.
 
 **The neighbour** is an honest tenant, in a process of its own: {collect} requests per second to
 `POST /v1/collect` (one of {every} has {large} events, the others one), {preview} previews and {ready}
-`GET /readyz`. They are due at this rate whether or not those before them are answered, and each takes from
-the moment that it was due. He is measured for some time *quiet*, then as long *beside* the attack: p99 in
-milliseconds. Meanwhile his events are ingested: *settled* is the longest from received to settled, of batches
-whose first event came in that time, if any.
+`GET /readyz`. Requests are due at this rate whether or not earlier ones are answered, and their duration
+counts from the due time. It is measured for some time *quiet*, then as long *beside* the attack: p99 in
+milliseconds. Meanwhile its events are ingested: *settled* is the longest time from received to settled, of
+batches whose first event arrived in that period, if any.
 
-**The attackers** ask from another address, in processes that use what the others leave of the processors, and
-the neighbour's comes before all others: in reality they are on other machines. Each attack has a tenant and
-keys of its own.
+**The attackers** use another source address, in processes of the lowest priority, while the neighbour's
+process has the highest: in reality both are on other machines. Each attack has a tenant and keys of its own.
 
-**The bounds**: p99 beside the attack is at most {limit:g} × quiet, or {floor:.0f} ms where that is more,
-which is what an honest collect is promised (preview: {floor_preview:.0f} ms, three times its promised p95);
-*settled* the same, or {settled:.0f} s. Quiet is the p99 right before the attack, or the median of those
-before all attacks where that is longer: one window of {seconds:.0f} s may happen to be without a batch. The
-neighbour is always answered well, and each event that he was promised is one row. The attacker gets what is
-his share, or an answer that says what is wrong and when to come again: a problem document, `Retry-After`.
-No part of Pulse takes more memory than it may (the second table); where its processes are copies of one, as
-Spark's workers and Dagster's runs are, what they share counts once.
+**The bounds**: p99 beside the attack is at most {limit:g} × quiet, or {floor:.0f} ms if that is more, which
+is the goal for an honest collect (preview: {floor_preview:.0f} ms, three times the goal for its p95);
+*settled* likewise, or {settled:.0f} s. Quiet is the p99 right before the attack, or the median of those
+before all attacks if that is longer: a single window of {seconds:.0f} s may happen to be without a batch.
+Every response to the neighbour is a success, and each of its accepted events is one row. The attacker gets
+its share, or a response that says what is wrong and when to retry: a problem document, `Retry-After`. No part
+of Pulse exceeds its memory bound (the second table); memory shared by forked processes of a part, such as
+Spark's workers and Dagster's runs, counts once.
 
-One of them again: `python -m chaos harm --only "half-sent"`; all of them: `python -m chaos harm list`.
+To repeat one of them: `python -m chaos harm --only "half-sent"`; to list all: `python -m chaos harm list`.
 """
 SHOWN = 4
-"""Kinds of answers named in the table."""
+"""Kinds of responses named in the table."""
 
 
 class Kept(Circumstances):
-    """A result with what it is true of."""
+    """A result with its date, commit and machine."""
 
     result: Result
 
@@ -50,12 +49,12 @@ _KEPT = TypeAdapter(dict[str, Kept])
 
 
 def keep(page: Path, results: Sequence[Result], order: Sequence[str]) -> None:
-    """Put results in the place of the last ones of their attacks, and write the page anew.
+    """Replace the earlier results of these attacks, and write the page.
 
     Args:
         page: the results are beside it, as JSON.
         results: at least one.
-        order: of the attacks' names on the page; those that it lacks are on it no more.
+        order: names of the attacks on the page, in order; other results are dropped.
     """
     file = page.with_suffix(".json")
     kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
@@ -82,7 +81,7 @@ def _page(kept: Sequence[Kept]) -> str:
         seconds=kept[-1].result.quiet.ended - kept[-1].result.quiet.began,
     )
     lines = [
-        "# Isolation: the last attacks",
+        "# Isolation: results of the latest attacks",
         "",
         introduction,
         "| attack | key | the attacker gets | collect: quiet, beside, ratio | preview | readyz | settled, s "
@@ -90,11 +89,11 @@ def _page(kept: Sequence[Kept]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
         *(_line(each.result) for each in kept),
         "",
-        "## The highest that each part reached",
+        "## Peak memory of each part",
         "",
         *_peaks(kept),
         "",
-        "## Of which day and commit",
+        "## Day and commit of each result",
         "",
         "| attack | requests of the neighbour | on | of |",
         "|---|---|---|---|",
@@ -115,7 +114,7 @@ def _line(result: Result) -> str:
 
 
 def answers(seen: Mapping[str, int]) -> str:
-    """What an attacker got, the most frequent first."""
+    """The attacker's results, most frequent first."""
     often = sorted(seen.items(), key=lambda entry: -entry[1])
     said = [f"{count:,} × {what}" for what, count in often[:SHOWN]]
     return ", ".join(said) + (f" and {len(often) - SHOWN} others" if len(often) > SHOWN else "")

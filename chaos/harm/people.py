@@ -1,4 +1,4 @@
-"""The tenants that take part, their keys, and what becomes of the neighbour's events."""
+"""Tenants of an attack: their keys, and what becomes of the neighbour's events."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,14 +26,14 @@ WHERE tenant_id = %s AND oldest_received BETWEEN to_timestamp(%s) AND to_timesta
 
 
 def make_neighbour() -> tuple[Tenant, Place]:
-    """A fresh tenant that harms nobody."""
+    """Make the neighbour, a new honest tenant."""
     tenant = batches.make_tenant()
     key = keys.issue_key(tenant, "neighbour", [KeyScope.COLLECT, KeyScope.READ]).text
     return tenant, Place(load_settings().api.port, key)
 
 
 def make_attacker(*, room: bool) -> tuple[Tenant, Target]:
-    """A fresh tenant with a key of each scope.
+    """Make an attacker, a new tenant with a key of each scope.
 
     Args:
         room: whether the control room runs.
@@ -62,7 +62,7 @@ def _room(settings: Settings) -> dict[str, Any]:
 
 
 def settled(tenants: Sequence[Tenant]) -> None:
-    """Wait until everything that these tenants' topics hold is settled.
+    """Wait until all events in these tenants' topics are settled.
 
     Raises:
         AssertionError: it takes too long.
@@ -81,18 +81,18 @@ def settled(tenants: Sequence[Tenant]) -> None:
 
 
 def waited_s(tenant: Tenant, began: float, ended: float) -> float:
-    """The longest from received to settled, of batches whose oldest event came in this time (Unix)."""
+    """Longest time from received to settled, of batches whose oldest event arrived in this period (Unix)."""
     with postgres.transaction("pulse_pipeline") as connection:
         (longest,) = connection.execute(FRESHNESS, [tenant.tenant_id, began, ended]).fetchone() or (0.0,)
     return float(longest)
 
 
 def not_once(tenant: Tenant, records: Iterable[Record]) -> list[str]:
-    """What became of accepted events that are not exactly one row each.
+    """Accepted events that are not exactly one row each, with what became of them.
 
     Args:
-        tenant: whose events they are; all of them are settled.
-        records: all that were ever sent; one that was not answered well may have landed or not.
+        tenant: owner of the events, all of which are settled.
+        records: all requests ever sent; an event without a good response may have landed or not.
     """
     location = registry.current_table(tenant, DATASET).metadata_location
     with duckdb_pool.connect() as connection:

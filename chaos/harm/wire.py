@@ -1,4 +1,4 @@
-"""HTTP/1.1 as an attacker needs it: any bytes out, and what came back in words."""
+"""Raw HTTP/1.1 for attackers: arbitrary bytes out, responses as short texts."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ import orjson
 
 HOST = "127.0.0.1"
 CLOSED = "closed"
-"""Said of a connection that ended without an answer."""
+"""Result of a connection that ended without a response."""
 CONNECT_S = 10.0
 _LONGEST_HEAD = 2**16
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """The status and, of a refusal, what is wrong; `unclear` where it does not say so."""
+        """The status, with the kind of problem of a refusal; `unclear` if it does not name one."""
         if self.status < 400:
             return str(self.status)
         try:
@@ -43,7 +43,7 @@ class Answer:
 
 
 def _problem(document: Mapping[str, str]) -> str:
-    """Of a problem document of the API its type, of the control room's answer its error."""
+    """Type of an API problem document, or error of a control-room response."""
     if "type" not in document:
         assert document["fix"]
         return document["error"]
@@ -62,7 +62,7 @@ class Link:
         """Connect from an address of this machine.
 
         Raises:
-            OSError: nobody takes the connection, or not in time.
+            OSError: the connection is refused, or times out.
         """
         async with asyncio.timeout(CONNECT_S):
             return cls(
@@ -71,18 +71,18 @@ class Link:
 
     @property
     def usable(self) -> bool:
-        """Whether the other side has not closed it, as far as is known."""
+        """Whether the other side has not closed it, as far as known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     def send(self, content: bytes) -> None:
-        """Send, without waiting until it is taken: an answer may come before."""
+        """Send without waiting for the peer to read: a response may come first."""
         self._writer.write(content)
 
     async def answer(self) -> Answer:
-        """The next answer.
+        """Read the next response.
 
         Raises:
-            OSError, EOFError: the connection ended before.
+            OSError, EOFError: the connection ended first.
         """
         head = await self._reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -92,7 +92,7 @@ class Link:
         return Answer(int(first.split()[1]), headers, body)
 
     async def ask(self, request: bytes) -> Answer:
-        """Send a request, and wait for the answer; raises as `answer` does."""
+        """Send a request and wait for its response; raises as `answer` does."""
         self.send(request)
         return await self.answer()
 
@@ -101,14 +101,14 @@ class Link:
 
 
 def request(method: str, path: str, key: str | None = None, body: object = b"", **headers: str) -> bytes:
-    """The bytes of a request.
+    """Build the bytes of a request.
 
     Args:
-        method: of HTTP.
-        path: with the query.
-        key: that it presents.
+        method: HTTP method.
+        path: path with query.
+        key: API key, if any.
         body: bytes as they are, anything else as JSON.
-        headers: more of them, with `_` for `-`.
+        headers: further headers, with `_` for `-`.
     """
     content = body if isinstance(body, bytes) else orjson.dumps(body)
     given = {"host": HOST, "content-type": "application/json", "content-length": str(len(content))}

@@ -1,4 +1,4 @@
-"""What the harness does itself beside the commands: it sends events, loses topics, stops the broker."""
+"""Actions of the harness beside the commands: send events, lose topics, stop the broker."""
 
 import os
 import signal
@@ -24,25 +24,25 @@ PATIENCE_S = 30.0
 AGE = "UPDATE processed_event_ids SET claimed_on = claimed_on - 60 WHERE tenant_id = %s"
 
 
-def send(world: World, step: Step, door: str | None) -> None:
-    """Events straight to the tenant's topic."""
+def send(world: World, step: Step, api_url: str | None) -> None:
+    """Send events directly to the tenant's topic."""
     a = step.arguments
     found = events.events(a["seed"], a["slug"], a["count"], hostile=world.hostile)
     world.send(found, kafka.producer())
 
 
-def collect(world: World, step: Step, door: str | None) -> None:
-    """Events through the door, such as any version takes; the broker may stand still meanwhile."""
-    if door is None:
+def collect(world: World, step: Step, api_url: str | None) -> None:
+    """Send events through the HTTP API, all valid for any version; the broker may be stopped meanwhile."""
+    if api_url is None:
         return
     a = step.arguments
     found = list(events.events(a["seed"], a["slug"], a["count"], fit=True))
     with _standing_still(a["still_s"]):
-        world.collect(found, door, REQUEST_S)
+        world.collect(found, api_url, REQUEST_S)
 
 
-def lose(world: World, step: Step, door: str | None) -> None:
-    """The topic loses events: by retention, or by being recreated, also with fewer partitions."""
+def lose(world: World, step: Step, api_url: str | None) -> None:
+    """Make the topic lose events: by retention, or by recreation, also with fewer partitions."""
     world.archive()
     match step.arguments["how"]:
         case "retention":
@@ -52,10 +52,10 @@ def lose(world: World, step: Step, door: str | None) -> None:
 
 
 def _retention(world: World, partitions: Sequence[int], share: float) -> None:
-    """The oldest messages that wait in some partitions are gone."""
+    """Delete the oldest waiting messages of some partitions."""
     topic, settled = world.tenant.topic, world.progress().settled
     for partition in partitions:
-        # What came since the look at the topic stays: nobody would know of it.
+        # Messages that arrived after the topic was read stay: their loss could not be accounted for.
         end = world.ends.get((world.generation, partition), 0)
         base = world.bases.get((world.generation, partition), 0)
         waits = settled.get(partition, 0) - base
@@ -82,18 +82,18 @@ def _recreate(world: World, partitions: int | None) -> None:
         kafka.create_topics([topic])
 
 
-def age(world: World, step: Step, door: str | None) -> None:
-    """Two months go by: claims that are older than retention may be forgotten."""
+def age(world: World, step: Step, api_url: str | None) -> None:
+    """Age claims by two months, beyond their retention."""
     with superuser() as connection:
         before = world.progress()
         connection.execute(AGE, [world.tenant.tenant_id])
-    # What is claimed by now is of positions that are planned by now.
+    # Existing claims are of positions planned so far.
     world.forgets.append(before._replace(planned=world.progress().planned))
 
 
 @contextmanager
 def _standing_still(seconds: float) -> Iterator[None]:
-    """The broker is stopped for some seconds from now on, whatever the block does."""
+    """Stop the broker for some seconds, whatever the block does."""
     found = state.read(Layout(load_settings().home))
     process = found.services["kafka"].process if found and seconds else None
     if process is None:

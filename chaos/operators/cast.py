@@ -1,4 +1,4 @@
-"""The cast: fresh tenants, two of them ordinary, one hostile, one that has a quota."""
+"""Tenants of an episode, all new: two ordinary ones, a hostile one, and one with a quota."""
 
 import uuid
 
@@ -12,7 +12,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys, quotas
 
 RECORDS = 60
-"""Of the tenant that has a quota, at first."""
+"""Initial quota of the tenant that has one."""
 
 
 def made() -> list[World]:

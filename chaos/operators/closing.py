@@ -1,7 +1,7 @@
-"""Closing: everything that was begun is brought to its end, as operators would; then it is judged.
+"""End of an episode: everything begun is completed, as operators would, and checked.
 
-Once with all as it is, and once more when every dead letter was replayed, days were rebuilt, computed and
-compacted: nothing of that may lose what was there.
+It is checked once as it is, and again after every dead letter was replayed and days were rebuilt, computed
+and compacted: none of that may lose data.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
 from pulse_resources.errors import PulseError
 
 TRIES = 8
-"""Times that a command which gave way is repeated when nothing else goes on."""
+"""Attempts at a command that was refused while other work went on."""
 DRAINS = 12
-"""Times that batches are taken until nothing waits."""
+"""Maximum rounds of batches until nothing waits."""
 UPKEEPS = 4
-"""Runs of upkeep at most: what one does may be a reason for another."""
+"""Maximum runs of upkeep: one may cause the next."""
 REBUILT = 3
-"""Days that are rebuilt, of all tenants together."""
+"""Days to rebuild, of all tenants together."""
 
 
 class Closing:
-    """The end of an episode.
+    """Completes and checks an episode.
 
     Args:
         worlds: its tenants.
@@ -43,16 +43,16 @@ class Closing:
         self._worlds, self._command = worlds, command
 
     def run(self, owed: Sequence[Step]) -> None:
-        """Bring all to its end, and judge it.
+        """Complete everything and check it.
 
         Args:
-            owed: commands that were killed, and not repeated yet.
+            owed: killed commands that are not repeated yet.
         """
         for step in owed:
             self._until_done(replace(step, after_s=0.0, blow=None))
         self.drain()
         self.findings += judged(self._worlds, last=False)
-        if self.findings:  # what follows would hide more than it shows
+        if self.findings:  # later steps would hide the cause
             return
         numbers = range(len(self._worlds))
         for number in numbers:
@@ -78,7 +78,7 @@ class Closing:
             self._find("a command that does not come to its end", str(ended))
 
     def drain(self) -> None:
-        """Take batches until all that waits is settled, and publish what is owed."""
+        """Run batches until everything is settled, and publish overdue dead letters."""
         mine = {world.tenant.tenant_id for world in self._worlds}
         for _ in range(DRAINS):
             ended = self._command(Step("ingest", EVERYONE))
@@ -89,7 +89,7 @@ class Closing:
         else:
             waiting = {b.batch_id: b.last_error for b in attempts.open_batches()}
             self._find("events that do not settle", f"{ended}; alarms: {alarms}; open batches: {waiting}")
-        batches.sweep()
+        batches.publish_overdue()
         for world in self._worlds:
             world.archive()
             world.look()
@@ -99,10 +99,10 @@ class Closing:
 
 
 def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
-    """What is wrong with tenants of whom nothing waits.
+    """Violated invariants of tenants without waiting events.
 
     Args:
-        last: all days were to be computed, and all tables to be compacted, by now.
+        last: all days must be computed and all tables compacted by now.
     """
     findings: list[Finding] = []
     evidence: dict[str, Evidence] = {}
@@ -120,7 +120,7 @@ def judged(worlds: Sequence[World], *, last: bool) -> list[Finding]:
 
 
 def disagreement(report: TenantReport, found: Sequence[Finding]) -> list[Finding]:
-    """Reconcile says balanced when nothing is wrong with what became of the messages, and only then."""
+    """Check that reconciliation reports balance exactly when the oracle finds nothing."""
     if report.balanced is not bool(found):
         return []
     says = "balanced" if report.balanced else f"not balanced: {report.problems}"

@@ -1,6 +1,6 @@
-"""What a process that may be killed does: one command of an operator, or batches; and what it answers.
+"""Operator commands and batches in a process that may be killed, and their answers.
 
-An answer is written when the command has ended. A process that leaves none was killed, or died.
+The answer is written when the command has ended; a process without an answer was killed, or died.
 """
 
 import os
@@ -43,7 +43,7 @@ RETENTION = {
     "raw objects": {"PULSE_UPKEEP__RAW_DAYS": "0"},
     "claims": {"PULSE_UPKEEP__CLAIM_DAYS": "30"},
 }
-"""Settings of retention, by what it removes."""
+"""Retention settings by what they remove."""
 
 
 def perform(
@@ -54,10 +54,10 @@ def perform(
     log: str,
     answer: Path,
 ) -> None:
-    """Carry a command out, and answer how it ended: done, refused (an operator may do it again), terminal
-    (it may not), or failed in a way that no command should."""
+    """Run a command and answer how it ended: done, refused (may be repeated), terminal (may not), or failed
+    in a way that no command should."""
     os.environ |= environment
-    load_settings.cache_clear()  # what was imported before the fork may have read them
+    load_settings.cache_clear()  # imports before the fork may have read them
     with open(log, "ab", buffering=0) as file:  # noqa: PTH123 - by its number
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -69,7 +69,7 @@ def perform(
     fresh = answer.with_suffix(".new")
     fresh.write_bytes(orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS))
     fresh.replace(answer)
-    os._exit(0)  # Spark's client would linger
+    os._exit(0)  # Spark's client would delay the exit
 
 
 def _ended(error: Exception) -> Answer:
@@ -84,7 +84,7 @@ def _ended(error: Exception) -> Answer:
 
 
 def ingest(tenants: Sequence[Tenant]) -> Answer:
-    """What the sensor and a run do: another attempt at a batch whose run died, or a new batch.
+    """Do as the sensor and a run do: retry a batch whose run died, or plan a new one.
 
     Raises:
         Fenced: another process works on the batch.
@@ -118,7 +118,7 @@ def _counts(found: Result) -> Answer:
 
 
 def rebuild(tenants: Sequence[Tenant], slug: str, day: int, version: int | None) -> Answer:
-    """A backfill."""
+    """Rebuild a day by a backfill."""
     with spark.session() as session:
         wanted = (NOW - timedelta(days=day)).date()
         done = backfill(session, tenants[0], slug, wanted, version=version, parallelism=2)
@@ -151,12 +151,12 @@ def accept(tenants: Sequence[Tenant]) -> Answer:
 
 
 def limit(tenants: Sequence[Tenant], records: int) -> Answer:
-    """Another quota."""
+    """Set a tenant's quota."""
     return {"limits": str(quotas.set_limits(tenants[0], max_records_per_month=records))}
 
 
 def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Answer:
-    """What the job of that name does: all that the tenants' tables need, in one go."""
+    """Run all upkeep tasks that the tenants' tables need, as the job does."""
     mine = {tenant.tenant_id for tenant in tenants}
     wanted = [need for need in needs() if need.tenant.tenant_id in mine and need.task in (tasks or Task)]
     with spark.session() as session:
@@ -168,7 +168,7 @@ def upkeep(tenants: Sequence[Tenant], tasks: Sequence[str] | None = None) -> Ans
 
 
 def retain(tenants: Sequence[Tenant], what: str) -> Answer:
-    """Raw objects, or claims, that are older than their retention are removed."""
+    """Remove raw objects, or claims, that are beyond their retention."""
     os.environ |= RETENTION[what]
     load_settings.cache_clear()
     need = Need(tenants[0], None, None, Task.RETENTION, "chaos", 0)
@@ -178,7 +178,7 @@ def retain(tenants: Sequence[Tenant], what: str) -> Answer:
 
 
 def curate(tenants: Sequence[Tenant]) -> Answer:
-    """What the job of that name does: all days that are due, of all tenants, in one go."""
+    """Compute all due days of all tenants, as the job does."""
     mine = {tenant.tenant_id for tenant in tenants}
     found = due_days(rollups.team_rollups(), datetime.min.replace(tzinfo=UTC)).days
     ready = [day for day in found if day.ready and day.tenant.tenant_id in mine]
@@ -192,7 +192,7 @@ def curate(tenants: Sequence[Tenant]) -> Answer:
 
 
 def uri(tenant: Tenant, version: int) -> str:
-    """Of the schema that all datasets follow."""
+    """URI of a version of the schema that all datasets follow."""
     return str(SchemaUri(tenant.slug, NAME, version))
 
 

@@ -1,4 +1,4 @@
-"""Drawing a schedule by a seed: what operators and tenants do, how often, and which of it is killed."""
+"""Schedules drawn by a seed: which commands run, how often, and which of them are killed."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,28 +10,28 @@ from chaos.operators.events import DAYS, PERSONS, SLUGS, VERSIONS
 from chaos.operators.schedule import AT_A_TIME, EVERYONE, METERED, TENANTS, Blow, Round, Schedule, Step
 
 SPREAD_S = 2.0
-"""Steps begin within so many seconds of their round."""
+"""Steps start within this time of their round's start."""
 KILLED, PAUSED = 0.35, 0.1
-"""Shares of the commands that are."""
+"""Shares of killed and of paused commands."""
 FOCUSED = 0.75
-"""Share of the steps that are about what the round is about ..."""
+"""Share of steps on the round's aim ..."""
 ELSEWHERE = 0.2
-"""... and of the rounds that are about something else than the one before."""
+"""... and of rounds whose aim differs from the previous one's."""
 DYING = 0.3
-"""Share of the rounds in which an attempt dies, with the next round for what changes before another."""
+"""Share of rounds in which an attempt is killed; the next round makes a change before the retry."""
 CLAIMED = ("gate.after_lookup", "after.dedup_gate", "land.after_stage", "after.land", "settle.before_commit")
 CHANGES = ("move", "move", "replay", "delete", "create", "erase", "discard", "backfill")
 LOSSES, STILL, QUOTAS, AGES = 0.15, 0.1, 0.15, 0.05
-"""Shares of rounds in which a topic loses events, the broker stands still, a quota changes, claims age."""
+"""Shares of rounds with lost events, a stopped broker, a changed quota, aged claims."""
 LATER = 4
-"""A command that was killed is repeated within so many rounds."""
+"""Maximum number of rounds until a killed command is repeated."""
 IN_SPARK = ("drain.", "files.", "land.")
-"""Fail points that are also passed in Spark's workers: nobody would continue one that is stopped there."""
+"""Fail points also passed in Spark's workers: a process stopped there would never be continued."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a command is about: few things for some rounds, so that commands come into each other's way."""
+    """Subject of commands, which is the same for some rounds, so that they conflict."""
 
     tenant: int
     slug: str
@@ -49,15 +49,15 @@ Drawn = Callable[[random.Random, Aim], dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Kind:
-    """A command that is drawn."""
+    """A kind of command that can be drawn."""
 
     weight: float
     arguments: Drawn = lambda draw, aim: {}
     of_everyone: bool = False
     points: tuple[str, ...] = ()
-    """Where it may be killed or stopped."""
+    """Fail points at which it may be killed or stopped."""
     longest_s: float = 3.0
-    """It takes about so long: random moments are drawn from it."""
+    """Approximate duration, for random moments."""
 
 
 _REWRITE = ("rewrite.staged", "rewrite.before_commit", "rewrite.after_commit")
@@ -126,14 +126,14 @@ _COMMANDS = {
 
 
 _CAUSED = {
-    # Commands that come with something that the harness does.
+    # Commands that accompany an action of the harness.
     "accept": _Kind(0, longest_s=0.5),
     "quota": _Kind(0, lambda draw, aim: {"records": draw.choice((30, 60, 90))}, longest_s=1),
 }
 
 
 def drawn(seed: int, rounds: int) -> Schedule:
-    """The schedule of a seed; a longer one begins with a shorter one."""
+    """Schedule of a seed; a longer one starts with the shorter one."""
     draw = random.Random(seed)
     return Schedule(seed, tuple(_rounds(draw, rounds)))
 
@@ -158,14 +158,14 @@ def _round(draw: random.Random, focus: Aim) -> Iterator[Step]:
 
 
 def _claimed(draw: random.Random, focus: Aim) -> Iterator[Step]:
-    """An attempt dies when it has claimed ids, and no other follows at once ..."""
+    """Kill an attempt after it has claimed ids, without an immediate retry ..."""
     for _ in range(3):
         yield replace(_send(draw, focus), after_s=0.0)
     yield replace(_command(draw, "ingest", focus), after_s=1.5, blow=Blow(draw.choice(CLAIMED)), later=2)
 
 
 def _change(draw: random.Random, focus: Aim) -> Iterator[Step]:
-    """... before something has changed."""
+    """... and make a change before the retry."""
     if draw.random() < DYING:
         yield from _lose(draw, focus)
     for name in draw.choices(CHANGES, k=3):
@@ -177,7 +177,7 @@ def _aim(draw: random.Random, focus: Aim) -> Aim:
 
 
 def _acts(draw: random.Random, focus: Aim) -> Iterator[Step]:
-    """What the harness does itself, and what an operator has to do because of it."""
+    """Actions of the harness, and the operator commands that they require."""
     for _ in range(draw.randrange(2, 5)):
         yield _send(draw, _aim(draw, focus))
     if draw.random() < LOSSES:

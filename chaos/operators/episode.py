@@ -1,4 +1,4 @@
-"""An episode: a schedule carried out on fresh tenants, then everything brought to its end, and judged."""
+"""Episode: a schedule run on new tenants, completed, and checked."""
 
 import time
 from collections import Counter
@@ -16,30 +16,30 @@ from chaos.oracle import Finding
 
 
 class Episode:
-    """One schedule on tenants of its own.
+    """One schedule on its own tenants.
 
     Args:
-        schedule: what is done.
-        door: address of the HTTP API; without one nothing is sent through it.
+        schedule: the steps to run.
+        api_url: URL of the HTTP API; without it nothing is sent through the API.
         told: called after each round.
     """
 
     def __init__(
-        self, schedule: Schedule, door: str | None = None, told: Callable[[], None] = lambda: None
+        self, schedule: Schedule, api_url: str | None = None, told: Callable[[], None] = lambda: None
     ) -> None:
         self.schedule = schedule
         self.places: Counter[str] = Counter()
-        """What was done, and how the commands ended."""
+        """Counts of steps by kind and result."""
         self.events = 0
-        """Messages in the topics, replays among them."""
+        """Messages in the topics, including replays."""
         self.findings: list[Finding] = []
-        self._door, self._told = door, told
+        self._api_url, self._told = api_url, told
         self._worlds: list[World] = []
         self._owed: list[tuple[int, Step]] = []
-        """Commands that were killed, and the round in which they are repeated."""
+        """Killed commands, with the round in which they are repeated."""
 
     def run(self) -> None:
-        """Carry it out, and judge it."""
+        """Run the schedule and check the result."""
         self._worlds = cast.made()
         for number, steps in enumerate(self.schedule.rounds):
             due = tuple(step for at, step in self._owed if at <= number)
@@ -54,7 +54,7 @@ class Episode:
             self.places.update({f"collect: {status}": times for status, times in world.answers.items()})
 
     def _round(self, number: int, steps: Round) -> None:
-        """Commands side by side, while the harness does what it has to do."""
+        """Run a round's commands concurrently with the harness's actions."""
         began = time.monotonic()
 
         def command(step: Step) -> Ended:
@@ -66,7 +66,7 @@ class Episode:
             for step in steps:
                 if act := ACTS.get(step.what):
                     time.sleep(max(0.0, began + step.after_s - time.monotonic()))
-                    act(self._worlds[step.tenant], step, self._door)
+                    act(self._worlds[step.tenant], step, self._api_url)
                     self.places[step.what] += 1
         ended = [future.result() for future in running]
         for lost in {step.tenant for step in steps if step.what == "lose"}:
@@ -77,7 +77,7 @@ class Episode:
             self._note(each, number)
 
     def _command(self, step: Step) -> Ended:
-        """One command, whatever becomes of it; what it may change is known before."""
+        """Run one command; its possible changes are recorded first."""
         worlds = self._worlds if step.tenant == EVERYONE else [self._worlds[step.tenant]]
         world, a = worlds[0], step.arguments
         match step.what:
@@ -98,7 +98,7 @@ class Episode:
         return ended
 
     def _accepted(self, tenant: int) -> Ended:
-        """A loss is accepted at the latest when its round is over: nothing of the tenant goes on before."""
+        """Accept a loss at the latest when its round ends: the tenant's ingestion is stopped until then."""
         for _ in range(10):
             ended = self._command(Step("accept", tenant))
             if ended.how == "done" or ended.why == "Conflict":
@@ -122,10 +122,10 @@ class Episode:
                 self._find("upkeep that failed", step, wrong)
 
     def _explained(self, ended: Ended) -> bool:
-        """Whether a failure was to be expected."""
+        """Whether a failure was expected."""
         step, world = ended.step, self._worlds[ended.step.tenant]
         if step.what == "ingest":
-            return ended.how != "hung"  # an attempt may fail; that all of it settles is seen in the end
+            return ended.how != "hung"  # an attempt may fail; the end checks that everything settles
         slug = step.arguments.get("slug")
         absent = slug is not None and world.rounds.versions(slug, ended.ended)[1]
         incomplete = world.retained or any(name == slug for name, _ in world.unfinished)

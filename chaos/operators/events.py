@@ -1,4 +1,4 @@
-"""Events of which each schema version's verdict is known when they are made, the same for the same seed."""
+"""Events with a known verdict for each schema version, determined by the seed."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -9,16 +9,16 @@ from typing import Any
 import orjson
 
 SLUGS = ("orders", "clicks", "extras")
-"""Of the datasets; the last one does not exist at first."""
+"""Slugs of the datasets; the last one does not exist initially."""
 NAME = "orders"
-"""Of the schema that all of them follow."""
+"""Name of the schema that all of them follow."""
 PERSONS = ("p0", "p1", "p2", "p3", "p4")
 DAYS = 2
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
 POOL = 15
-"""Ids that come again and again, in every step that sends."""
+"""Ids that are repeated in every sending step."""
 AGAIN = 0.4
-"""Share of events that have such an id."""
+"""Share of events with a repeated id."""
 
 _AMOUNT = {"type": "integer"}
 _RANK = {"type": "integer", "maximum": 5}
@@ -26,8 +26,8 @@ _COUNTRY = {"type": "string", "minLength": 2, "maxLength": 2}
 _FIRST = {"country": _COUNTRY, "person": {"type": "string"}, "amount": _AMOUNT, "rank": _RANK}
 _CHANGES: Sequence[dict[str, Any]] = (
     {},
-    {"amount": {"type": "number"}},  # dead letters with fractions become valid
-    {"coupon": {"type": "string"}},  # coupons could be anything before
+    {"amount": {"type": "number"}},  # makes dead letters with fractions valid
+    {"coupon": {"type": "string"}},  # earlier versions accept any coupon
     {"rank": {"type": "integer", "maximum": 10}},
     {"gift": {"type": "boolean"}},
 )
@@ -41,11 +41,11 @@ def _versions() -> Iterator[dict[str, Any]]:
 
 
 DOCUMENTS = tuple(orjson.dumps(document).decode() for document in _versions())
-"""Of the schema, version 1 first; a dataset can move from each to every later one."""
+"""Schema versions, starting with 1; a dataset can move from each to any later one."""
 VERSIONS = frozenset(range(1, len(DOCUMENTS) + 1))
 
 KINDS: dict[str, tuple[dict[str, Any], frozenset[int]]] = {
-    # What makes an event of the kind, and the versions that take it.
+    # Fields of each kind of event, and the versions that accept it.
     "plain": ({}, VERSIONS),
     "voucher": ({"coupon": "SPRING"}, VERSIONS),
     "fraction": ({"amount": 1.5}, frozenset({2, 3, 4, 5})),
@@ -59,7 +59,7 @@ NAMED = 0.06
 """Share of events that name a schema version."""
 UNDECODABLE = 0.02
 HOSTILE = 0.3
-"""Of the events of one who sends what no one should."""
+"""Share of hostile events of the hostile tenant."""
 MOMENTS = (
     "9999-12-31T00:00:00Z",
     "9999-12-31T23:59:59.999999Z",
@@ -76,34 +76,34 @@ MOMENTS = (
 
 @dataclass(frozen=True)
 class Event:
-    """A message, and what is known of it."""
+    """A message, and what is known about it."""
 
     payload: bytes
     slug: str
-    """Of the dataset that it names."""
+    """Dataset that it names."""
     event_id: str | None = None
-    """None: nobody can read one."""
+    """None: it has no readable id."""
     person: str | None = None
     versions: frozenset[int] = frozenset()
-    """Schema versions that take it."""
+    """Schema versions that accept it."""
     named: int | None = None
-    """The version that it names."""
+    """Version that it names."""
     hostile: bool = False
-    """Whether it can land is Pulse's to say; that it is accounted for is not."""
+    """Whether it can land is not predicted; it must be accounted for."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """Its data, and its timestamp where that is a usual one."""
+    """Its data, and its timestamp if that is usual."""
 
     def valid(self, version: int) -> bool:
-        """Whether a dataset that follows `version`, and followed what the event names, takes it."""
+        """Whether a dataset at `version`, whose history includes the named one, accepts it."""
         return (self.named or version) in self.versions
 
 
 def events(seed: int, slug: str, count: int, *, hostile: bool = False, fit: bool = False) -> Iterator[Event]:
-    """The events of one step.
+    """Events of one step.
 
     Args:
-        hostile: some have timestamps and ids at and beyond all limits.
-        fit: all of them are such as every version takes.
+        hostile: include timestamps and ids at and beyond all limits.
+        fit: only events that every version accepts.
     """
     draw = random.Random(seed)
     for number in range(count):
@@ -140,13 +140,13 @@ def event(
     moment: str | None = None,
     **numbers: int,
 ) -> Event:
-    """One event.
+    """Make one event.
 
     Args:
-        kind: of `KINDS`.
-        named: the schema version that it names.
-        moment: its timestamp, whatever that is; `at` if not given.
-        numbers: of its data.
+        kind: one of `KINDS`.
+        named: schema version that it names.
+        moment: its timestamp, valid or not; default `at`.
+        numbers: numbers in its data.
     """
     change, versions = KINDS[kind]
     data: dict[str, Any] = {"country": "DE", "person": person} | numbers | change

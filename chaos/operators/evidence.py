@@ -1,4 +1,4 @@
-"""Evidence: what there is of a tenant, read from the outside: tables and objects, and what Postgres says."""
+"""Evidence of a tenant, read from the outside: tables, objects, and Postgres."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """An offset that the ledger calls a duplicate, and when that was found."""
+    """An offset that the ledger counts as a duplicate, and when it settled."""
 
     planned_at: datetime
     settled_at: datetime
@@ -62,7 +62,7 @@ class Copy(NamedTuple):
 
 @dataclass
 class Claims:
-    """The event ids that Pulse takes for a dataset's rows."""
+    """Event ids claimed for a dataset's rows."""
 
     seed: int
     digests: set[bytes] = field(default_factory=set)
@@ -73,13 +73,13 @@ class Claims:
 
 @dataclass
 class Life:
-    """A dataset from its creation to its deletion; a slug may have had several."""
+    """A dataset from creation to deletion; a slug may have had several."""
 
     dataset_id: UUID
     slug: str
     since: datetime
     until: datetime
-    """`EVER`: it is there."""
+    """`EVER`: it exists."""
     table: Table | None
     rows: dict[Position, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -89,7 +89,7 @@ class Life:
 
     @cached_property
     def ids(self) -> dict[str, list[Position]]:
-        """By event id, where its rows are from."""
+        """Positions of rows by event id."""
         found: dict[str, list[Position]] = defaultdict(list)
         for position, rows in self.rows.items():
             for row in rows:
@@ -99,7 +99,7 @@ class Life:
 
 @dataclass
 class Evidence:
-    """All of one tenant."""
+    """All evidence of one tenant."""
 
     settled: Mapping[int, int]
     copies: dict[Position, Copy] = field(default_factory=dict)
@@ -110,11 +110,11 @@ class Evidence:
     published: set[Position] = field(default_factory=set)
     """Dead letters on their topic."""
     claims: dict[UUID, Claims] = field(default_factory=dict)
-    """By dataset that is there."""
+    """Claims by existing dataset."""
 
     @classmethod
     def of(cls, tenant: Tenant) -> "Evidence":
-        """Raises OSError, PulseError: a table cannot be read."""
+        """Read a tenant's evidence. Raises OSError, PulseError: a table cannot be read."""
         mine = [tenant.tenant_id]
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
             found = cls(dict(connection.execute(SETTLED, mine).fetchall()))
@@ -135,17 +135,17 @@ class Evidence:
 
     @property
     def lake(self) -> Lake:
-        """The tables that are there."""
+        """Existing tables."""
         return Lake({life.slug: life.table for life in self.lives if life.table and not life.deleted})
 
     def alive(self, slug: str, begin: datetime, end: datetime) -> list[Life]:
-        """The datasets of a slug that were there at some moment between these."""
+        """Datasets of a slug that existed at some moment in this period."""
         mine = (life for life in self.lives if life.slug == slug)
         return [life for life in mine if life.until >= begin and life.since <= end]
 
 
 def _digests(run: bytes) -> Iterator[bytes]:
-    """A run has the first halves of its digests, then the second ones, as little-endian numbers."""
+    """Split a run: the first halves of all digests, then the second ones, as little-endian numbers."""
     words = [run[at : at + 8][::-1] for at in range(0, len(run), 8)]
     half = len(words) // 2
     return (head + tail for head, tail in zip(words[:half], words[half:], strict=True))

@@ -1,4 +1,4 @@
-"""Going on: days are computed and tables are kept in shape, whatever another tenant sends."""
+"""Liveness: rollups and upkeep of all tenants continue, whatever another tenant sends."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ SUMMARIES = """
 SELECT s.day, s.error, s.rows FROM summaries s WHERE s.dataset_id = %s AND s.rollup = %s
 """
 AT_ONCE = (Task.MERGE, Task.SORT, Task.MANIFESTS, Task.EXPIRE)
-"""What is done the first time that upkeep comes by; a sweep may wait until nobody is in its way."""
+"""Tasks done by the first upkeep; orphan removal may wait until no other writer is active."""
 
 
 def judge(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Finding]:
-    """What was not done for tenants that send what they should; everything was to be computed and kept."""
+    """Work not done for well-behaved tenants after everything was computed and maintained."""
     found = []
     for world in worlds:
         if not world.hostile and (mine := evidence.get(world.tenant.slug)):
@@ -32,7 +32,7 @@ def judge(worlds: Sequence[World], evidence: dict[str, Evidence]) -> list[Findin
 
 
 def _curated(world: World, evidence: Evidence) -> Iterator[tuple[str, list[Any]]]:
-    """Each day's summary counts the rows of the day."""
+    """Check that each day's summary counts the day's rows."""
     for life in evidence.lives:
         if life.deleted:
             continue
@@ -55,6 +55,6 @@ def _upkeep(world: World) -> Iterator[tuple[str, list[Any]]]:
 
 
 def left(world: World) -> list[str]:
-    """What a tenant's tables need still, apart from what may wait."""
+    """Tasks that a tenant's tables still need, except those that may wait."""
     wanted = (need for need in needs(world.tenant.slug) if need.task in AT_ONCE)
     return [f"{need.slug} {need.day or ''} {need.task}: {need.reason}" for need in wanted]

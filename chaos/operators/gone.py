@@ -1,7 +1,7 @@
-"""Gone: what an erasure covers is nowhere any more, whatever its receipt says; and nothing else went with it.
+"""Erasures: covered events must be nowhere, whatever the receipt says, and nothing else may be missing.
 
-Looked at are the tables' rows, every data file in their folders whether anything reaches it or not, every
-object of the raw zone, and dead letters. Tables that were deleted before stay as they are, as receipts say.
+Checked are the tables' rows, every data file in their folders, reachable or not, every object of the raw
+zone, and dead letters. Tables deleted earlier stay, as receipts say.
 """
 
 import base64
@@ -23,7 +23,7 @@ from pulse_resources.settings import load_settings
 
 
 def judge(world: World, evidence: Evidence) -> list[Finding]:
-    """Every trace of what was erased, and what was erased though nobody asked."""
+    """Traces of erased events, and events erased without a request."""
     events = world.positions()
     found = [*_remains(world, evidence, events), *_too_much(world, evidence, events)]
     return [Finding(kind, world.tenant.slug, some(wrong)) for kind, wrong in found if wrong]
@@ -59,9 +59,9 @@ def _remains(
 
 
 def _in_files(life: Life, gone: dict[Position, Event]) -> Iterator[tuple[str, Position]]:
-    """What is in the table's folder, reached or not.
+    """Erased events in the table's folder, in reachable files or not.
 
-    A position alone does not tell: what an attempt read of a topic that was lost has those of later events.
+    A position is not enough: an attempt on a lost topic read other events at the positions of later ones.
     """
     assert life.table
     for path in _listed(life.table.location()):
@@ -87,7 +87,7 @@ def _in_raw_zone(world: World, gone: dict[Position, Event]) -> Iterator[tuple[st
 
 
 def _is_of(event: Event, payload: bytes) -> bool:
-    """Whether a line is of an event, or of the same person in the same dataset: what a replay published."""
+    """Whether a line is an event, or another of the same person in the same dataset, such as its replay."""
 
     def says(name: str, value: str | None) -> bool:
         return orjson.dumps({name: value})[1:-1] in payload
@@ -96,7 +96,7 @@ def _is_of(event: Event, payload: bytes) -> bool:
 
 
 def _line(line: bytes) -> tuple[Position, bytes]:
-    """Of a raw object: a position, and the event's bytes."""
+    """Position and payload of a raw-zone line."""
     head, event, payload = line.partition(b',"event":')
     origin = orjson.loads(head + b"}" if event else line)
     where = origin["partition"], origin["offset"]

@@ -1,7 +1,7 @@
-"""The judge: what of the evidence of a tenant no order of the commands explains.
+"""Verdict on a tenant's evidence: everything that no order of the commands explains.
 
-A message's verdict may depend on the schema version that held when it was judged, and on whether its dataset
-existed: either is taken within the round in which it was settled, and nothing else.
+A message's fate may depend on its dataset's existence and schema version at its validation: whatever held
+within the round in which it settled is accepted, and nothing else.
 """
 
 from collections import Counter, defaultdict
@@ -22,11 +22,11 @@ from pulse_pipelines.domain.reasons import Reason
 Wrong = Iterator[tuple[str, list[Any]]]
 
 OF_HOSTILE = (Reason.INVALID_TIMESTAMP, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.INVALID_ENVELOPE)
-"""Why a hostile event may be refused, whatever its data."""
+"""Reasons that are accepted for a hostile event, whatever its data."""
 
 
 def judge(world: World, evidence: Evidence) -> list[Finding]:
-    """Everything that is wrong with what became of a tenant's messages; all of them must be settled."""
+    """Find all violated invariants of a tenant whose messages are all settled."""
     case = _Case(world, evidence)
     found = chain(
         *(case.by_position(), case.by_row(), case.by_letter()),
@@ -36,7 +36,7 @@ def judge(world: World, evidence: Evidence) -> list[Finding]:
 
 
 class _Case:
-    """One tenant's evidence against what the harness knows of the tenant."""
+    """A tenant's evidence, compared with the harness's knowledge."""
 
     def __init__(self, world: World, evidence: Evidence) -> None:
         self.world, self.evidence = world, evidence
@@ -45,13 +45,13 @@ class _Case:
 
     @cached_property
     def rows(self) -> Counter[Position]:
-        """How many rows each message has."""
+        """Number of rows of each message."""
         lives = self.evidence.lives
         return Counter({p: len(rows) for life in lives for p, rows in life.rows.items()})
 
     @cached_property
     def alike(self) -> dict[tuple[str, str | None], list[Position]]:
-        """By dataset and event id, where its messages are."""
+        """Positions of messages by dataset and event id."""
         found = defaultdict(list)
         for position, event in self.events.items():
             found[event.slug, event.event_id].append(position)
@@ -66,7 +66,7 @@ class _Case:
         return position[1] < self.evidence.settled.get(position[0], 0)
 
     def by_position(self) -> Wrong:
-        """Each message is a row, a copy, a dead letter or erased, and once."""
+        """Check that each message is exactly one of row, copy, dead letter and erased."""
         yield "acknowledged, and not in the topic", self.world.unlocated()
         letters = self.evidence.letters.items()
         landed = {p for p, letter in letters if letter.resolution == "landed"}
@@ -87,13 +87,13 @@ class _Case:
         yield "skipped, and not lost", sorted(self.evidence.absent - self.world.removed())
 
     def by_quota(self) -> Wrong:
-        """No more rows than the month may have."""
+        """Check that rows do not exceed the month's quota."""
         rows = self.rows.total() + len(self.evidence.erased)
         most = max(self.world.quotas, default=rows)
         yield "more rows than the quota", [f"{rows} rows, the quota was {most} at most"] * (rows > most)
 
     def by_row(self) -> Wrong:
-        """An id has one row in a dataset, which says what its event said, by a version that takes it."""
+        """Check that an id has one row per dataset, with its event's content, valid by some version."""
         for life in self.evidence.lives:
             name = f"{life.slug}{', deleted' if life.deleted else ''}"
             yield f"{name}: double ids", [(i, where) for i, where in life.ids.items() if not self._may(where)]
@@ -110,14 +110,14 @@ class _Case:
             yield f"{name}: rows that their schema version refuses", refused
 
     def _may(self, where: list[Position]) -> bool:
-        """Whether rows of one id may be there: the claim of each was forgotten before the next was sent."""
+        """Whether one id may have several rows: each claim was forgotten before the next event was sent."""
         return all(
             any(self._between(a, forgot, b) or self._between(b, forgot, a) for forgot in self.world.forgets)
             for a, b in combinations(where, 2)
         )
 
     def _between(self, a: Position, forgot: Progress, b: Position) -> bool:
-        letter = self.evidence.letters.get(b)  # one that a backfill landed later counts as later
+        letter = self.evidence.letters.get(b)  # a letter landed by a later backfill counts as later
         landed = letter is not None and letter.resolved_at is not None and letter.resolved_at >= forgot.at
         return self._before(a, forgot.planned) and (landed or not self._before(b, forgot.settled))
 
@@ -126,7 +126,7 @@ class _Case:
         return position[1] < ends.get(position[0], 0)
 
     def by_letter(self) -> Wrong:
-        """A dead letter has its event's bytes, a reason, and, when it was replayed, a successor."""
+        """Check that a dead letter has its event's bytes, a reason, and, if replayed, a successor."""
         differing, wrong, gone, letters = [], [], [], self.evidence.letters.items()
         for position, letter in letters:
             if (event := self.events.get(position)) is None or letter.resolution == "erased":
@@ -145,7 +145,7 @@ class _Case:
         yield "a replayed dead letter of which nothing came", gone
 
     def _may_be(self, letter: Letter, event: Event) -> bool:
-        """Whether an event may have become this dead letter, when it was settled."""
+        """Whether an event may have become this dead letter when it settled."""
         versions, absent = self.world.rounds.versions(event.slug, letter.settled_at)
         if letter.reason == Reason.UNDECODABLE:
             return event.event_id is None
@@ -157,12 +157,12 @@ class _Case:
             return any(not event.valid(version) for version in versions)
         if letter.reason == Reason.UNKNOWN_SCHEMA_VERSION:
             return event.named is not None and {event.named} != versions
-        if letter.reason == Reason.UNREPRESENTABLE:  # by the columns, which follow another version
+        if letter.reason == Reason.UNREPRESENTABLE:  # depends on the columns, which follow another version
             return event.named is not None
         return event.hostile and letter.reason in OF_HOSTILE
 
     def _followed(self, letter: Letter, event: Event) -> bool:
-        """Whether something came of a replay: a row, another dead letter, or a loss that was accepted."""
+        """Whether a replay has a result: a row, another dead letter, or an accepted loss."""
         assert letter.resolved_at
         if self._has_row(event, self.evidence.alive(event.slug, letter.resolved_at, EVER)):
             return True
@@ -174,7 +174,7 @@ class _Case:
         return unresolved or lost
 
     def by_copy(self) -> Wrong:
-        """A copy was dropped for the sake of a row."""
+        """Check that a copy was dropped in favour of a row."""
         copies = self.evidence.copies.items()
         known = ((p, copy, self.events[p]) for p, copy in copies if p in self.events)
         yield (
@@ -187,7 +187,7 @@ class _Case:
             return True
         for other in self.alike[event.slug, event.event_id]:
             letter = self.evidence.letters.get(other)
-            # What it is a copy of could not land for its table's sake, or says the same: it can be replayed.
+            # Its original failed to land because of its table, or has the same content: it can be replayed.
             if letter and (
                 letter.reason == Reason.LANDING_FAILED or self.events[other].payload == event.payload
             ):
@@ -200,7 +200,7 @@ class _Case:
         return any(event.event_id in life.ids for life in lives) or any(gone)
 
     def by_claim(self) -> Wrong:
-        """An id is claimed by its row, and by nothing else: else it lands twice, or never."""
+        """Check that exactly the rows' ids are claimed: otherwise events land twice, or never."""
         for life in self.evidence.lives:
             if life.deleted:
                 continue
@@ -216,7 +216,7 @@ class _Case:
             yield f"{life.slug}: claims without a row", sorted(claims.digests - rows.keys() - erased)
 
     def _forgotten(self, where: list[Position]) -> bool:
-        """Whether the claims of all rows of an id may have been."""
+        """Whether the claims of all rows of an id may have been forgotten."""
         return all(any(self._before(p, forgot.planned) for forgot in self.world.forgets) for p in where)
 
 

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, which are paused and killed as their steps say."""
+"""Commands in processes of their own, paused and killed according to their steps."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.faults import VARIABLE
 
 PATIENCE_S = 600.0
-"""No command takes longer, whatever else goes on."""
+"""Time limit of a command."""
 TICK_S = 0.02
 
 
@@ -34,7 +34,7 @@ class Ended:
     how: str
     """`done`, `refused`, `terminal`, `failed`, `killed`, or `hung`."""
     why: str = ""
-    """The class of the error."""
+    """Class of the error."""
     text: str = ""
     result: Any = None
     began: datetime = datetime.min
@@ -45,7 +45,7 @@ class Ended:
 
 
 def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
-    """One command in a process of its own, with its blow; returns when the process has ended."""
+    """Run one command with its fault in a process of its own; returns when the process has ended."""
     began = datetime.now(UTC)
     blow, environment = step.blow, dict(os.environ)
     if blow and blow.point:
@@ -69,7 +69,7 @@ def carry_out(step: Step, tenants: Sequence[Tenant]) -> Ended:
 
 
 def _join(process: BaseProcess, blow: Blow | None) -> bool:
-    """Wait for the end of a process, and do to it what is to be done; False when it hung and was killed."""
+    """Wait for a process and apply the fault to it; False if it hung and was killed."""
     began, left = time.monotonic(), blow
     while process.is_alive() and time.monotonic() - began < PATIENCE_S:
         if left and _due(process, left, time.monotonic() - began):

@@ -1,4 +1,4 @@
-"""The rounds of a tenant: what its datasets were when each ended, and so can have been in between."""
+"""Rounds of a tenant: its datasets at the end of each, and thus their possible states in between."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -22,37 +22,37 @@ class Held(NamedTuple):
 
 @dataclass
 class Rounds:
-    """Those of one tenant, from 1 on; nothing is done to it when one ends."""
+    """Rounds of one tenant, from 1 on; no command is active when one ends."""
 
     tenant: Tenant
     ends: list[tuple[datetime, dict[str, Held]]] = field(default_factory=list)
-    """By Postgres' clock, with the datasets by slug; the first is where round 1 begins."""
+    """End by Postgres' clock, with the datasets by slug; the first entry starts round 1."""
     aims: dict[int, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
-    """By round, slug and version that a dataset may have moved to, or begun with."""
+    """By round: slug and version that a dataset may have moved to, or been created with."""
 
     @property
     def number(self) -> int:
-        """Of the round that goes on."""
+        """Number of the current round."""
         return len(self.ends)
 
     def end(self) -> None:
-        """Look at the datasets: the round has ended."""
+        """End the round: record the datasets."""
         datasets = registry.list_datasets(self.tenant)
         with postgres.transaction("pulse_pipeline") as connection:
             ((now,),) = connection.execute(NOW).fetchall()
         self.ends.append((now, {d.slug: Held(d.dataset_id, d.schema_version) for d in datasets}))
 
     def expect(self, slug: str, version: int) -> None:
-        """A dataset is about to move to a version, or to begin with it."""
+        """Announce that a dataset may move to a version, or be created with it."""
         self.aims[self.number].add((slug, version))
 
     def holds(self, number: int, at: datetime) -> bool:
-        """Whether a moment is in the round of a number."""
+        """Whether a moment lies in a round."""
         return self.ends[number - 1][0] <= at <= self.ends[number][0]
 
     def versions(self, slug: str, at: datetime) -> tuple[frozenset[int], bool]:
-        """The versions that a dataset may have followed, and whether it may have been absent, in the round
-        that a moment is in."""
+        """Versions that a dataset may have followed, and whether it may have been absent, in the round of a
+        moment."""
         found: set[int] = set()
         absent = False
         for number in range(1, len(self.ends)):

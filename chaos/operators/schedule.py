@@ -1,7 +1,7 @@
-"""A schedule: rounds of steps. It is data: drawn, printed, kept in a file, carried out again, cut down.
+"""Schedule: rounds of steps as data, which can be drawn, printed, stored, repeated and shrunk.
 
-The steps of a round go on side by side. What one does depends on its own arguments alone, so that a schedule
-without some of its steps is one, too.
+The steps of a round are concurrent. A step depends only on its own arguments, so that a schedule without some
+of its steps is valid, too.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -12,37 +12,37 @@ import orjson
 
 TENANTS = 4
 HOSTILE = 2
-"""The tenant that sends what no one should."""
+"""Number of the tenant that sends invalid data."""
 METERED = 3
-"""The tenant that has a quota, and sends through the door alone."""
+"""Number of the tenant with a quota, which sends only through the API."""
 EVERYONE = -1
 AT_A_TIME = 4
-"""Commands of a round."""
+"""Concurrent commands of a round."""
 
 
 @dataclass(frozen=True)
 class Blow:
-    """What is done to a process: SIGKILL, or SIGSTOP for a while, at a fail point or after some seconds."""
+    """Fault for a process: SIGKILL, or SIGSTOP for a while, at a fail point or after some seconds."""
 
     point: str | None = None
     after_s: float = 0.0
     pause_s: float | None = None
-    """None: it is killed."""
+    """None: SIGKILL."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command or an act of the harness."""
+    """A command or an action of the harness."""
 
     what: str
     tenant: int
-    """Its number; `EVERYONE`."""
+    """Number of its tenant; `EVERYONE`."""
     arguments: dict[str, Any] = field(default_factory=dict)
     after_s: float = 0.0
-    """Since its round began."""
+    """Seconds since its round began."""
     blow: Blow | None = None
     later: int = 0
-    """Rounds until it is repeated, if it was killed."""
+    """Rounds until it is repeated, if killed."""
 
     def __str__(self) -> str:
         told = ", ".join(f"{name}={value}" for name, value in self.arguments.items() if value is not None)
@@ -59,15 +59,15 @@ Round = tuple[Step, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is done to the tenants of one episode."""
+    """Steps on the tenants of one episode."""
 
     seed: int
-    """That drew it, and what is drawn when it is carried out."""
+    """Seed of the schedule, and of random choices when it runs."""
     rounds: tuple[Round, ...]
 
     @property
     def length(self) -> int:
-        """Its steps."""
+        """Number of steps."""
         return sum(map(len, self.rounds))
 
     def keep(self, file: Path) -> None:
@@ -76,7 +76,7 @@ class Schedule:
 
     @classmethod
     def kept(cls, file: Path) -> "Schedule":
-        """Of a file."""
+        """Read from a file."""
         found = orjson.loads(file.read_bytes())
         rounds = tuple(tuple(map(_step, steps)) for steps in found["rounds"])
         return cls(found["seed"], rounds)

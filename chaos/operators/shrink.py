@@ -1,7 +1,6 @@
-"""Shrink: the smallest part of a schedule that was found to go wrong still, by leaving steps out.
+"""Shrinking: the smallest part of a failing schedule that still fails, found by leaving steps out.
 
-Processes that go on side by side are not the same twice: a part that went well is carried out a few times
-before it is given up.
+Concurrent processes are not deterministic: a part that passed is repeated a few times before it is rejected.
 """
 
 import time
@@ -11,10 +10,10 @@ from dataclasses import replace
 from chaos.operators.schedule import Schedule, Step
 
 TRIES = 2
-"""Times that a part is carried out before it is taken to go well."""
+"""Runs of a part before it counts as passing."""
 
 Wrong = Callable[[Schedule], bool]
-"""Carries a schedule out; whether it goes wrong in the way that is looked for."""
+"""Runs a schedule; returns whether it fails in the same way."""
 
 
 def shrunk(
@@ -24,12 +23,12 @@ def shrunk(
     told: Callable[[Schedule], None] = lambda smaller: None,
     tries: int = TRIES,
 ) -> Schedule:
-    """The smallest schedule found within the time that goes wrong still: parts are left out, halves first.
+    """Smallest failing schedule found in time; parts are left out, halves first.
 
     Args:
-        schedule: that went wrong.
-        wrong: what goes wrong.
-        seconds: nothing is tried after this.
+        schedule: a failing schedule.
+        wrong: tells whether it still fails.
+        seconds: no run begins after this.
         told: called with each smaller one.
     """
     until = time.monotonic() + seconds

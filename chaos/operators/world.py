@@ -1,4 +1,4 @@
-"""What the harness knows of a tenant: its messages and where they are, which schema versions held when."""
+"""The harness's knowledge of a tenant: messages and positions, schema versions, losses, erasures."""
 
 import json
 from collections import Counter
@@ -25,15 +25,15 @@ NOW = "SELECT clock_timestamp()"
 
 
 class Arrived(NamedTuple):
-    """A message that was seen in a topic."""
+    """A message seen in a topic."""
 
     payload: bytes
     replay_of: Position | None
-    """Of a dead letter, in Pulse's counting, that was published again."""
+    """Position, in Pulse's counting, of the dead letter that it replays."""
 
 
 class Place(NamedTuple):
-    """Of a message, in the broker's counting; a recreated topic is the next generation."""
+    """Position of a message in the broker's counting; recreating a topic starts the next generation."""
 
     generation: int
     partition: int
@@ -41,17 +41,17 @@ class Place(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """An erasure that was completed."""
+    """A completed erasure."""
 
     slug: str
     person: str
     covers: Mapping[int, int]
-    """By partition, the offset up to which its events are gone."""
+    """First offset that is not erased, by partition."""
     dataset_id: UUID
 
 
 class Progress(NamedTuple):
-    """How far Pulse is at some moment, by partition."""
+    """Pulse's progress at a moment, by partition."""
 
     at: datetime
     settled: Mapping[int, int]
@@ -65,41 +65,41 @@ class World:
     tenant: Tenant
     rounds: Rounds
     hostile: bool = False
-    """It sends what no one should."""
+    """Sends invalid data."""
     generation: int = 0
     accepted: bool = True
-    """Whether an operator said to go on with the topic as it is."""
+    """Whether an operator accepted the topic's state."""
     bases: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By generation and partition, what Pulse adds to the broker's offsets."""
+    """What Pulse adds to the broker's offsets, by generation and partition."""
     arrived: dict[Place, Arrived] = field(default_factory=dict)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By generation and partition, the offset behind the last message that was seen."""
+    """Offset after the last message seen, by generation and partition."""
     events: dict[bytes, Event] = field(default_factory=dict)
-    """What was sent, by its bytes: equal ones are the same event."""
+    """Sent events by their bytes: equal bytes are the same event."""
     answers: Counter[int] = field(default_factory=Counter)
-    """Of the door, by status."""
+    """Responses of the HTTP API, by status."""
     acknowledged: Counter[tuple[int, bytes]] = field(default_factory=Counter)
-    """By generation and bytes, how many times the broker took it."""
+    """Number of acknowledgements by generation and bytes."""
     recreations: set[int] = field(default_factory=set)
-    """Numbers of the rounds in which the topic was recreated."""
+    """Rounds in which the topic was recreated."""
     cuts: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By generation and partition, the offset before which messages were removed."""
+    """Offset before which messages were removed, by generation and partition."""
     asked: set[tuple[str, str]] = field(default_factory=set)
-    """Slugs and persons that somebody began to erase."""
+    """Slug and person of each erasure that was begun."""
     unfinished: set[tuple[str, str]] = field(default_factory=set)
-    """Those of them of which nobody was told that it is done."""
+    """Those among them that were not reported as completed."""
     receipts: list[Receipt] = field(default_factory=list)
     quotas: list[int] = field(default_factory=list)
-    """Records per month that were ever allowed; none: all that is sent."""
+    """Quotas that ever applied, in records per month; empty: none."""
     forgets: list[Progress] = field(default_factory=list)
-    """How far Pulse was whenever claims became old enough to be forgotten."""
+    """Progress at each time when claims became old enough to be forgotten."""
     retained: bool = False
     """Raw objects may have been removed."""
     key: str = field(default="", repr=False)
-    """Of the HTTP API."""
+    """API key."""
 
     def send(self, events: Iterable[Event], producer: Producer) -> None:
-        """Publish events, in turns to each partition of the topic, and wait for the broker's word."""
+        """Publish events, spread over the topic's partitions, and wait for acknowledgements."""
         count = kafka.partition_counts()[self.tenant.topic]
         for number, event in enumerate(events):
             self.events[event.payload] = event
@@ -112,12 +112,12 @@ class World:
         left = kafka.flush(producer, FLUSH_S)
         assert not left, f"{left} messages have neither been acknowledged nor refused"
 
-    def collect(self, found: Sequence[Event], door: str, patience_s: float) -> None:
-        """Send events through the door, once; what it does not acknowledge may be in the topic, or not."""
+    def collect(self, found: Sequence[Event], api_url: str, patience_s: float) -> None:
+        """Send events through the API once; those without acknowledgement may be in the topic or not."""
         self.events |= {event.payload: event for event in found}
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
         body = b"\n".join(event.payload for event in found)
-        answer = httpx.post(f"{door}/v1/collect", content=body, headers=headers, timeout=patience_s)
+        answer = httpx.post(f"{api_url}/v1/collect", content=body, headers=headers, timeout=patience_s)
         self.answers[answer.status_code] += 1
         if answer.status_code in (httpx.codes.ACCEPTED, httpx.codes.MULTI_STATUS):
             refused = {verdict["index"] for verdict in answer.json()["verdicts"]}
@@ -125,24 +125,24 @@ class World:
             self.acknowledged.update((self.generation, payload) for payload in taken)
 
     def progress(self) -> Progress:
-        """How far Pulse is."""
+        """Pulse's current progress."""
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             ((now,),) = connection.execute(NOW).fetchall()
             found = connection.execute(PROGRESS, [self.tenant.tenant_id]).fetchall()
         return Progress(now, {p: at for p, at, _ in found}, {p: at for p, _, at in found})
 
     def cut(self, partition: int, until: int) -> None:
-        """Messages before an offset were removed."""
+        """Record that messages before an offset were removed."""
         self.cuts[self.generation, partition] = until
 
     def recreated(self) -> None:
-        """The topic is another one from now on."""
+        """Record that the topic was recreated."""
         self.generation += 1
         self.accepted = False
         self.recreations.add(self.rounds.number)
 
     def lost_unseen(self, at: datetime) -> bool:
-        """Whether what was published in a transaction of this time may have been lost with its topic."""
+        """Whether messages published by a transaction at this time may have been lost with the topic."""
         return any(self.rounds.holds(number, at) for number in self.recreations)
 
     def _taken(self, generation: int, payload: bytes, error: KafkaError | None, _: Message) -> None:
@@ -150,7 +150,7 @@ class World:
         self.acknowledged[generation, payload] += 1
 
     def archive(self) -> None:
-        """Remember what the topic holds now."""
+        """Record the topic's current messages."""
         for (partition, offset), message in messages(self.tenant.topic):
             of = dict(message.headers() or ()).get(ORIGIN_HEADER)
             origin = None
@@ -162,7 +162,7 @@ class World:
             self.ends[self.generation, partition] = offset + 1
 
     def look(self) -> None:
-        """A round has ended: remember the datasets, and the bases of the topic's offsets."""
+        """Record the datasets, and the bases of the topic's offsets, at the end of a round."""
         count = kafka.partition_counts()[self.tenant.topic] if self.accepted else 0
         with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
             for partition, base in connection.execute(BASES, [self.tenant.tenant_id]):
@@ -171,12 +171,12 @@ class World:
         self.rounds.end()
 
     def positions(self) -> dict[Position, Event]:
-        """Every message that Pulse has to account for, by its position in Pulse's counting."""
+        """Every message that Pulse must account for, by its position in Pulse's counting."""
         found = {position: arrived for position, arrived in self._placed() if position}
         return {position: self._event(arrived, found) for position, arrived in found.items()}
 
     def unseen(self) -> set[Position]:
-        """Positions of what was published and ingested just before its topic was recreated, if anything."""
+        """Positions of messages published and ingested just before a recreation, if any."""
         found = set()
         for (generation, partition), base in self.bases.items():
             first = base + self.ends.get((generation, partition), 0)
@@ -200,7 +200,7 @@ class World:
         return {(event.slug, event.event_id) for event in events}
 
     def _placed(self) -> Iterator[tuple[Position | None, Arrived]]:
-        """Messages with their positions; None: where they were, the next topic begins."""
+        """Messages with their positions; None: the next topic starts at their position."""
         for (generation, partition, offset), arrived in sorted(self.arrived.items()):
             following = self._following(generation, partition)
             if (base := self.bases.get((generation, partition))) is not None:
@@ -208,14 +208,14 @@ class World:
                 yield (None if gone else (partition, base + offset)), arrived
 
     def _following(self, generation: int, partition: int) -> int | None:
-        """Where the topic after one of a generation begins, if there is one."""
+        """Start of the next generation's topic in a partition, if there is one."""
         later = [base for (g, p), base in self.bases.items() if g > generation and p == partition]
         return min(later, default=None)
 
     def _event(self, arrived: Arrived, found: dict[Position, Arrived]) -> Event:
         if (known := self.events.get(arrived.payload)) is not None:
             return known
-        # A replay that names a schema version: else it is the same event.
+        # A replay that names a schema version is otherwise the same event.
         document = json.loads(arrived.payload)
         version = document.pop("schema_version")
         assert arrived.replay_of is not None, f"nobody sent this: {arrived.payload[:200]!r}"
@@ -223,6 +223,6 @@ class World:
         return replace(origin, payload=arrived.payload, named=version)
 
     def unlocated(self) -> list[bytes]:
-        """What the broker acknowledged and no look at its topic has found."""
+        """Acknowledged messages that were never seen in the topic."""
         there = Counter((place.generation, arrived.payload) for place, arrived in self.arrived.items())
         return [payload for (g, payload), times in self.acknowledged.items() if there[g, payload] < times]

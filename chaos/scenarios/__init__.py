@@ -1,4 +1,4 @@
-"""Kinds of harm, a module each, in the order in which they are done."""
+"""Scenarios, one module per kind, in the order in which they run."""
 
 from functools import partial
 

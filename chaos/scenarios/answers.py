@@ -1,4 +1,4 @@
-"""The answer to COMMIT is lost after Postgres executed it, while another writer commits to the same table."""
+"""The response to COMMIT is lost after its execution, while another writer commits to the same table."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ SETTLED = "SELECT bool_and(settled_at IS NOT NULL) FROM ingest_ranges WHERE batc
 
 
 def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
-    """Lose the answer to COMMIT again and again."""
+    """Lose the response to COMMIT repeatedly."""
     load, sent = Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
         for number in range(1, round(amount) + 1):
@@ -32,12 +32,12 @@ def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
                 batch.batch_id, batch.attempt, **stack.by_proxy, **{VARIABLE: "stop:settle.before_commit"}
             )
             wait(partial(stands_still, process.pid), "the run did not come to its COMMIT")
-            with stack.postgres.toxic("timeout", timeout=0):  # nothing comes back any more
+            with stack.postgres.toxic("timeout", timeout=0):  # no response arrives any more
                 os.kill(process.pid or 0, signal.SIGCONT)
                 wait(partial(_settled, batch.batch_id, sent.tenant), "COMMIT was not executed")
                 for slug in ("orders", "clicks"):
                     _touch(sent.tenant, slug)
-                with stack.postgres.gone():  # and what is open is cut
+                with stack.postgres.gone():  # cut open connections
                     pass
             process.join(batches.PATIENCE_S)
             assert process.exitcode == 0, (
@@ -45,12 +45,12 @@ def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
             )
             assert batches.current(batch.batch_id) is None
             told(number)
-        batches.sweep()
+        batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} answers")
 
 
 def _touch(tenant: Tenant, slug: str) -> None:
-    """Another writer's commit."""
+    """Commit as another writer."""
     name = (tenant.namespace, slug)
     location = registry.current_table(tenant, slug).metadata_location
     table = iceberg.load_table(name, location)

@@ -1,4 +1,4 @@
-"""SIGKILL of the run, at every step of a batch and at random moments in between."""
+"""SIGKILL of a run, at every step of a batch and at random moments."""
 
 import random
 from collections import Counter
@@ -16,16 +16,16 @@ from chaos.surroundings import with_settings
 RANDOM = "at a random moment"
 TENANTS = 3
 EVENTS = 120
-"""Of each tenant in a batch."""
+"""Events of each tenant per batch."""
 LONGEST_S = 4.0
-"""Random moments are drawn from so many seconds: a little more than an attempt takes."""
+"""Range of random moments in seconds: slightly more than an attempt takes."""
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Kill attempts and planners until there were enough, while batch after batch goes on.
+    """Kill attempts and planners the given number of times, while batches continue.
 
-    Each step comes at least once if there are enough. The same events go to other tenants without any kill:
-    what their tables hold must be the same.
+    Each step is hit at least once if the number allows. The same events go to other tenants without kills,
+    whose tables must hold the same.
     """
     blows = _blows(seed)
     killed: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
                     killed[blow.point.partition("@")[0] if blow.point else RANDOM] += 1
                     told(killed.total())
             batches.finish(batch)
-        batches.sweep()
+        batches.publish_overdue()
         calm = _without_faults(seed, rounds)
     differing = [
         Finding("differs from the run without faults", a.tenant.slug, f"and {b.tenant.slug}")
@@ -70,7 +70,7 @@ def _without_faults(seed: int, rounds: int) -> list[Sent]:
 
 
 def _blows(seed: int) -> Iterator[Blow]:
-    """Every step once; then in turn a random moment, and a step the first, second or third time."""
+    """Every step once; then alternately a random moment, and a step at its first, second or third pass."""
     draw = random.Random(seed)
     yield from map(Blow, draw.sample(STEPS, len(STEPS)))
     while True:

@@ -1,4 +1,4 @@
-"""A topic loses what was never ingested: Pulse says so and skips nothing, until an operator accepts it."""
+"""A topic loses events before ingestion: Pulse alerts and skips nothing until an operator accepts it."""
 
 import random
 
@@ -24,7 +24,7 @@ SELECT partition, settled_offset, base_offset FROM ingest_positions WHERE tenant
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Lose events by retention and by recreated topics, in turns, beside a tenant that loses nothing."""
+    """Lose events by retention and by recreated topics in turns, beside an unaffected tenant."""
     draw = random.Random(seed)
     harmed, other = Sent(batches.make_tenant()), Sent(batches.make_tenant())
     loads, findings = (Load(seed), Load(seed + 1)), list[Finding]()
@@ -37,18 +37,18 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             (_retention if number % 2 else _recreated)(harmed, draw)
             if harmed.tenant not in {alarm.tenant for alarm in planning.ingest_status().alarms}:
                 findings.append(Finding("a loss that nobody was told of", harmed.tenant.slug, str(number)))
-            batches.finish(batches.plan([other.tenant]))  # is not held up
+            batches.finish(batches.plan([other.tenant]))  # must not be held up
             pulse("tenant", "accept-loss", harmed.tenant.slug, "--yes")
             harmed.base = {partition: base for partition, _, base in _positions(harmed.tenant)}
             harmed.send(loads[0].events(EVENTS))
             batches.finish(batches.plan([harmed.tenant]))
             told(number)
-        batches.sweep()
+        batches.publish_overdue()
     return Outcome([harmed, other], f"{amount:.0f} losses", findings)
 
 
 def _retention(sent: Sent, draw: random.Random) -> None:
-    """The oldest messages that wait are gone."""
+    """Delete the oldest waiting messages."""
     for partition, settled, base in _positions(sent.tenant):
         until = settled + draw.randrange(1, EVENTS // PARTITIONS)
         place = TopicPartition(sent.tenant.topic, partition, until - base)
@@ -58,7 +58,7 @@ def _retention(sent: Sent, draw: random.Random) -> None:
 
 
 def _recreated(sent: Sent, draw: random.Random) -> None:
-    """All that waits is gone, and the topic begins anew."""
+    """Recreate the topic, which loses all waiting messages."""
     topic = sent.tenant.topic
     for future in kafka.admin().delete_topics([topic]).values():
         future.result(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Noisy neighbours: a tenant that floods, one whose every event is bad, one whose table is gone."""
+"""Noisy neighbours: a tenant that floods, one with only invalid events, one whose table is gone."""
 
 import time
 from contextlib import ExitStack
@@ -13,11 +13,11 @@ from pulse_resources import postgres
 
 PHASE_S = 150.0
 LIMIT = 1.5
-"""How much longer, at p95, the others' events may wait beside noisy neighbours."""
+"""Maximum ratio of the other tenants' p95 wait beside noisy neighbours."""
 RATE, FLOOD = 40, 4_000
-"""Events per second, of a quiet tenant and of the one that floods."""
+"""Events per second of a quiet tenant and of the flooding one."""
 WARM_UP_S = 100.0
-"""Until rollups are computed, too: that begins a minute after the first events."""
+"""Until rollups are computed too, which starts a minute after the first events."""
 FRESHNESS = """
 SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds) FROM (
     SELECT extract(epoch FROM settled_at - oldest_received)::float8 AS seconds FROM ingest_ranges
@@ -27,7 +27,7 @@ DROP = "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s AN
 
 
 def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
-    """How old the oldest event of a range is when it settles: of quiet tenants, without noise and with it."""
+    """Measure the age of the oldest event at settlement, for quiet tenants, without and with noise."""
     quiet = Traffic(seed, tenants=4, rate=RATE)
     noisy = [
         Traffic(seed + 10, tenants=1, rate=FLOOD),

@@ -1,6 +1,6 @@
-"""Operators and tenants at once: episode after episode, each a schedule that a seed draws, on fresh tenants.
+"""Operators and tenants at once: episodes with schedules drawn by a seed, on new tenants.
 
-What goes wrong is made smaller: the least of the schedule that still does is printed and kept in a file.
+A failing schedule is shrunk; its smallest failing part is printed and stored in a file.
 """
 
 import random
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chaos import batches
-from chaos.operators import door
+from chaos.operators import http_api
 from chaos.operators.draw import drawn
 from chaos.operators.episode import Episode
 from chaos.operators.schedule import Schedule
@@ -21,10 +21,10 @@ from chaos.stack import Stack
 from chaos.surroundings import with_settings
 
 ROUNDS = (4, 25)
-"""Of an episode, at least and at most."""
+"""Minimum and maximum rounds of an episode."""
 SHRINK_S = 1_800.0
 KEPT = Path(".pulse-schedules").absolute()
-"""Where schedules that went wrong are."""
+"""Folder of failing schedules."""
 EAGER = {
     "UPKEEP__MERGE_FILES": 2,
     "UPKEEP__MERGE_MINUTES": 0,
@@ -38,11 +38,11 @@ EAGER = {
     "UPKEEP__SWEEP_HOURS": 0,
     "CURATED__QUIET_SECONDS": 0,
 }
-"""Upkeep keeps as little as it may, and rollups wait for nothing."""
+"""Upkeep keeps the allowed minimum, and rollups do not wait."""
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Episodes for so many minutes, or until one goes wrong; the first has the seed, the next one more."""
+    """Run episodes for some minutes, or until one fails; each seed is one higher than the last."""
     began, number, steps, events = time.monotonic(), 0, 0, 0
     places: Counter[str] = Counter()
     findings: Sequence[Finding] = ()
@@ -59,15 +59,15 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
 
 
 def carried_out(schedule: Schedule) -> Episode:
-    """One episode with a schedule, at its end."""
-    with with_settings(**batches.ENDLESS_ATTEMPTS, **EAGER), door.served() as url:
+    """Run one episode to its end."""
+    with with_settings(**batches.ENDLESS_ATTEMPTS, **EAGER), http_api.served() as url:
         episode = Episode(schedule, url)
         episode.run()
         return episode
 
 
 def _report(schedule: Schedule, findings: Sequence[Finding]) -> None:
-    """Print what went wrong, and the least that still does."""
+    """Print the violations, and the smallest failing schedule."""
     KEPT.mkdir(exist_ok=True)
     file = KEPT / f"{schedule.seed}.json"
     schedule.keep(file)
@@ -82,13 +82,13 @@ def _report(schedule: Schedule, findings: Sequence[Finding]) -> None:
 
 
 def smaller(schedule: Schedule, findings: Sequence[Finding], seconds: float = SHRINK_S) -> Schedule:
-    """The least part of the schedule found within the time with a finding of the same kind."""
+    """Smallest part of the schedule found in time that violates the same invariant."""
     kinds = {finding.kind for finding in findings}
 
     def wrong(candidate: Schedule) -> bool:
         try:
             found = carried_out(candidate).findings
-        except Exception as error:  # a part may stop for a reason of its own
+        except Exception as error:  # a part may stop for another reason
             print(f"  {candidate.length} steps: {type(error).__name__}: {error}", flush=True)
             return False
         return bool(kinds & {finding.kind for finding in found})

@@ -1,4 +1,4 @@
-"""Services that are gone, slow, hanging, cut or killed under load: Pulse recovers by itself."""
+"""Services that are gone, slow, hanging, cut or killed under load: Pulse must recover by itself."""
 
 import random
 import signal
@@ -21,15 +21,15 @@ from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 
 BEFORE_S, AFTER_S = 8.0, 5.0
-"""Of traffic around a fault."""
+"""Seconds of traffic before and after a fault."""
 SWEEP_S = 300.0
 
 Fault = Callable[[Stack, random.Random], None]
-"""Harms the stack and gives it back; returns when the harm is over."""
+"""Harms the stack and restores it; returns when the harm is over."""
 
 
 def run(fault: Fault, stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
-    """Harm the stack under load, and wait until it has recovered.
+    """Apply the fault under load, and wait for recovery.
 
     Raises:
         AssertionError: it does not recover.
@@ -47,7 +47,7 @@ def run(fault: Fault, stack: Stack, seed: int, amount: float, told: Told) -> Out
 
 
 def _orphans(sent: Sequence[Sent]) -> list[Finding]:
-    """Upkeep takes away what runs left in the object store, and nothing else (the oracle reads all later)."""
+    """Check that upkeep removes the orphans left in the object store (the oracle then reads the rest)."""
     with with_settings(UPKEEP__ORPHAN_HOURS=0), spark.session() as session:
         for each in sent:
             tenant = each.tenant
@@ -58,7 +58,7 @@ def _orphans(sent: Sequence[Sent]) -> list[Finding]:
             deadline = time.monotonic() + SWEEP_S
             while needs:
                 done = list(upkeep(lambda: session, needs, run_id=None, seconds=SWEEP_S))
-                # Dagster's own upkeep may be at a table: then ours is skipped.
+                # Dagster's own upkeep may hold a table: then this one is skipped.
                 skipped = {each.dataset for each in done if each.outcome == "skipped"}
                 passed = {each.dataset for each in done if each.outcome == "done"}
                 problem = f"the sweep of {tenant.slug} did not come through: {done}"
@@ -84,7 +84,7 @@ def _store_hangs(stack: Stack, draw: random.Random) -> None:
 
 
 def _store_cut(stack: Stack, draw: random.Random) -> None:
-    """Requests are carried out, and their answers are cut off."""
+    """Cut off the responses of executed requests."""
     with stack.minio.toxic("limit_data", toxicity=0.3, bytes=1):
         time.sleep(60)
 
@@ -135,7 +135,7 @@ def _services_killed(stack: Stack, draw: random.Random) -> None:
 
 
 def _everything_killed(stack: Stack, draw: random.Random) -> None:
-    """The power fails: no process has time for anything."""
+    """Kill all processes at once, like a power failure."""
     stack.power_cut()
 
 

@@ -1,4 +1,4 @@
-"""A run stops, its batch is taken over and settles, and the run goes on: it must be fenced."""
+"""A run is stopped, its batch is taken over and settles, and the run continues: it must be fenced."""
 
 import os
 import random
@@ -23,7 +23,7 @@ POINTS = (
     "settle.before_swap",
     "settle.before_commit",
 )
-# As the server does by itself when the keep-alives of a lost client fail.
+# As the server does itself when the keep-alives of a lost client fail.
 END_SESSIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = %s OR (application_name = 'pulse' AND state = 'idle in transaction')
@@ -31,7 +31,7 @@ WHERE application_name = %s OR (application_name = 'pulse' AND state = 'idle in 
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Stop runs, each at a step that the seed chooses, and let another attempt overtake them."""
+    """Stop runs at steps drawn by the seed, and let another attempt overtake them."""
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
         for number in range(1, round(amount) + 1):
@@ -49,7 +49,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
                 f"stopped at {point}, it ended with {slow.exitcode}; see {batches.log()}"
             )
             told(number)
-        batches.sweep()
+        batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} pauses")
 
 

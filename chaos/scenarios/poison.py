@@ -1,4 +1,4 @@
-"""Poison: messages as large as a topic takes, nested, broken; dead letters that no longer fit on theirs."""
+"""Poison messages: maximum size, nested, broken; dead letters too large for their topic."""
 
 import random
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from pulse_resources.kafka import MAX_MESSAGE_BYTES
 
 EVENTS = 100
 OVERHEAD = 200
-"""Of a message; what is as large as may be has no room left for the headers of a dead letter."""
+"""Size of the headers of a dead letter, for which a message of maximum size leaves no room."""
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Poison among good events: the batch goes on, and the oracle finds each byte of what could not land."""
+    """Send poison among good events: the batch must settle, and every undeliverable byte must be kept."""
     draw, load, sent = random.Random(seed), Load(seed), Sent(batches.make_tenant())
     with with_settings(**batches.ENDLESS_ATTEMPTS):
         for number in range(1, round(amount) + 1):
@@ -27,7 +27,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             sent.send(events)
             batches.finish(batches.plan([sent.tenant]), attempts_left=1)
             told(number)
-        batches.sweep()
+        batches.publish_overdue()
     return Outcome([sent], f"{amount:.0f} batches")
 
 

@@ -1,4 +1,4 @@
-"""Batches, compaction, expiry, sweeps and backfills on the same tables, all at once."""
+"""Batches, compaction, expiry, orphan removal and backfills on the same tables, concurrently."""
 
 import random
 import threading
@@ -31,14 +31,14 @@ EAGER = {
     "UPKEEP__HISTORY_MINIMUM": 2,
     "UPKEEP__ORPHAN_HOURS": 0,
 }
-"""Upkeep keeps as little as it may, so that what it must not take is taken at once if it is not careful."""
+"""Upkeep keeps the allowed minimum, so that a wrong removal shows at once."""
 
 
 def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
-    """Let all writers at one tenant's tables for so many minutes.
+    """Run all writers on one tenant's tables for some minutes.
 
     Raises:
-        AssertionError: a batch, an upkeep task or a backfill failed otherwise than by giving way.
+        AssertionError: a batch, a task or a backfill failed other than by giving way.
     """
     sent, load, commits = Sent(batches.make_tenant()), Load(seed), Counter[str]()
     tenant, began = sent.tenant, time.monotonic()
@@ -70,7 +70,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             told(min(amount, (time.monotonic() - began) / 60))
         for writer in writers:
             writer.join()
-        batches.sweep()
+        batches.publish_overdue()
     if failed:
         raise AssertionError(f"a writer failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
     return Outcome([sent], f"{amount:g} minutes", places=commits)

@@ -1,8 +1,8 @@
-"""Accounts: a stack that root starts runs each server that is not Pulse's own under another user.
+"""Accounts: a stack started by root runs each third-party server under another user.
 
-The server's folder is all of the stack that it can read. An account may be unable to reach `$PULSE_HOME` (a
-clone in a private home): then the folder is one under /var/tmp, and `$PULSE_HOME/<service>` is a link to it.
-Programs that it cannot reach are copied beside its data.
+The server's folder is the only part of the stack that the account can read. An account may be unable to reach
+`$PULSE_HOME` (a clone in a private home): then the folder is under /var/tmp, and `$PULSE_HOME/<service>` is a
+link to it. Programs that it cannot reach are copied beside its data.
 """
 
 import os
@@ -19,28 +19,28 @@ from pulse_resources.faults import fail_point
 from pulse_resources.local.layout import PRIVATE, Layout
 
 _NUMBERS = {"kafka": 61_501, "minio": 61_502}
-"""Of the range that systemd gives to services without an entry in /etc/passwd."""
+"""User ids from the range that systemd reserves for services without an entry in /etc/passwd."""
 PROGRAMS = "programs"
-"""In a service's folder: copies that its account can reach."""
+"""Folder in a service's folder: copies of programs that its account can reach."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """The user that a service runs under instead of root."""
+    """User of a service that runs without root privileges."""
 
     name: str
     uid: int
     gid: int
 
     def reaches(self, path: Path) -> bool:
-        """Whether it may enter (or run) `path`; asked of the kernel, not computed."""
+        """Whether it may enter (or run) `path`, according to the kernel."""
         return not run(self, "test", "-x", str(path)).returncode
 
 
 def account(layout: Layout, service: str) -> Account | None:
-    """The account of a service; None where it runs as the stack does.
+    """Account of a service; None: it runs as the stack's own user.
 
-    That is where the stack is not root's, or has data of an earlier version which the account cannot reach.
+    That is so if the stack is not root's, or has data of an earlier version which the account cannot reach.
     """
     if os.geteuid() != 0:
         return None
@@ -51,10 +51,10 @@ def account(layout: Layout, service: str) -> Account | None:
 
 
 def known_account(names: Sequence[str]) -> Account | None:
-    """The first of these users that the machine has; None where the stack is not root's.
+    """First of these users that exists on the machine; None if the stack is not root's.
 
     Raises:
-        UserError: it has none of them.
+        UserError: none of them exists.
     """
     if os.geteuid() != 0:
         return None
@@ -71,10 +71,10 @@ def known_account(names: Sequence[str]) -> Account | None:
 
 
 def folder(layout: Layout, service: str, owner: Account | None) -> Path:
-    """The service's own folder, made on demand; an account gets `data` in it, and only comes in to that.
+    """Folder of a service, made on demand; an account owns only `data` in it.
 
     Raises:
-        Terminal: it was elsewhere, and is gone.
+        Terminal: the folder was elsewhere, and is gone.
     """
     base = layout.home / service
     if owner is None:
@@ -87,10 +87,10 @@ def folder(layout: Layout, service: str, owner: Account | None) -> Path:
     if not base.exists():
         if owner.reaches(layout.home):
             base.mkdir(mode=PRIVATE)
-        else:  # a new one: that which an earlier home of this name left behind has passwords that are lost
+        else:  # new: a folder left by an earlier home of this name has passwords that are lost
             base.symlink_to(tempfile.mkdtemp(prefix=f"pulse-{layout.key}-", dir="/var/tmp"))
     base = base.resolve()
-    os.chown(base, 0, owner.gid)  # it may come in, and replace nothing beside its data: its programs least
+    os.chown(base, 0, owner.gid)  # it may enter, but replace nothing beside its data, such as programs
     base.chmod(0o710)
     data = base / "data"
     if not data.exists():
@@ -100,9 +100,9 @@ def folder(layout: Layout, service: str, owner: Account | None) -> Path:
 
 
 def own(owner: Account, data: Path) -> None:
-    """Make data the account's: it is new, or of a version that ran the service as root.
+    """Give data to the account: it is new, or of a version that ran the service as root.
 
-    The folder itself comes last, and says that all of it is: whoever dies before that does it again.
+    The folder itself comes last, as a mark of completion: a process that dies before is repeated.
     """
     if data.stat().st_uid == owner.uid:
         return
@@ -111,21 +111,21 @@ def own(owner: Account, data: Path) -> None:
             give(owner, Path(path, name))
         fail_point("accounts.before_folder")
         give(owner, Path(path))
-    give(owner, data)  # where it is a file
+    give(owner, data)  # if it is a file
 
 
 def elsewhere(home: Path) -> list[Path]:
-    """Folders of a home's services that are not in it."""
+    """Folders of a home's services that are outside of it."""
     folders = [home / service for service in ("postgres", *_NUMBERS)]
     return [folder.resolve() for folder in folders if folder.is_symlink()]
 
 
 def reachable(owner: Account | None, program: Path, base: Path, beside: Sequence[Path] = ()) -> Path:
-    """A program, or a copy of it in `base` where the account cannot reach it.
+    """Path of a program, or of its copy in `base` if the account cannot reach it.
 
     Args:
         program: a file to run, or a folder of them.
-        beside: what has to lie beside it.
+        beside: files that must lie beside it.
     """
     if owner is None or owner.reaches(program):
         return program
@@ -140,13 +140,13 @@ def reachable(owner: Account | None, program: Path, base: Path, beside: Sequence
             else:
                 _link(each, fresh / version / each.name)
         fresh.chmod(0o755)
-        shutil.rmtree(copies, ignore_errors=True)  # of another version
+        shutil.rmtree(copies, ignore_errors=True)  # from another version
         fresh.rename(copies)
     return copy
 
 
 def _link(source: str | Path, target: str | Path) -> None:
-    """A hard link; a copy where the folders are of different file systems."""
+    """Make a hard link; a copy across file systems."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -154,13 +154,13 @@ def _link(source: str | Path, target: str | Path) -> None:
 
 
 def give(owner: Account | None, path: Path) -> None:
-    """Make a file or folder the account's."""
+    """Give a file or folder to the account."""
     if owner is not None:
         os.lchown(path, owner.uid, owner.gid)
 
 
 def run(owner: Account | None, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a short command as the account; its output is text, its environment bare."""
+    """Run a short command as the account, with text output and a minimal environment."""
     return subprocess.run(
         command,
         cwd="/",

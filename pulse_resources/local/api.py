@@ -1,4 +1,4 @@
-"""The HTTP API as a service; it needs no Spark and no Dagster, so it is up long before them."""
+"""HTTP API as a service; it needs neither Spark nor Dagster, so it is up long before them."""
 
 from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
@@ -7,16 +7,16 @@ from pulse_resources.niceness import FOREGROUND
 from pulse_resources.settings import Settings
 
 MODULE = "pulse_api.http.server"
-"""Named, not imported: nothing here knows the front doors."""
+"""By name, since this package must not import the API."""
 
 
 def url(settings: Settings) -> str:
-    """The API's address for a client on this machine."""
+    """URL of the API for a client on this machine."""
     return local_url(settings.api.host, settings.api.port)
 
 
 def health_url(settings: Settings) -> str:
-    """Where it says how it is, however full its own port is."""
+    """URL of its health port, which answers when the main port is full."""
     return local_url(settings.api.host, settings.api.health_port or settings.api.port)
 
 

@@ -1,6 +1,6 @@
-"""Dagster as three services: code server, webserver and daemon.
+"""Dagster as three services: code server, web server and daemon.
 
-Apart, and not `dagster dev`: that one outlives SIGTERM with its children.
+Separate, instead of `dagster dev`, which survives SIGTERM with its children.
 """
 
 import json
@@ -21,7 +21,7 @@ SERVICES = ("dagster-code", "dagster-webserver", "dagster-daemon")
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What `dagster_home/dagster.yaml` and `workspace.yaml` read."""
+    """Environment read by `dagster_home/dagster.yaml` and `workspace.yaml`."""
     data = str(settings.home / "dagster")
     return {
         "DAGSTER_HOME": data,
@@ -48,7 +48,7 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
             env=env,
             needs=("postgres", "kafka", "minio", "spark"),
             ready=listens(f"unix:{code}"),
-            niceness=BACKGROUND,  # its children are the runs
+            niceness=BACKGROUND,  # runs are its children
         ),
         Service(
             name="dagster-webserver",
@@ -71,26 +71,26 @@ def services(layout: Layout, settings: Settings, module: str) -> list[Service]:
 
 
 def _link_instance(layout: Layout) -> None:
-    # Dagster writes beside its dagster.yaml (`logs`, `.logs_queue`): not into the checkout, please.
+    # Dagster writes beside its dagster.yaml (`logs`, `.logs_queue`): keep that out of the checkout.
     link = layout.folder("dagster") / "dagster.yaml"
     link.unlink(missing_ok=True)
     link.symlink_to(repository() / "dagster_home" / "dagster.yaml")
 
 
 def url(settings: Settings) -> str:
-    """The UI's address for a browser on this machine."""
+    """URL of the UI for a browser on this machine."""
     return local_url(settings.dagster.host, settings.dagster.webserver_port)
 
 
 def login_url(settings: Settings) -> str | None:
-    """Where a browser signs in by itself as an operator, None where no token is set; holds a secret."""
+    """URL that signs a browser in as an operator, None if no token is set; holds a secret."""
     token = settings.dagster.token
-    # In the fragment, which browsers send to nobody: no log has it.
+    # In the fragment, which browsers never send: it is in no log.
     return f"{url(settings)}/login#token={token.get_secret_value()}" if token else None
 
 
 def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
-    """Wait until the definitions are loaded; why they are not, if so."""
+    """Wait until the definitions are loaded; returns the error if they are not."""
     query = """{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
     deadline = time.monotonic() + timeout
@@ -112,7 +112,7 @@ def load_problem(settings: Settings, timeout: float = 60.0) -> str | None:
 
 
 def _daemon_beats(settings: Settings, since: float) -> bool:
-    """Whether the daemons that launch runs have given a sign of life since `since`."""
+    """Whether the daemons that launch runs have sent a heartbeat since `since`."""
     query = """{ instance { daemonHealth { allDaemonStatuses {
         daemonType required lastHeartbeatTime } } } }"""
     try:
@@ -126,7 +126,7 @@ def _daemon_beats(settings: Settings, since: float) -> bool:
 def ask(
     settings: Settings, query: str, variables: dict[str, Any] | None = None, timeout: float = 10.0
 ) -> dict[str, Any]:
-    """The data of a GraphQL query's answer, asked as an operator.
+    """Data of a GraphQL response, requested as an operator.
 
     Raises:
         OSError: the web server does not answer, or refuses.

@@ -1,4 +1,4 @@
-"""What is fetched once per user: jars from Maven, the MinIO binary built by Go."""
+"""Downloads, once per user: jars from Maven, the MinIO binary built by Go."""
 
 import fcntl
 import os
@@ -18,18 +18,18 @@ from pulse_resources.local.layout import cache
 from pulse_resources.local.prerequisites import java
 
 Report = Callable[[str], None]
-"""Receives a short line on how far a download is, again and again; what it raises ends the download."""
+"""Receives a short line on the progress of a download, repeatedly; an exception ends the download."""
 _TICK_S = 0.2
 
 
 @dataclass(frozen=True)
 class Download:
-    """Something in the cache: there completely, or not at all."""
+    """Item of the cache: complete, or absent."""
 
     name: str
     title: str
     fill: Callable[[Path, Report], None]
-    """Puts the content into an empty folder."""
+    """Writes the content into an empty folder."""
 
     @property
     def path(self) -> Path:
@@ -68,7 +68,7 @@ def _locked(path: Path, report: Report) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Jar:
-    """Maven coordinates; `alone` leaves its dependencies out."""
+    """Maven coordinates; `alone` excludes the dependencies."""
 
     group: str
     artifact: str
@@ -85,7 +85,7 @@ class Jar:
 
 
 def jars(name: str, title: str, *wanted: Jar) -> Download:
-    """A folder of jars, resolved with the Ivy that the pyspark wheel carries."""
+    """Folder of jars, resolved by the Ivy in the pyspark wheel."""
 
     def fill(folder: Path, report: Report) -> None:
         module = folder / "ivy.xml"
@@ -111,7 +111,7 @@ def jars(name: str, title: str, *wanted: Jar) -> Download:
 
 
 def spark_home() -> Path:
-    """The Spark distribution inside the pyspark wheel."""
+    """Spark distribution inside the pyspark wheel."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise UserError("pyspark is not installed", fix="Run `make setup`")
@@ -153,6 +153,6 @@ def run(
 def _megabytes(folder: Path) -> float:
     total = 0
     for file in folder.rglob("*.jar*"):
-        with suppress(FileNotFoundError):  # renamed when its download is complete
+        with suppress(FileNotFoundError):  # it is renamed when its download is complete
             total += file.stat().st_size
     return total / 1e6

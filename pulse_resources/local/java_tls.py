@@ -1,6 +1,6 @@
-"""TLS of the embedded Spark server: files of the settings in the forms that Java takes.
+"""TLS of the embedded Spark server: the settings' files in Java's formats.
 
-Postgres' driver wants a client's key in DER, and the S3 client trusts whom the JVM's trust store names.
+Postgres' driver needs a client's key in DER, and the S3 client uses the JVM's trust store.
 """
 
 import base64
@@ -21,10 +21,10 @@ _PEM = r"-----BEGIN {0}-----\n.*?-----END {0}-----"
 
 
 def prepare(folder: Path, settings: Settings) -> None:
-    """Write the files into Spark's folder, as far as the settings call for any.
+    """Write the files that the settings require into Spark's folder.
 
     Raises:
-        UserError: one that the settings name cannot be used.
+        UserError: a file named in the settings cannot be used.
     """
     if key := settings.postgres.sslkey:
         found = re.search(_PEM.format("PRIVATE KEY"), _read(key, "PULSE_POSTGRES__SSLKEY"), re.DOTALL)
@@ -42,7 +42,7 @@ def prepare(folder: Path, settings: Settings) -> None:
 
 
 def options(folder: Path, settings: Settings) -> str:
-    """Options of the JVM, each after a space."""
+    """JVM options, each preceded by a space."""
     if settings.object_store.ca_file is None:
         return ""
     store = "-Djavax.net.ssl.trustStore"
@@ -50,12 +50,12 @@ def options(folder: Path, settings: Settings) -> str:
 
 
 def jdbc(folder: Path, postgres: PostgresSettings) -> str:
-    """Parameters of a JDBC URL, each after `&`."""
+    """JDBC URL parameters, each preceded by `&`."""
     return spark_server.jdbc_tls(postgres, folder / _KEY)
 
 
 def _trust(store: Path, authorities: Path) -> None:
-    """A trust store of a file's certificates; keytool takes one at a time."""
+    """Trust store of a file's certificates; keytool imports one at a time."""
     content = _read(authorities, "PULSE_OBJECT_STORE__CA_FILE")
     found = re.findall(_PEM.format("CERTIFICATE"), content, re.DOTALL)
     if not found:

@@ -1,4 +1,4 @@
-"""A real Kafka broker: one KRaft node that is broker and controller."""
+"""Kafka broker: one KRaft node that is broker and controller."""
 
 import base64
 import uuid
@@ -22,16 +22,16 @@ DOWNLOAD = jars(
     f"kafka-{VERSION}",
     f"Kafka {VERSION}",
     Jar("org.apache.kafka", "kafka_2.13", VERSION),
-    # Kafka logs through slf4j and leaves the choice of a backend to its own tarball.
+    # Kafka logs through slf4j, whose backend only its own tarball brings.
     Jar("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
 
-# The controller's listener knows no SCRAM: over it the broker only talks to itself.
+# The controller's listener does not support SCRAM: the broker talks only to itself over it.
 _PLAIN_LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="{user}" password="{password}" user_{user}="{password}";'
 )
-# Who takes the port while the broker is away learns nothing of the password from clients that come back.
+# Another program that takes the port while the broker is down must not learn the password from clients.
 _SCRAM_LOGIN = (
     "org.apache.kafka.common.security.scram.ScramLoginModule required "
     'username="{user}" password="{password}";'
@@ -114,7 +114,7 @@ def service(layout: Layout, settings: Settings) -> Service:
         env={"MALLOC_ARENA_MAX": "2"},
         setup=lambda: _setup(layout, folder, settings.kafka, base, owner),
         account=owner,
-        niceness=FOREGROUND,  # collect answers when it has
+        niceness=FOREGROUND,  # collect waits for it
         ready=listens(address),
         prepare=True,
         stop_timeout=30,
@@ -156,8 +156,8 @@ def _setup(
     if (data / "meta.properties").exists():
         return
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    arguments = ["format", f"--cluster-id={cluster}", "--config", str(properties)]  # it may begin with -
-    if kafka.sasl_mechanism != "PLAIN":  # in a file: a command line is everybody's to read
+    arguments = ["format", f"--cluster-id={cluster}", "--config", str(properties)]  # the id may begin with -
+    if kafka.sasl_mechanism != "PLAIN":  # by file, since command lines are visible to all users
         write_atomically(
             credentials, f"--add-scram\n{kafka.sasl_mechanism}=[{_CREDENTIAL.format(**about)}]\n"
         )

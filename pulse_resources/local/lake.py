@@ -1,4 +1,4 @@
-"""The REST catalog, where Pulse's own services run."""
+"""REST catalog as a service."""
 
 from pulse_resources.api_settings import local_url
 from pulse_resources.local.layout import Layout
@@ -10,12 +10,12 @@ MODULE = "pulse_api.lake.server"
 
 
 def url(settings: Settings) -> str:
-    """Its address for a client on this machine."""
+    """URL of the catalog for a client on this machine."""
     return local_url(settings.lake.host, settings.lake.port)
 
 
 def health_url(settings: Settings) -> str:
-    """Where it says how it is, however full its own port is."""
+    """URL of its health port, which answers when the main port is full."""
     return local_url(settings.lake.host, settings.lake.health_port or settings.lake.port)
 
 

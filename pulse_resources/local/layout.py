@@ -1,4 +1,4 @@
-"""Where the stack keeps its files."""
+"""File layout of the stack."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ PRIVATE = 0o700
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths under one `$PULSE_HOME`."""
+    """Paths under one `$PULSE_HOME`."""
 
     home: Path
 
@@ -27,47 +27,47 @@ class Layout:
 
     @property
     def wanted_file(self) -> Path:
-        """Names of services, a line for each `pulse up` that asked a running supervisor for more."""
+        """Names of services, one line for each `pulse up` that asked a running supervisor for more."""
         return self.home / "stack.wanted"
 
     @property
     def lock_file(self) -> Path:
-        """Locked as long as a supervisor (or a `pulse up` that prepares one) lives."""
+        """Locked while a supervisor (or a `pulse up` that prepares one) is alive."""
         return self.home / "stack.lock"
 
     @property
     def key(self) -> str:
-        """A short name for this home, for what has to live outside it."""
+        """Short id of this home for paths outside of it."""
         return hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
 
     def log(self, service: str) -> Path:
         return self.home / "logs" / f"{service}.log"
 
     def folder(self, name: str) -> Path:
-        """A service's own folder, made on demand; only its owner may look inside."""
+        """Folder of a service, made on demand; only its owner may read it."""
         path = self.home / name
         path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         return path
 
     def make(self) -> None:
-        # Open to traverse, and no more: as root, Postgres runs under another user and must reach its data.
+        # Traversal only: if root starts it, Postgres runs under another user and must reach its data.
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.folder("logs")
 
 
 def repository() -> Path:
-    """The checkout that holds `workspace.yaml` and `dagster_home/`."""
+    """Checkout that holds `workspace.yaml` and `dagster_home/`."""
     return Path(pulse_resources.__file__).resolve().parent.parent
 
 
 def cache() -> Path:
-    """Downloads and builds, shared by all clones of one user."""
+    """Cache of downloads and builds, shared by all clones of one user."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "pulse"
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` in one step, so that no reader sees half a file."""
+    """Replace `path` atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
         file.write(text)

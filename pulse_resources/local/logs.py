@@ -1,4 +1,4 @@
-"""Logs of the services, kept from filling the disk while they are written to."""
+"""Service logs, bounded in size while services write them."""
 
 import os
 from contextlib import suppress
@@ -8,13 +8,13 @@ MAX_BYTES = 32 * 1024 * 1024
 
 
 def bound(folder: Path, most: int = MAX_BYTES) -> None:
-    """Cut every log that is longer than `most` bytes: its end becomes `<name>.log.1`, and it begins anew.
+    """Truncate every log longer than `most` bytes; its end is kept as `<name>.log.1`.
 
-    Services hold their logs open and only ever append, so that none has to be told. Lines that are written in
-    this very moment may be lost.
+    Services hold their logs open and only append, so none needs a signal. Lines written at this very moment
+    may be lost.
     """
     for log in folder.glob("*.log"):
-        with suppress(OSError):  # a full disk must not keep it from being emptied
+        with suppress(OSError):  # a full disk must not prevent it from being emptied
             if log.stat().st_size > most:
                 with suppress(OSError):
                     _keep_end(log, most)

@@ -1,4 +1,4 @@
-"""MinIO, the S3 service of one machine."""
+"""MinIO, the embedded S3 service."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from pulse_resources.local.service import Service, listens, responds
 from pulse_resources.settings import Settings
 
 _OWN = ".minio.sys"
-"""What MinIO keeps beside the buckets."""
+"""MinIO's own folder beside the buckets."""
 
 
 def service(layout: Layout, settings: Settings) -> Service:
@@ -35,7 +35,7 @@ def service(layout: Layout, settings: Settings) -> Service:
             "MINIO_REGION": store.region,
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
-            # Its scanner reads every object again and again, only to count them.
+            # Its scanner would read every object repeatedly only to count them.
             "MINIO_SCANNER_SPEED": "slowest",
             "GOMEMLIMIT": "384MiB",
         },
@@ -50,8 +50,8 @@ def _setup(
     base: Path, data: Path, folder: Path, certificates: tls.Certificates | None, owner: Account | None
 ) -> None:
     data.mkdir(mode=PRIVATE, exist_ok=True)
-    if (base / _OWN).exists():  # of a version whose data was not in a folder of its own
-        for each in sorted(base.iterdir(), key=lambda path: path.name == _OWN):  # that one last
+    if (base / _OWN).exists():  # data of a version that had no data folder
+        for each in sorted(base.iterdir(), key=lambda path: path.name == _OWN):  # the marker last
             if each not in (data, folder) and each.name != accounts.PROGRAMS:
                 if owner:
                     accounts.own(owner, each)

@@ -1,4 +1,4 @@
-"""The account of MinIO that vends credentials, made by MinIO's root while Pulse is set up."""
+"""MinIO account that vends credentials, created by MinIO's root during set-up."""
 
 import io
 import time
@@ -17,14 +17,14 @@ from pulse_resources.settings import Settings
 POLICY = "pulse-vending"
 _PATH = "/minio/admin/v3/import-iam-v2"
 _PATIENCE_S = 30.0
-"""MinIO answers a moment before it has read its accounts."""
+"""MinIO answers shortly before it has loaded its accounts."""
 
 
 def ensure_vending(settings: Settings) -> bool:
-    """Make the account that vends credentials, with its rights, or bring it up to date; safe to run again.
+    """Create or update the account that vends credentials, with its policy; idempotent.
 
     Returns:
-        Whether it was made here: an object store that is not MinIO has its accounts made by its operator.
+        Whether it was created here: on an object store other than MinIO the operator creates accounts.
 
     Raises:
         Transient, Terminal: MinIO refused.
@@ -51,7 +51,7 @@ def ensure_vending(settings: Settings) -> bool:
 
 
 def _put(store: ObjectStoreSettings, body: bytes) -> dict[str, Any] | None:
-    """MinIO's answer to root; None where the store knows no such request."""
+    """MinIO's response to a request as root; None if the store does not know the request."""
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -75,7 +75,7 @@ def _put(store: ObjectStoreSettings, body: bytes) -> dict[str, Any] | None:
             found: dict[str, Any] = orjson.loads(answer.content)
             return found
         if answer.status_code != 503:
-            # Others take it for an object of a bucket `minio`, or for nothing that they know.
+            # Other stores read it as an object of a bucket `minio`, or as unknown.
             if b"<Error>" in answer.content or answer.status_code in (404, 405, 501):
                 return None
             raise Terminal(

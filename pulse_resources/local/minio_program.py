@@ -1,7 +1,7 @@
-"""The program of MinIO: the one on PATH, else built once per user with Go.
+"""MinIO binary: the one on PATH, else built once per user with Go.
 
-`python -m pulse_resources.local.minio_program` builds it ahead of time, and needs no package for that: `make
-setup` has it do so while it installs them.
+`python -m pulse_resources.local.minio_program` builds it ahead of time without any package; `make setup` does
+so while it installs them.
 """
 
 import os
@@ -30,10 +30,10 @@ def on_path() -> str | None:
 
 
 def main() -> None:
-    """Build it, unless it is there or will not be needed."""
+    """Build MinIO unless it exists or is not needed."""
     needed = not (on_path() or DOWNLOAD.present() or "PULSE_OBJECT_STORE__ENDPOINT" in os.environ)
     if needed and shutil.which("go"):
-        os.nice(10)  # what it runs beside is waited for
+        os.nice(10)  # others wait for what runs beside it
         DOWNLOAD.fetch(lambda detail: None)
 
 

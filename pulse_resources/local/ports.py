@@ -1,4 +1,4 @@
-"""Choosing TCP ports that stay ours."""
+"""TCP ports: choice and checks."""
 
 import random
 import socket
@@ -12,9 +12,9 @@ _LOWEST = 20_000
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """True where a service could listen on `port` now."""
+    """Whether a service could listen on `port` now."""
     with socket.socket() as probe:
-        # As servers do: connections in TIME_WAIT do not count, listeners do.
+        # As servers bind: connections in TIME_WAIT do not count, listeners do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -24,7 +24,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def answers(host: str, port: int, timeout: float = 1.0) -> bool:
-    """True where something accepts connections."""
+    """Whether something accepts connections."""
     try:
         with socket.create_connection((host, port), timeout=timeout):
             return True
@@ -33,7 +33,7 @@ def answers(host: str, port: int, timeout: float = 1.0) -> bool:
 
 
 def answers_at(path: Path, timeout: float = 1.0) -> bool:
-    """True where something accepts connections on a Unix socket."""
+    """Whether something accepts connections on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(timeout)
         try:
@@ -54,10 +54,10 @@ def named_in(address: str) -> tuple[str, int] | None:
 
 
 def choose(wanted: int, taken: Collection[int]) -> int:
-    """`wanted` if it is free and not in `taken`, else any free port.
+    """Choose `wanted` if it is free and not in `taken`, else any free port.
 
-    A substitute lies below the kernel's ephemeral range: from there no client socket can take it
-    in the moment that its service restarts.
+    A substitute lies below the kernel's ephemeral range: no client socket can take it while its service
+    restarts.
     """
     if wanted not in taken and is_free(wanted):
         return wanted

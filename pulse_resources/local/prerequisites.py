@@ -1,4 +1,4 @@
-"""Programs that Pulse needs but does not bring along."""
+"""Prerequisites: programs that Pulse needs but does not install."""
 
 import os
 import re
@@ -15,7 +15,7 @@ JAVA_MINIMUM = 17
 
 @cache
 def java() -> str:
-    """Path of a Java that is new enough."""
+    """Path of a recent enough Java."""
     home = os.environ.get("JAVA_HOME")
     candidate = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(candidate)
@@ -31,7 +31,7 @@ def java() -> str:
 
 
 def java_version(program: str) -> int | None:
-    """Major version that `program -version` reports: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    """Major version reported by `program -version`: 8 for "1.8.0_402", 17 for "17.0.15"."""
     answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(match.group(1)) if match else None
@@ -49,7 +49,7 @@ def go() -> str:
 
 
 def check(services: Collection[str], *, minio_missing: bool) -> None:
-    """Raise one UserError that names everything that is missing for `services`."""
+    """Raise one UserError that lists everything missing for `services`."""
     needs: list[Callable[[], str]] = [java] if {"kafka", "spark"} & set(services) else []
     if "minio" in services and minio_missing:
         needs.append(go)

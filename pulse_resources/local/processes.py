@@ -1,8 +1,8 @@
-"""Processes as /proc shows them: who belongs to a service, what it weighs, how it is ended.
+"""Processes from /proc: membership in a service, memory, termination.
 
-A process group is not enough to own a service: Spark's Python daemon makes its own group, Postgres
-gives every backend its own session, and an orphan changes its parent. A member is therefore a
-descendant, a process of the same session, or one that carries the stack's mark in its environment.
+A process group does not identify a service: Spark's Python daemon makes its own group, Postgres gives every
+backend its own session, and an orphan changes its parent. So a member is a descendant, a process of the same
+session, or one with the stack's mark in its environment.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(NamedTuple):
-    """One line of the process table; `started` (clock ticks since boot) tells reused ids apart."""
+    """Entry of the process table; `started` (clock ticks since boot) tells reused ids apart."""
 
     pid: int
     parent: int
@@ -34,7 +34,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process for sure: its id, and when it started in which boot."""
+    """Unambiguous process id: pid, start time and boot."""
 
     pid: int
     started: int
@@ -61,19 +61,19 @@ def _read(pid: int) -> Process | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name stands in parentheses and may itself hold spaces and parentheses.
+    # The command name is in parentheses and may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in "ZX")
 
 
 def table() -> dict[int, Process]:
-    """Every process of the machine."""
+    """All processes of the machine."""
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
     return {process.pid: process for process in map(_read, pids) if process}
 
 
 def family(root: int, processes: dict[int, Process]) -> set[int]:
-    """The living members of the service whose main process is (or was) `root`."""
+    """Living members of the service whose main process is (or was) `root`."""
     members = {root} | {p.pid for p in processes.values() if p.session == root}
     grew = True
     while grew:
@@ -84,19 +84,19 @@ def family(root: int, processes: dict[int, Process]) -> set[int]:
 
 
 def living(pids: Iterable[int]) -> set[int]:
-    """Those of `pids` that still run."""
+    """Processes among `pids` that still run."""
     found = map(_read, pids)
     return {process.pid for process in found if process and not process.zombie}
 
 
 def marked(mark: str) -> set[int]:
-    """Living processes whose environment says that they belong to the stack `mark`."""
+    """Living processes with the mark of a stack in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for process in table().values():
         try:
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        except OSError:  # gone meanwhile, or another user's
+        except OSError:  # ended meanwhile, or another user's
             continue
         if wanted in environment and not process.zombie:
             found.add(process.pid)
@@ -126,7 +126,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def memory(pids: Iterable[int]) -> int:
-    """Bytes of memory that `pids` hold together; pages shared among processes count once."""
+    """Memory of `pids` in bytes; pages shared among them count once."""
     return sum(_proportional(pid) for pid in pids)
 
 
@@ -150,7 +150,7 @@ def uptime(process: ProcessId) -> float:
 
 
 def end(members: Callable[[], set[int]], first: int, first_to: Iterable[int], timeout: float) -> None:
-    """Send `first` to `first_to`, wait for all `members` to go, then kill those that stayed."""
+    """Send `first` to `first_to`, wait for all `members` to end, then kill the remaining ones."""
     _send(first_to, first)
     deadline = time.monotonic() + timeout
     while (left := members()) and time.monotonic() < deadline:
@@ -175,7 +175,7 @@ def adopt_orphans() -> None:
 def reap(before: set[int]) -> set[int]:
     """Collect dead adopted children; returns those to pass as `before` next time.
 
-    Only what was dead at the last call too: a fresh one may be a child that a thread waits for.
+    Only those dead at the last call too: a fresh one may be a child that a thread waits for.
     """
     me = os.getpid()
     dead = {p.pid for p in table().values() if p.parent == me and p.zombie}

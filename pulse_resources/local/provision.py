@@ -1,7 +1,7 @@
-"""Addresses and passwords of the services that this machine runs itself.
+"""Addresses and passwords of the embedded services.
 
-They are chosen once and remembered in `settings.json`, so that addresses survive restarts. What
-the environment names (`PULSE_KAFKA__BOOTSTRAP_SERVERS=...`) is not ours and is never written down.
+They are chosen once and stored in `settings.json`, so that addresses survive restarts. Services given by the
+environment (`PULSE_KAFKA__BOOTSTRAP_SERVERS=...`) are external and never stored.
 """
 
 import json
@@ -22,7 +22,7 @@ GIVEN_BY = {
     "minio": "PULSE_OBJECT_STORE__ENDPOINT",
     "spark": "PULSE_SPARK__REMOTE",
 }
-"""The variable that hands a service to Pulse by address; set means: use it, start nothing."""
+"""Variable that makes a service external: if it is set, the service is used and not started."""
 
 _SECRETS = (
     *("superuser", "kafka", "object_store", "vending", "spark"),
@@ -46,7 +46,7 @@ _LISTENER = {
     "lake_health": "lake",
     "webserver": "dagster-webserver",
 }
-"""The service that listens at a port, where that is named otherwise."""
+"""Service that listens at a port, if the names differ."""
 _CONFIGURED_BY = {
     "postgres": "PULSE_POSTGRES__PORT",
     "api": "PULSE_API__PORT",
@@ -63,12 +63,12 @@ def external() -> frozenset[str]:
 
 
 def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
-    """Write `settings.json` for the services that we start, and return the settings in force.
+    """Write `settings.json` for the embedded services, and return the settings in force.
 
-    Nothing of this stack may be running: a port in use counts as somebody else's.
+    No service of this stack may be running: a port in use counts as taken by another program.
 
     Args:
-        with_tls: where they are new, they speak TLS, now and later.
+        with_tls: newly created services use TLS, now and later.
     """
     remembered = _remembered(layout)
     local = {
@@ -87,7 +87,7 @@ def provision(layout: Layout, *, with_tls: bool = False) -> Settings:
 
 
 def check_tls(layout: Layout) -> None:
-    """Raise UserError where there are services that were made to speak plain text."""
+    """Raise UserError if existing services were created without TLS."""
     remembered = _remembered(layout)
     if remembered and not remembered.get("tls"):
         raise UserError(
@@ -97,17 +97,17 @@ def check_tls(layout: Layout) -> None:
 
 
 def _kafka_mechanism(layout: Layout) -> str:
-    """SCRAM; the data of a broker that an earlier version formatted has no credentials for it."""
+    """SCRAM; data that an earlier version formatted has no credentials for it."""
     return "PLAIN" if (layout.home / "kafka" / "data").exists() else "SCRAM-SHA-512"
 
 
 def local_port(layout: Layout, name: str) -> int:
-    """A port that only the embedded stack knows (Kafka's controller)."""
+    """Port that only the embedded stack uses (Kafka's controller)."""
     return int(_remembered(layout)["ports"][name])
 
 
 def lost_port(layout: Layout, service: str) -> int | None:
-    """A port of a service that does not run, which another program has taken since it was chosen.
+    """Port of a stopped service that another program has taken since it was chosen.
 
     The next `provision` chooses another one.
     """
@@ -133,7 +133,7 @@ def _ports(remembered: dict[str, int]) -> dict[str, int]:
     chosen: dict[str, int] = {}
     for name, default in _DEFAULT_PORTS.items():
         if name.removesuffix("_controller") in external():
-            # Kept for the day when the service is ours again.
+            # Kept for when the service is embedded again.
             chosen[name] = remembered.get(name, default)
         elif configured := os.environ.get(_CONFIGURED_BY.get(name, "")):
             chosen[name] = _configured(_CONFIGURED_BY[name], configured)
@@ -155,7 +155,7 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
     port, secret, given = local["ports"], local["secrets"], external()
     written: dict[str, Any] = {
         "local": local,
-        # Pulse makes these roles in an external Postgres too, so their passwords are always ours.
+        # Pulse creates these roles in an external Postgres too, so their passwords are always stored here.
         "postgres": {"role_passwords": {role: secret[role] for role in get_args(Role)}},
         "api": {"port": port["api"], "health_port": port["api_health"]},
         "lake": {
@@ -191,9 +191,9 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
             "vending_secret_key": secret["vending"],
         }
     if "spark" not in given:
-        # One session for all clients: Spark starts Python workers anew for each session (1.5 s, and
-        # 350 MB that stay), and the warm ones of a shared session serve the next run in 0.4 s.
-        # Its id is no secret (Spark logs it with an error): nobody enters it without the token.
+        # One session for all clients: Spark starts Python workers for each session (1.5 s, and 350 MB that
+        # stay), and the warm ones of a shared session serve the next run in 0.4 s. Its id is no secret (Spark
+        # logs it with an error): entering it requires the token.
         known = f"authorization=Bearer%20{secret['spark']};session_id={local['spark_session']}"
         written["spark"] = {"remote": f"sc://127.0.0.1:{port['spark']}/;{known}"}
     if certificates:
@@ -202,7 +202,7 @@ def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> d
 
 
 def _encrypt(written: dict[str, Any], certificates: tls.Certificates) -> None:
-    """Have clients speak TLS to the services that are ours."""
+    """Make clients use TLS with the embedded services."""
     authority, certificate, key = map(
         str, (certificates.authority, certificates.certificate, certificates.key)
     )

@@ -1,4 +1,4 @@
-"""One service's life, in a thread of the supervisor: start, become ready, be restarted, stop."""
+"""Life cycle of one service, in a thread of the supervisor: start, become ready, be restarted, stop."""
 
 import subprocess
 import threading
@@ -15,7 +15,7 @@ from pulse_resources.local.state import Board, Phase, ServiceState
 
 _TICK = 0.1
 _TRIES = 3
-"""Starts that may fail before the stack gives up; once up, a service is restarted for ever."""
+"""Failed starts after which the stack gives up; a service that has been up is restarted for ever."""
 _LONGEST_BACKOFF = 15.0
 _STABLE_SECONDS = 60.0
 
@@ -27,7 +27,7 @@ class _Stopped(Exception):  # noqa: N818 - not an error: the person asked for it
 class Runner(threading.Thread):
     """Owns the process of one service.
 
-    Stops are ordered by waiting: a service ends its process only when those that need it are gone.
+    Shutdown order: a service ends its process only after those that depend on it have ended.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Runner(threading.Thread):
             self._live()
         except _Stopped:
             pass
-        except Exception as error:  # whatever it was, the person must see it and the rest must stop
+        except Exception as error:  # any error must be shown to the user, and the rest must stop
             failed = True
             self._board.give_up(self.service.name, str(error) or repr(error))
             self._stop_all.set()
@@ -94,10 +94,10 @@ class Runner(threading.Thread):
             self._sleep(min(0.5 * 2 ** (failures - 1), _LONGEST_BACKOFF))
 
     def _start(self) -> bool:
-        """True when its process runs, False when it has to be tried again: the disk is full, say.
+        """Start the process; False when it must be retried, for example because the disk is full.
 
         Raises:
-            OSError: it never ran.
+            OSError: it has never run.
         """
         self._report("starting")
         try:
@@ -132,17 +132,17 @@ class Runner(threading.Thread):
         return process
 
     def _become_ready(self) -> bool:
-        """True when ready, False when it has to be started again.
+        """Wait until the service is ready; False when it has to be started again.
 
         Raises:
-            Terminal: it never was ready, and is not in time.
+            Terminal: it has never been ready, and is not in time.
         """
         deadline = time.monotonic() + self.service.start_timeout
         while not (self.service.ready() and self._owns_its_port()):
             if self._process and self._process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
-                if self.up.is_set():  # what it needs may be away for longer
+                if self.up.is_set():  # a dependency may be away for longer
                     return False
                 seconds = self.service.start_timeout
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
@@ -150,14 +150,14 @@ class Runner(threading.Thread):
         return self._process is None or self._process.poll() is None
 
     def _owns_its_port(self) -> bool:
-        """Whether the address that answers is this service's: another stack's may have been quicker."""
+        """Whether this service listens at the address that answers: another stack may have taken it first."""
         where = ports.named_in(self.service.address)
         if self._process is None or where is None:
             return True
         return processes.listen(processes.family(self._process.pid, processes.table()), where[1])
 
     def _prepare(self) -> str:
-        """Run what must be done before others may use the service; its output is a note."""
+        """Run the service's preparation; its output is a note for the user."""
         if not self.service.prepare:
             return ""
         self._report("preparing")

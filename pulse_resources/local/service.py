@@ -1,4 +1,4 @@
-"""What a service is to the supervisor: a description, no state."""
+"""Description of a service for the supervisor; it has no state."""
 
 import os
 import signal
@@ -18,24 +18,24 @@ from pulse_resources.local.layout import Layout
 class Service:
     """One long-running program.
 
-    `external` ones are given by address: they are not started, only prepared.
+    `external` services are given by address: not started, only prepared.
     """
 
     name: str
     address: str
     ready: Callable[[], bool]
-    """Answers within a second or two whether the service takes requests."""
+    """Returns within a second or two whether the service accepts requests."""
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     """Services that must be up (and prepared) first, and stop later."""
     setup: Callable[[], None] | None = None
-    """Makes folders and configuration; runs before each start."""
+    """Makes folders and configuration before each start."""
     prepare: bool = False
-    """Whether `pulse_resources.local.prepare` has something to do once it is ready."""
+    """Whether `pulse_resources.local.prepare` has a step for it once it is ready."""
     account: Account | None = None
     niceness: int = 0
-    """`BACKGROUND`: nobody waits for one answer of it; `FOREGROUND`: everybody does."""
+    """`BACKGROUND`: nobody waits for its single responses; `FOREGROUND`: everybody does."""
     stop_signal: int = signal.SIGTERM
     start_timeout: float = 90.0
     stop_timeout: float = 20.0
@@ -43,24 +43,24 @@ class Service:
 
 
 def python(*arguments: str) -> tuple[str, ...]:
-    """A command that runs a module with the interpreter of this environment."""
+    """Command that runs a module with this environment's interpreter."""
     return (sys.executable, "-m", *arguments)
 
 
 def environment(layout: Layout, service: Service) -> dict[str, str]:
-    """What the service's processes see: ours, plus its own, without what would mislead it."""
+    """Environment of the service's processes: ours plus its own, without misleading variables."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_CONF_DIR")}
     return inherited | {"PULSE_HOME": str(layout.home)} | dict(service.env)
 
 
 def listens(address: str) -> Callable[[], bool]:
-    """Ready when `host:port`, or `unix:` and a path, accepts connections."""
+    """Readiness check: `host:port`, or `unix:` and a path, accepts connections."""
     host, _, port = address.rpartition(":")
     return lambda: ports.answers_at(Path(port)) if host == "unix" else ports.answers(host, int(port))
 
 
 def responds(url: str, ca_file: Path | None = None) -> Callable[[], bool]:
-    """Ready when `url` is answered with 200, by a server that one of these authorities vouches for."""
+    """Readiness check: `url` returns 200, from a server certified by one of these authorities."""
 
     def ready() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""All services of the stack, in the order in which they are shown."""
+"""All services of the stack, in display order."""
 
 from pulse_resources.local import (
     api,
@@ -37,7 +37,7 @@ _EXTERNAL = {
 def build(
     layout: Layout, settings: Settings, wanted: tuple[str, ...], definitions: str = dagster.MODULE
 ) -> list[Service]:
-    """Describe the `wanted` services; those given by address come back as external."""
+    """Describe the `wanted` services; those given by address are marked external."""
     given = provision.external()
     found = [
         _EXTERNAL[name](settings) if name in given else _LOCAL[name](layout, settings)
@@ -54,10 +54,10 @@ def build(
 
 
 def missing_downloads(wanted: tuple[str, ...]) -> list[Download]:
-    """What has to be fetched before `wanted` can start.
+    """Downloads needed before `wanted` can start.
 
     Raises:
-        UserError: naming the prerequisites that are missing.
+        UserError: names the missing prerequisites.
     """
     ours = set(wanted) - provision.external()
     downloads = {"kafka": kafka.DOWNLOAD, "spark": spark.DOWNLOAD}

@@ -1,4 +1,4 @@
-"""A Spark Connect server from the pyspark wheel: started once, so that a job starts in a moment.
+"""Spark Connect server from the pyspark wheel, started once, so that jobs start quickly.
 
 `python -m pulse_resources.local.spark` runs one in the foreground, for a container.
 """
@@ -32,10 +32,10 @@ DOWNLOAD = jars(
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _OVERLAP = 2
-"""Batches that find a slot for each of their tasks at once, a large one and a small one, say. The
-kernel divides the cores among them better than a queue in which a large batch's tasks come first."""
-# Jobs share the slots equally instead of the first taking them all: a batch that comes while upkeep rewrites
-# a day gets the next one that a task gives back. (A client cannot choose a pool through Spark Connect.)
+"""Batches that find a slot for each of their tasks at once, for example a large and a small one. The kernel
+divides the cores among them better than a queue in which a large batch's tasks come first."""
+# Jobs share the slots equally instead of the first taking all: a batch that arrives while upkeep rewrites a
+# day gets the next free slot. (A client cannot choose a pool through Spark Connect.)
 _SCHEDULING = """\
 <?xml version="1.0"?>
 <allocations>
@@ -97,7 +97,7 @@ def external(settings: Settings) -> Service:
 
 
 def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.0.0.1") -> None:
-    for name in ("local", "tmp"):  # what a server left that was killed
+    for name in ("local", "tmp"):  # left by a server that was killed
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("local", "tmp", "warehouse"):
         (folder / name).mkdir(mode=PRIVATE, exist_ok=True)
@@ -106,13 +106,13 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
     java_tls.prepare(folder, settings)
     configuration = _engine(folder, settings, host) | spark_server.SESSION
     configuration |= spark_server.catalog(settings, java_tls.jdbc(folder, settings.postgres))
-    # A file only its owner can read: a command line shows its secrets to every user.
+    # A file that only its owner can read: command lines are visible to all users.
     lines = (f"{key} {_escaped(value)}\n" for key, value in configuration.items())
     write_atomically(properties, "".join(lines))
 
 
 def _escaped(value: str) -> str:
-    """A value of a Java properties file."""
+    """Escape a value of a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
@@ -139,9 +139,9 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": port,
         "spark.connect.authenticate.token": token,
-        # All runs share one session (see provision): who stops it must not close it for the others.
+        # All runs share one session (see provision): ending one run must not close it for the others.
         spark_server.TOMBSTONES: "0",
-        # A run that was killed leaves its work behind: end that when nobody asks for it any more.
+        # A killed run leaves its statements running: end them once nobody waits for them.
         "spark.connect.execute.manager.detachedTimeout": "60s",
         "spark.local.dir": str(folder / "local"),
         "spark.scheduler.mode": "FAIR",
@@ -159,7 +159,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Become the server, open to other hosts: a container's network decides who they are."""
+    """Become the server, reachable from other hosts: in a container the network restricts access."""
     settings = load_settings()
     layout = Layout(settings.home)
     layout.make()

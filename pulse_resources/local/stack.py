@@ -1,4 +1,4 @@
-"""What `pulse up` and `pulse down` do; how it looks is the command line's matter."""
+"""Logic of `pulse up` and `pulse down`; the command line displays it."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.processes import MARK
 from pulse_resources.local.service import python
-from pulse_resources.local.supervisor import sweep
+from pulse_resources.local.supervisor import end_unowned
 from pulse_resources.settings import load_settings
 
 _TICK = 0.1
@@ -25,13 +25,13 @@ _LEFTOVER_SECONDS = 20.0
 
 
 class Progress(Protocol):
-    """Told what happens before the services start."""
+    """Receives progress before the services start."""
 
     def step(self, title: str, detail: str = "") -> None:
-        """Something is under way; called often, with the newest detail."""
+        """Report a step under way; called often, with the newest detail."""
 
     def done(self, line: str) -> None:
-        """Something was finished that a person wants to see."""
+        """Report something finished."""
 
 
 def start(
@@ -42,15 +42,15 @@ def start(
     *,
     with_tls: bool = False,
 ) -> bool:
-    """Have a supervisor that runs `wanted`; False if one runs them already.
+    """Start a supervisor that runs `wanted`; False if one runs them already.
 
-    Returns as soon as the supervisor works; `watch` tells when the services are up.
+    Returns as soon as the supervisor works; `watch` waits for the services.
 
     Args:
-        with_tls: Postgres, Kafka and MinIO, which are new, speak TLS, now and later.
+        with_tls: Postgres, Kafka and MinIO, which are new, use TLS, now and later.
 
     Raises:
-        UserError: something that the person must install or change.
+        UserError: something that the user must install or change.
         Transient: a download failed.
     """
     if with_tls:
@@ -62,7 +62,7 @@ def start(
             if set(wanted) <= set(found.services):
                 return False
             _fetch(wanted, progress)
-            with layout.wanted_file.open("a") as file:  # never shortened: two that ask get both
+            with layout.wanted_file.open("a") as file:  # never truncated: concurrent requests both count
                 file.write(",".join(wanted) + "\n")
             os.kill(found.supervisor.pid, signal.SIGHUP)
             return True
@@ -82,10 +82,10 @@ def start(
 
 
 def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]:
-    """The state after each look, until all of `wanted` is up.
+    """Yield the state repeatedly until all of `wanted` is up.
 
     Raises:
-        Transient: the stack gave up, and is gone; `where["service"]` names the one to blame.
+        Transient: the stack gave up and ended; `where["service"]` names the cause.
     """
     while True:
         found = state.read(layout)
@@ -104,7 +104,7 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
 
 
 def with_known(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """`wanted`, and what the stack ran beside it when it gave up."""
+    """`wanted` plus what the stack was running when it gave up."""
     found = state.read(layout)
     return tuple({*wanted, *(found.services if found else ())})
 
@@ -132,7 +132,7 @@ def stop(layout: Layout, progress: Progress) -> bool:
 
 
 def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
-    """Fetch what is missing, all of it at a time: one is built, others come from the network."""
+    """Fetch what is missing, in parallel: one item is built, others come from the network."""
     missing, details, ending = services.missing_downloads(wanted), dict[str, str](), threading.Event()
 
     def fetch(download: Download) -> str:
@@ -157,15 +157,15 @@ def _fetch(wanted: tuple[str, ...], progress: Progress) -> None:
                 done, left = wait(left, _TICK)
                 for each in done:
                     progress.done(each.result())
-        finally:  # also when one failed, or somebody pressed Ctrl-C
+        finally:  # also after a failure or Ctrl-C
             ending.set()
 
 
 def _clear_leftovers(layout: Layout, progress: Progress) -> int:
-    """End the services of a supervisor that was killed: a second set beside them would clash."""
+    """End the services of a supervisor that was killed: a second set beside them would conflict."""
     progress.step("Looking for leftovers")
-    # SIGINT is what every one of them takes as "stop now, in order"; Postgres too.
-    if count := sweep(layout, signal.SIGINT, _LEFTOVER_SECONDS):
+    # All of them take SIGINT as an orderly shutdown; Postgres too.
+    if count := end_unowned(layout, signal.SIGINT, _LEFTOVER_SECONDS):
         progress.done(f"{count} processes of a supervisor that was killed have been stopped")
     return count
 
@@ -174,7 +174,7 @@ def _launch(layout: Layout, wanted: tuple[str, ...], definitions: str, lock: int
     environment = {k: v for k, v in os.environ.items() if k != MARK}
     arguments = ("--services", ",".join(wanted), "--definitions", definitions, "--detach")
     with layout.log("supervisor").open("ab") as log:
-        # Ends at once, leaving the supervisor behind as a child of nobody's.
+        # Exits at once, which leaves the supervisor without a parent.
         subprocess.run(
             python("pulse_resources.local.supervisor", *arguments),
             stdin=subprocess.DEVNULL,
@@ -189,7 +189,7 @@ def _launch(layout: Layout, wanted: tuple[str, ...], definitions: str, lock: int
 
 
 def _lock(layout: Layout) -> int | None:
-    """Take the stack's lock; None if a supervisor, or someone who prepares one, has it."""
+    """Take the stack's lock; None if a supervisor, or a `pulse up` that prepares one, holds it."""
     file = os.open(layout.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

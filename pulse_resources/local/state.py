@@ -1,4 +1,4 @@
-"""`stack.json`: what the supervisor knows, for every `pulse` command to read."""
+"""`stack.json`: the supervisor's state, read by every `pulse` command."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ Phase = Literal["waiting", "starting", "preparing", "up", "restarting", "failed"
 
 
 class ServiceState(BaseModel):
-    """One service as of the last change."""
+    """State of one service as of its last change."""
 
     name: str
     address: str
@@ -27,7 +27,7 @@ class ServiceState(BaseModel):
 
 
 class StackState(BaseModel):
-    """The whole stack; `error` is set where it gave up."""
+    """State of the whole stack; `error` is set if it gave up."""
 
     supervisor: ProcessId
     stopping: bool = False
@@ -45,7 +45,7 @@ class StackState(BaseModel):
 
 
 def read(layout: Layout) -> StackState | None:
-    """The last written state; None if there is none (or one of another version)."""
+    """Last written state; None if there is none (or one of another version)."""
     try:
         return StackState.model_validate_json(layout.stack_file.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
@@ -53,9 +53,9 @@ def read(layout: Layout) -> StackState | None:
 
 
 class Board:
-    """The supervisor's own copy: changed by many threads, written at each change.
+    """The supervisor's own copy, changed by many threads and written at each change.
 
-    A full disk ends no service: what could not be written is written later, see `catch_up`.
+    A full disk ends no service: writes that failed are repeated later, see `catch_up`.
     """
 
     def __init__(self, layout: Layout, supervisor: ProcessId) -> None:
@@ -63,12 +63,12 @@ class Board:
         self._lock = threading.Lock()
         self._state = StackState(supervisor=supervisor)
         self._behind = False
-        self._home = os.open(layout.home, os.O_DIRECTORY)  # while it is open no other folder gets its number
+        self._home = os.open(layout.home, os.O_DIRECTORY)  # while open, no other folder gets its inode
         self._save()
 
     @property
     def homeless(self) -> bool:
-        """Whether the home was removed: one that has its name is another stack's."""
+        """Whether the home was removed: a folder of the same name belongs to another stack."""
         try:
             return not os.path.samestat(os.fstat(self._home), self._layout.home.stat())
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class Board:
             self._write()
 
     def give_up(self, culprit: str, error: str) -> None:
-        """Remember the first reason for which the stack cannot start."""
+        """Record the first reason for which the stack cannot start."""
         with self._lock:
             if not self._state.error:
                 self._state.error, self._state.culprit = error, culprit
@@ -107,7 +107,7 @@ class Board:
             self._write()
 
     def catch_up(self) -> None:
-        """Write what could not be written."""
+        """Repeat a write that failed."""
         with self._lock:
             if self._behind:
                 self._write()

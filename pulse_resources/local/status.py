@@ -1,4 +1,4 @@
-"""The stack as it is now: what the supervisor wrote, checked against /proc and the network."""
+"""Current status of the stack: the supervisor's state, checked against /proc and the network."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from pulse_resources.local.state import ServiceState
 
 @dataclass(frozen=True)
 class Row:
-    """One service; `state` is `up` or says what is wrong; seconds and bytes, None if unknown."""
+    """One service; `state` is `up` or names the problem; seconds and bytes, None if unknown."""
 
     service: str
     state: str
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Status:
-    """All services; none where the stack was never started."""
+    """All services; empty if the stack was never started."""
 
     rows: tuple[Row, ...]
 
@@ -48,7 +48,7 @@ class Status:
 
 
 def status(layout: Layout) -> Status:
-    """Look at every service once; takes well under a second."""
+    """Check every service once; takes well under a second."""
     found = state.read(layout)
     if not found:
         return Status(())
@@ -89,7 +89,7 @@ def _state(service: ServiceState, alive: bool, supervised: bool) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether the first `host:port` of an address takes connections; True if it has none."""
+    """Whether the first `host:port` of an address accepts connections; True if it has none."""
     if address.startswith("unix:"):
         return ports.answers_at(Path(address.removeprefix("unix:")))
     where = ports.named_in(address)

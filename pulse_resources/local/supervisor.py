@@ -1,11 +1,11 @@
-"""The detached process behind `pulse up`: starts the services, keeps them up, stops them.
+"""Supervisor: the detached process behind `pulse up`, which starts, restarts and stops the services.
 
 Run as `python -m pulse_resources.local.supervisor [--services A,B] [--detach]`.
 
     SIGTERM, SIGINT   stop everything in reverse order, then exit
     SIGHUP            start what `stack.wanted` names and does not run yet
 
-Exit code 1 if the stack could not start; why stands in `stack.json`.
+Exit code 1 if the stack could not start; `stack.json` says why.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_grow)
-        self._board = Board(layout, me)  # others read there whom to signal
+        self._board = Board(layout, me)  # others read the pid to signal there
         self._runners: dict[str, Runner] = {}
         self._dead: set[int] = set()
         self._kept_house = time.monotonic()
@@ -65,8 +65,8 @@ class Supervisor:
             self._stop.set()
             self._board.stopping()
             all_gone(self._runners, self._keep_house)
-            if not self._board.homeless:  # else these are another one's
-                sweep(self._layout, signal.SIGKILL, 0.0)
+            if not self._board.homeless:  # otherwise these are another stack's
+                end_unowned(self._layout, signal.SIGKILL, 0.0)
         return 1 if any(not runner.up.is_set() for runner in self._runners.values()) else 0
 
     def _start_missing(self, wanted: tuple[str, ...]) -> None:
@@ -95,8 +95,8 @@ class Supervisor:
         self._grow.set()
 
 
-def sweep(layout: Layout, number: int, timeout: float) -> int:
-    """End what carries this stack's mark while no runner owns it; returns how many there were."""
+def end_unowned(layout: Layout, number: int, timeout: float) -> int:
+    """End marked processes of this stack that no runner owns; returns how many there were."""
     left = processes.marked(str(layout.home))
     processes.end(lambda: processes.marked(str(layout.home)), number, left, timeout)
     return len(left)

@@ -1,7 +1,7 @@
-"""Certificates of a stack whose services speak TLS: `pulse up --tls`.
+"""Certificates of a stack whose services use TLS: `pulse up --tls`.
 
-An authority of the stack's own signs one for each service and one for clients, all for 127.0.0.1 and for no
-name. Kafka and Postgres let nobody in without one. No service's account can read another's key.
+The stack's own authority signs one for each service and one for clients, all for 127.0.0.1 and for no host
+name. Kafka and Postgres require one of clients. No service's account can read another's key.
 """
 
 import shutil
@@ -38,7 +38,7 @@ authorityKeyIdentifier = keyid
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files of one that has a certificate, in a folder that only the stack's owner may enter."""
+    """PEM files of one certificate holder, in a folder that only the stack's owner may enter."""
 
     folder: Path
     name: str
@@ -56,10 +56,10 @@ class Certificates:
         return self.folder / f"{self.name}.key"
 
     def copy(self, owner: Account | None, **targets: Path) -> None:
-        """Copies for a service, which its account alone may read.
+        """Copy files for a service, readable by its account only.
 
         Args:
-            targets: where to, by which: `authority`, `certificate`, `key`, or `both` of the latter two.
+            targets: destination by kind: `authority`, `certificate`, `key`, or `both` of the latter two.
         """
         for which, target in targets.items():
             sources = (self.key, self.certificate) if which == "both" else (getattr(self, which),)
@@ -68,13 +68,13 @@ class Certificates:
 
 
 def certificates(layout: Layout, name: str) -> Certificates | None:
-    """Those of a service; None: the stack's services speak plain text."""
+    """Certificates of a service; None: the stack's services use plain text."""
     found = Certificates(layout.home / "tls", name)
     return found if found.certificate.exists() else None
 
 
 def make(layout: Layout) -> Certificates:
-    """Make those that are missing, of all; returns the clients'.
+    """Create all missing certificates; returns the clients'.
 
     Raises:
         UserError: openssl is missing.
@@ -95,7 +95,7 @@ def _make(wanted: Certificates, section: str, days: int, *signed: str) -> None:
         return
     if (program := shutil.which("openssl")) is None:
         raise UserError("openssl was not found", fix="Install it, or start the stack without --tls")
-    fresh = wanted.certificate.with_suffix(".new")  # renamed when complete, and its key is there
+    fresh = wanted.certificate.with_suffix(".new")  # renamed when complete, once its key exists
     done = subprocess.run(
         [
             *(program, "req", "-x509", "-config", str(wanted.folder / "openssl.cnf"), "-extensions", section),

@@ -122,7 +122,7 @@ def world(stack: Settings) -> World:
     world.receipts.append(Receipt("orders", ERASED, covers, answer.result["dataset"]))
     with with_settings(CURATED__QUIET_SECONDS=0):
         done(world, "curate")
-    batches.sweep()
+    batches.publish_overdue()
     world.archive()
     world.look()
     assert judged([world], last=True) == []

@@ -1,4 +1,4 @@
-"""Bodies that cost more than they weigh, or that come slowly."""
+"""Request bodies that cost more than their size, or that arrive slowly."""
 
 import asyncio
 import gzip
@@ -13,7 +13,7 @@ NESTED = b"[" + b"[]," * (8 * MIB // 3 - 2) + b"[]]"
 MEMBER = gzip.compress(b"")
 LINES = b"{}\n" * (8 * MIB // 3)
 SLOW = 240
-"""Connections: fewer than one address may have."""
+"""Connections; fewer than the limit per address."""
 
 
 async def _collect(attacker: Attacker, body: bytes, connections: int = 4, **headers: str) -> None:
@@ -47,7 +47,7 @@ async def _no_key(attacker: Attacker) -> None:
 
 
 CUT = may(413, "closed")
-"""Who is refused while he still sends may not get to read why."""
+"""A client that is refused while still sending may not get to read the reason."""
 ATTACKS = (
     Attack("8 MB of `[[],[],…]`", "collect", partial(_collect, body=NESTED), CUT),
     Attack(

@@ -1,4 +1,4 @@
-"""Connections that are many, slow or odd; most need no key."""
+"""Many, slow or unusual connections; most need no key."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ HEADS = 1_005
 READERS = 200
 PIPELINED = 64
 SMALL = 4_096
-"""Bytes that a slow reader's kernel takes."""
+"""Receive buffer of a slow reader, in bytes."""
 
 
 async def _half_heads(attacker: Attacker) -> None:
@@ -27,7 +27,7 @@ async def _half_heads(attacker: Attacker) -> None:
                 continue
             await attacker.held(link, b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n")
             link.close()
-            await asyncio.sleep(1.0)  # it comes again, like all the others
+            await asyncio.sleep(1.0)  # reconnect, like all others
 
     async with asyncio.TaskGroup() as group:
         for _ in range(HEADS):
@@ -35,7 +35,7 @@ async def _half_heads(attacker: Attacker) -> None:
 
 
 async def _slow_readers(attacker: Attacker) -> None:
-    """Who asks for much, sixteen times, and reads nothing."""
+    """Send sixteen requests for large responses and read nothing."""
     loop = asyncio.get_running_loop()
 
     async def one() -> None:

@@ -1,4 +1,4 @@
-"""What a page of another site, or who was told to, may do in the control room."""
+"""Attacks on the control room by a page of another site, or by an operator who was misled."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ PARAMETERS = {
 
 
 async def _foreign_page(attacker: Attacker) -> None:
-    """Through the browser of an operator who has the control room open."""
+    """Requests through the browser of an operator who has the control room open."""
     target = attacker.target
     assert target.room, "the control room runs"
     own = {"host": f"127.0.0.1:{target.room}", "cookie": target.session}
@@ -49,7 +49,7 @@ async def _foreign_page(attacker: Attacker) -> None:
 
 
 async def _launched(attacker: Attacker) -> None:
-    """Without a token, and by an operator who was told to."""
+    """Launches without a token, and by a misled operator."""
     body = {"query": LAUNCH, "variables": {"params": PARAMETERS}}
     port = attacker.target.room
     assert port, "the control room runs"
@@ -63,7 +63,7 @@ async def _launched(attacker: Attacker) -> None:
 
 
 def _said(answer: wire.Answer) -> str:
-    """Of GraphQL, what became of the launch."""
+    """What became of a launch, from the GraphQL response."""
     if answer.status != 200:
         return answer.said
     launched = orjson.loads(answer.body)["data"]["launchRun"]

@@ -1,4 +1,4 @@
-"""More events than others send, and bad ones."""
+"""Floods of valid and of invalid events."""
 
 import gzip
 import itertools
@@ -16,7 +16,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka
 
 BODIES = 64
-"""Made beforehand, and sent in turns: the first round is of new events, the others of copies."""
+"""Bodies prepared in advance and sent in turns: the first round has new events, the others copies."""
 PREPARED = 10_000
 
 
@@ -60,7 +60,7 @@ async def _packed(attacker: Attacker, bodies: Iterator[bytes]) -> None:
 
 
 def prepared(tenant: Tenant, *, valid: bool = True) -> None:
-    """Send events of a tenant that will be rows or, where they are not valid, dead letters for ever."""
+    """Send a tenant's events, which become rows, or permanent dead letters if they are not valid."""
     producer = kafka.producer()
     for _ in range(PREPARED):
         producer.produce(tenant.topic, _event(valid))

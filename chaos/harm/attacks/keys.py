@@ -1,4 +1,4 @@
-"""Keys that want to do more than they may, or for longer."""
+"""Keys used beyond their scopes or their validity."""
 
 import itertools
 
@@ -18,7 +18,7 @@ async def _minted(attacker: Attacker) -> None:
 
 
 async def _children(attacker: Attacker) -> None:
-    """A key, its child and its grandchild; the first is revoked, the others are used."""
+    """Use a key's child and grandchild after the key is revoked."""
 
     async def issued(by: str) -> dict[str, str]:
         link = await Link.to(attacker.target.api, SOURCE)

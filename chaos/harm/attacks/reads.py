@@ -1,4 +1,4 @@
-"""Reading more than others do."""
+"""Excessive reads."""
 
 import random
 from collections.abc import Iterator

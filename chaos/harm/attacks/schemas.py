@@ -1,4 +1,4 @@
-"""Schemas that are dear to judge by, and what is published and created again and again."""
+"""Schemas that are expensive to validate with, and endless publishing and creating."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from pulse_resources.errors import UserError
 FLOATS = [number + 0.5 for number in range(30_000)]
 EVENT_BYTES = 250_000
 AT_ONCE = 4
-"""Events of a request: more have too many values."""
+"""Events per request: more would have too many values."""
 
 
 def _schema(fragment: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ async def _refused(attacker: Attacker) -> None:
 
 @cache
 def _most() -> int:
-    """How many floats an enum of items may have: one more is refused."""
+    """Maximum number of floats in an accepted enum of items."""
     low, high = 1, len(FLOATS)
     while high - low > 1:
         middle = (low + high) // 2
@@ -57,7 +57,7 @@ UNIQUE = _schema({"type": "array", "uniqueItems": True})
 
 
 async def _accepted(attacker: Attacker) -> None:
-    """The largest events, judged to their end by what costs most."""
+    """Send the largest events, which the most expensive schemas validate completely."""
     most = _most()
     dearest: dict[str, tuple[dict[str, Any], list[Any]]] = {
         "enum": (_schema({"items": {"enum": FLOATS[:most]}}), [FLOATS[most - 1]] * (EVENT_BYTES // 6)),
@@ -76,7 +76,7 @@ async def _accepted(attacker: Attacker) -> None:
 
 
 async def _published(attacker: Attacker) -> None:
-    """Each a new version, of thousands of properties."""
+    """Publish new versions with thousands of properties each."""
     fields = {f"f{number}": {"type": "string", "maxLength": 100} for number in range(500)}
 
     def requests() -> Iterator[bytes]:

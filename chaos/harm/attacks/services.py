@@ -1,4 +1,4 @@
-"""Services of the stack, asked by another user of the machine."""
+"""Direct access to the stack's services by another user of the machine."""
 
 import asyncio
 import atexit

@@ -1,4 +1,4 @@
-"""The door: the HTTP API in a process of its own, on a port that nobody has."""
+"""HTTP API in a process of its own, on a free port."""
 
 import os
 import subprocess
@@ -15,12 +15,12 @@ from pulse_resources.local.api import MODULE
 FIRST_PORT = 8100
 PATIENCE_S = 60.0
 ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LOG": "false"}
-"""It does not wait long for a broker that stands still."""
+"""It does not wait long for a broker that is stopped."""
 
 
 @contextmanager
 def served() -> Iterator[str]:
-    """The API's address, while the block runs."""
+    """Run the API while the block runs; yields its URL."""
     port = ports.choose(FIRST_PORT, ())
     environment = os.environ | ENVIRONMENT | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
     url = f"http://127.0.0.1:{port}"
