@@ -3,6 +3,7 @@
     PULSE_FAIL_POINT=settle.before_commit     dies there by SIGKILL
     PULSE_FAIL_POINT=settle.before_swap@3     dies there when it comes by for the third time
     PULSE_FAIL_POINT=stop:after.land          stops there by SIGSTOP, as a long pause would
+    PULSE_FAIL_POINT=hang:move.rewritten      never comes back from there, while its process lives on
 
     PULSE_POISON=segv:<text>     an event that holds the text ends the process that conforms it, by SIGSEGV
     PULSE_POISON=memory:<text>   ... or has it allocate without end
@@ -14,6 +15,7 @@ may also have its own process do something there (`at`): what another one might 
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,6 +42,8 @@ def fail_point(name: str) -> None:
         return
     _passed[name] += 1
     if _passed[name] == int(which or 1):
+        while action == "hang":
+            time.sleep(1)
         signal_ = signal.SIGSTOP if action == "stop" else signal.SIGKILL
         if run := os.environ.get(RUN):
             with suppress(ProcessLookupError):  # another task of the run was here first

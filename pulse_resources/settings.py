@@ -7,6 +7,8 @@ PULSE_HOME (by `pulse up`: addresses and passwords of the services that it start
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -47,7 +49,8 @@ class IngestSettings(BaseModel):
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
     """... another attempt this long after the last, until it settles: an outage ends without a person."""
     attempt_seconds: float = Field(default=900.0, gt=0)
-    """Longer than any attempt takes that does not hang: then it is killed, and the next one follows."""
+    """Longer than any attempt at a batch takes that does not hang: then it is killed, and the next follows.
+    So is an attempt at a move to another schema that writes no file for as long."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
     """Wait before attempt n+1, before it is stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)
@@ -262,6 +265,18 @@ def give(settings: Settings) -> bool:
     _given[:] = [settings]
     load_settings.cache_clear()
     return True
+
+
+@contextmanager
+def given(settings: Settings) -> Iterator[None]:
+    """This process goes by these settings and no other while the block runs."""
+    before = list(_given)
+    give(settings)
+    try:
+        yield
+    finally:
+        _given[:] = before
+        load_settings.cache_clear()
 
 
 @cache
