@@ -144,6 +144,7 @@ class ObjectStoreSettings(BaseModel):
     region: str = "us-east-1"
     access_key: str = "pulse"
     secret_key: SecretStr = SecretStr("")
+    """Empty: the key is that of the environment (AWS_ACCESS_KEY_ID, a container's or an instance's role)."""
     session_token: SecretStr | None = None
     """Of temporary credentials; an installation that gets new ones is started anew with them."""
     ca_file: File | None = None
@@ -160,6 +161,11 @@ class ObjectStoreSettings(BaseModel):
     """Where they are asked for; by default at `endpoint`, as MinIO has it."""
     public_endpoint: str | None = None
     """Where tenants' engines reach the store, where that is not `endpoint`."""
+
+    @property
+    def by_role(self) -> bool:
+        """Whether the environment has the key, and not the settings."""
+        return not self.secret_key.get_secret_value()
 
     @property
     def linked_endpoint(self) -> str:
