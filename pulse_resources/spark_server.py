@@ -95,12 +95,12 @@ def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[st
         return
     for name, value in REQUIRED.items():
         if value not in re.split(r"\s*,\s*", has.get(name, "")):
-            yield f"the server's configuration has not {name} {value}", _add(name, value)
+            yield f"the server's configuration lacks {name} {value}", _add(name, value)
     shown: dict[str, str] = {row[0]: row[1] for row in session.sql("SET").collect()}  # secrets hidden
     for name in (each for each in SECRETS if each in catalog(load_settings())):
         if name not in shown:
             why = "its event log would show what a session sets by that name"
-            yield f"the server's configuration has no {name}: {why}", _add(name, PLACEHOLDER)
+            yield f"the server's configuration lacks {name}: {why}", _add(name, PLACEHOLDER)
         elif shown[name] == PLACEHOLDER:
             yield f"the server's {_REDACTION} does not hide {name}", f"Remove {_REDACTION}, or have it match"
 

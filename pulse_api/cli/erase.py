@@ -35,8 +35,10 @@ def erase(
             help="Of this dataset only; else of all datasets of the tenant.", autocompletion=complete.datasets
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed; change nothing.")
+    ] = False,
     verify: Annotated[
         str | None, typer.Option(metavar="ID", help="Look everywhere for what this erasure removed.")
     ] = None,
