@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 MARK = "PULSE_STACK_MEMBER"
 _PR_SET_CHILD_SUBREAPER = 36
+_LISTEN = "0A"
+"""The state of a socket in /proc/net/tcp."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -98,6 +100,38 @@ def marked(mark: str) -> set[int]:
             continue
         if wanted in environment and not process.zombie:
             found.add(process.pid)
+    return found
+
+
+def listens(pids: Iterable[int], port: int) -> bool:
+    """Whether one of `pids` listens at a TCP port; also where that cannot be seen, or nobody listens."""
+    listeners = _listeners(port)
+    if not listeners:
+        return True
+    for pid in pids:
+        try:
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    if str(entry.readlink()) in listeners:
+                        return True
+        except FileNotFoundError:  # it has ended
+            continue
+        except PermissionError:
+            return True
+    return False
+
+
+def _listeners(port: int) -> set[str]:
+    """The sockets that listen at a port, as links of /proc/<pid>/fd name them."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{fields[9]}]")
     return found
 
 

@@ -1,5 +1,6 @@
 """One service's life, in a thread of the supervisor: start, become ready, be restarted, stop."""
 
+import re
 import subprocess
 import threading
 import time
@@ -14,6 +15,8 @@ from pulse_resources.local.service import Service, environment, python
 from pulse_resources.local.state import Board, Phase, ServiceState
 
 _TICK = 0.1
+_PORT = re.compile(r":(\d+)$")
+"""Of an address."""
 _TRIES = 3
 """Starts that may fail before the stack gives up; once up, a service is restarted for ever."""
 _LONGEST_BACKOFF = 15.0
@@ -138,7 +141,7 @@ class Runner(threading.Thread):
             Terminal: it never was ready, and is not in time.
         """
         deadline = time.monotonic() + self.service.start_timeout
-        while not self.service.ready():
+        while not (self.service.ready() and self._is_own()):
             if self._process and self._process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
@@ -147,8 +150,15 @@ class Runner(threading.Thread):
                 seconds = self.service.start_timeout
                 raise Terminal(f"{self.service.name} is not ready after {seconds:.0f} s")
             self._sleep(_TICK)
-        # A port that answers while our process is dead belongs to somebody else.
+        # A path that answers while our process is dead belongs to somebody else.
         return self._process is None or self._process.poll() is None
+
+    def _is_own(self) -> bool:
+        """Whether it is our process that answers, and not another program that has its port."""
+        port = _PORT.search(self.service.address)
+        if self._process is None or port is None:
+            return True
+        return processes.listens(processes.family(self._process.pid, processes.table()), int(port[1]))
 
     def _prepare(self) -> str:
         """Run what must be done before others may use the service; its output is a note."""

@@ -41,7 +41,7 @@ from pulse_resources.local import (
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.runner import Runner
-from pulse_resources.local.service import Service
+from pulse_resources.local.service import Service, listens
 from pulse_resources.local.status import Row, status
 
 FAST = "postgres,minio"
@@ -485,6 +485,42 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
         runner.join()
         assert found.now().phase == "stopped"
         layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+LISTENS = "import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_answers_at_the_port_is_the_service_s_own_process(layout: Layout, own: bool) -> None:
+    """Spark takes ten seconds until it listens; another stack's, at the same port, was taken for it."""
+    layout.make()
+    me, stop = processes.ProcessId.of(os.getpid()), threading.Event()
+    assert me
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        if own:
+            other.close()
+        else:
+            other.listen()
+        command = (sys.executable, "-c", LISTENS.format(port=port)) if own else ("sleep", "600")
+        ready, address = listens(f"127.0.0.1:{port}"), f"http://127.0.0.1:{port}"
+        service = Service(
+            "slow", address, command=command, ready=ready, stop_timeout=1.0, start_timeout=8.0 if own else 1.0
+        )
+        runner = Runner(layout, service, state.Board(layout, me), stop, {})
+        runner.start()
+
+        def phase() -> str:
+            seen = state.read(layout)
+            return seen.services["slow"].phase if seen else "waiting"
+
+        until(lambda: phase() in ("up", "failed"))
+        found = phase()
+        stop.set()
+        runner.join()
+    layout.stack_file.unlink()
+    assert found == ("up" if own else "failed")
 
 
 def test_a_service_that_returns_slowly_does_not_stop_the_stack(supervised: Supervised) -> None:
