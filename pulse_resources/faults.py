@@ -3,6 +3,7 @@
     PULSE_FAIL_POINT=settle.before_commit     kills the process there by SIGKILL
     PULSE_FAIL_POINT=settle.before_swap@3     kills it there on the third pass
     PULSE_FAIL_POINT=stop:after.land          stops it there by SIGSTOP, like a long pause
+    PULSE_FAIL_POINT=hang:move.rewritten      blocks there for ever, while its process lives on
 
     PULSE_POISON=segv:<text>     an event that contains the text ends the process that conforms it, by SIGSEGV
     PULSE_POISON=memory:<text>   ... or makes it allocate without end
@@ -14,6 +15,7 @@ have its own process call a function there (`at`), in place of a concurrent one.
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,6 +42,8 @@ def fail_point(name: str) -> None:
         return
     _passed[name] += 1
     if _passed[name] == int(which or 1):
+        while action == "hang":
+            time.sleep(1)
         signal_ = signal.SIGSTOP if action == "stop" else signal.SIGKILL
         if run := os.environ.get(RUN):
             with suppress(ProcessLookupError):  # another task of the run was faster

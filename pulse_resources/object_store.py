@@ -9,6 +9,7 @@ from functools import cache, partial
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from pulse_resources import store_key
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import Settings, load_settings
 
@@ -17,15 +18,20 @@ DELETES = 8
 
 
 def _file_system(settings: Settings, **options: bool) -> pafs.S3FileSystem:
-    store = settings.object_store
-    token = store.session_token.get_secret_value() if store.session_token else None
-    return file_system_of(store.access_key, store.secret_key.get_secret_value(), token, settings, **options)
+    if settings.object_store.by_role:  # Arrow finds the key, and renews it
+        return file_system_of(None, None, None, settings, **options)
+    key = store_key.of(settings.object_store)
+    return file_system_of(key.access_key, key.secret_key, key.session_token, settings, **options)
 
 
 def file_system_of(
-    access_key: str, secret_key: str, token: str | None, settings: Settings | None = None, **options: bool
+    access_key: str | None,
+    secret_key: str | None,
+    token: str | None,
+    settings: Settings | None = None,
+    **options: bool,
 ) -> pafs.S3FileSystem:
-    """S3 client of the store with these credentials."""
+    """S3 client of the store with these credentials; without a key, with those of the environment."""
     store = (settings or load_settings()).object_store
     scheme, _, address = store.endpoint.partition("://")
     return pafs.S3FileSystem(

@@ -144,6 +144,7 @@ class ObjectStoreSettings(BaseModel):
     region: str = "us-east-1"
     access_key: str = "pulse"
     secret_key: SecretStr = SecretStr("")
+    """Empty: the key is that of the environment (AWS_ACCESS_KEY_ID, a container's or an instance's role)."""
     session_token: SecretStr | None = None
     """Session token of temporary credentials; an installation must be restarted with new ones."""
     ca_file: File | None = None
@@ -160,6 +161,11 @@ class ObjectStoreSettings(BaseModel):
     """STS endpoint; default: `endpoint`, as with MinIO."""
     public_endpoint: str | None = None
     """Endpoint for tenants' engines, if it differs from `endpoint`."""
+
+    @property
+    def by_role(self) -> bool:
+        """Whether the environment has the key, and not the settings."""
+        return not self.secret_key.get_secret_value()
 
     @property
     def linked_endpoint(self) -> str:

@@ -59,13 +59,16 @@ def unknown(sections: Mapping[str, FieldInfo], given: Mapping[str, Any]) -> Iter
                     yield name, meant(name, known)
 
 
+def each_explained(error: ValidationError) -> Iterator[tuple[str, str, str]]:
+    """Section, environment variable and what is wrong of each setting at fault; never its value."""
+    for each in error.errors(include_url=False, include_input=False, include_context=False):
+        place = [str(part) for part in each["loc"]]
+        yield place[0], f"{PREFIX}{BETWEEN.join(place)}".upper(), _plain(each["msg"])
+
+
 def explained(error: ValidationError) -> str:
     """Names invalid settings by their environment variables, with the reasons, but never their values."""
-    found = (
-        f"{PREFIX}{BETWEEN.join(str(part) for part in each['loc'])}".upper() + f": {_plain(each['msg'])}"
-        for each in error.errors(include_url=False, include_input=False, include_context=False)
-    )
-    return "; ".join(found)
+    return "; ".join(f"{name}: {said}" for _, name, said in each_explained(error))
 
 
 def not_json(error: str) -> str:

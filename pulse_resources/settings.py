@@ -7,11 +7,13 @@ PULSE_HOME (by `pulse up`: addresses and passwords of the services that it start
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, Field, SecretStr, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -20,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from pulse_resources.alert_settings import AlertSettings
 from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
 from pulse_resources.home import in_file, pulse_home
@@ -47,7 +50,8 @@ class IngestSettings(BaseModel):
     stuck_retry_seconds: float = Field(default=120.0, gt=0)
     """... attempts at this interval until it settles: an outage ends without an operator."""
     attempt_seconds: float = Field(default=900.0, gt=0)
-    """Longer than any attempt that does not hang: then it is killed, and the next one follows."""
+    """Longer than any attempt at a batch that does not hang: then it is killed, and the next one follows.
+    The same holds for an attempt at a move to another schema that writes no file for as long."""
     retry_backoff_seconds: float = Field(default=5.0, ge=0)
     """Wait before attempt n+1 while not stuck: this times 2^(n-1)."""
     max_event_bytes: int = Field(default=262_144, ge=1_024)
@@ -181,25 +185,6 @@ class CuratedSettings(BaseModel):
     """Maximum rows of a team's rollup per day: they are served as one small row."""
 
 
-class AlertSettings(BaseModel):
-    notifiers: list[str] = Field(default_factory=lambda: ["log"])
-    """Notifiers: `log`, `webhook`, or a custom class as `package.module:Class`."""
-    webhook_url: SecretStr | None = None
-    webhook_timeout_seconds: float = Field(default=5.0, gt=0)
-    webhook_attempts: int = Field(default=3, ge=1, le=10)
-    """Consecutive attempts; a failed delivery is retried at the next evaluation, half a minute later."""
-    repeat_seconds: float = Field(default=3_600.0, gt=0)
-    """Interval at which lasting alerts are repeated."""
-    stale_seconds: float = Field(default=300.0, gt=0)
-    """A tenant whose oldest unsettled event has waited this long is stale."""
-    outbox_seconds: float = Field(default=300.0, gt=0)
-    """Dead letters not published this long after settling are overdue."""
-    failed_run_hours: float = Field(default=24.0, gt=0)
-    """How long a failed run that was not repeated is an alert."""
-    keep_days: float = Field(default=90.0, gt=0)
-    """Resolved alerts are kept this long."""
-
-
 class Settings(BaseSettings):
     """All settings; load with `load_settings()`."""
 
@@ -261,6 +246,18 @@ def give(settings: Settings) -> bool:
     _given[:] = [settings]
     load_settings.cache_clear()
     return True
+
+
+@contextmanager
+def given(settings: Settings) -> Iterator[None]:
+    """This process goes by these settings and no other while the block runs."""
+    before = list(_given)
+    give(settings)
+    try:
+        yield
+    finally:
+        _given[:] = before
+        load_settings.cache_clear()
 
 
 @cache

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_resources import spark_code
+from pulse_resources import spark_code, store_key
 from pulse_resources.errors import UserError
 from pulse_resources.iceberg import CATALOG
-from pulse_resources.service_settings import PostgresSettings
+from pulse_resources.service_settings import ObjectStoreSettings, PostgresSettings
 from pulse_resources.settings import Settings, load_settings
 
 OURS = "spark.pulse.environment"
@@ -71,8 +71,9 @@ def prepare(session: SparkSession) -> None:
     for name, value in (SESSION if own else SESSION | catalog(settings)).items():
         if has.get(name) != value:
             session.conf.set(name, value)
-    if not own and settings.object_store.session_token is None:
-        session.conf.unset(SESSION_TOKEN)  # otherwise Iceberg would take the placeholder for a token
+    for name in SECRETS if not own else ():
+        if name not in catalog(settings):
+            session.conf.unset(name)  # otherwise Iceberg would take the placeholder for a value
     if not own and PREPARED not in has:
         _send_code(session)
     session.conf.set(PREPARED, "true")
@@ -94,12 +95,12 @@ def problems(session: SparkSession, has: Mapping[str, str]) -> Iterator[tuple[st
         return
     for name, value in REQUIRED.items():
         if value not in re.split(r"\s*,\s*", has.get(name, "")):
-            yield f"the server's configuration has not {name} {value}", _add(name, value)
+            yield f"the server's configuration lacks {name} {value}", _add(name, value)
     shown: dict[str, str] = {row[0]: row[1] for row in session.sql("SET").collect()}  # secrets hidden
     for name in (each for each in SECRETS if each in catalog(load_settings())):
         if name not in shown:
             why = "its event log would show what a session sets by that name"
-            yield f"the server's configuration has no {name}: {why}", _add(name, PLACEHOLDER)
+            yield f"the server's configuration lacks {name}: {why}", _add(name, PLACEHOLDER)
         elif shown[name] == PLACEHOLDER:
             yield f"the server's {_REDACTION} does not hide {name}", f"Remove {_REDACTION}, or have it match"
 
@@ -143,7 +144,6 @@ def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
     options = f"currentSchema=iceberg_catalog&options=-c%20idle_session_timeout={IDLE_S}s"
     options += jdbc_tls(postgres) if jdbc is None else jdbc
     uri = f"jdbc:postgresql://{postgres.place}/{quote(postgres.database)}?{options}"
-    token = store.session_token
     return {
         _PREFIX: "org.apache.iceberg.spark.SparkCatalog",
         f"{_PREFIX}.type": "jdbc",
@@ -161,10 +161,20 @@ def catalog(settings: Settings, jdbc: str | None = None) -> dict[str, str]:
         f"{_PREFIX}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         f"{_PREFIX}.s3.endpoint": store.endpoint,
         f"{_PREFIX}.s3.path-style-access": "true",
-        f"{_PREFIX}.s3.access-key-id": store.access_key,
-        f"{_PREFIX}.s3.secret-access-key": store.secret_key.get_secret_value(),
         f"{_PREFIX}.client.region": store.region,
-        **({SESSION_TOKEN: token.get_secret_value()} if token else {}),
+        **_key(store),
+    }
+
+
+def _key(store: ObjectStoreSettings) -> dict[str, str]:
+    """What opens the object store to the server; nothing where it has a role of its own, by AWS's rules."""
+    if store.by_role:
+        return {}
+    key = store_key.of(store)
+    return {
+        f"{_PREFIX}.s3.access-key-id": key.access_key,
+        f"{_PREFIX}.s3.secret-access-key": key.secret_key,
+        **({SESSION_TOKEN: key.session_token} if key.session_token else {}),
     }
 
 

@@ -1,6 +1,6 @@
 """`pulse`: set up a stack, register tenants and datasets, look at what landed, prove that it adds up.
 
-Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.
+Exit codes: 0 success, 1 failure or a check that does not hold, 2 wrong usage.
 """
 
 import logging
@@ -24,17 +24,17 @@ PARTS = {
     ),
     "config": (
         "config",
-        "Show every setting by its environment variable, its value, and where that comes from; no secrets.",
+        "Show every setting: its environment variable, value and source. Secrets are hidden.",
     ),
     "collect": ("collect", "Send events through the HTTP API: one JSON object a line, or one JSON array."),
-    "preview": ("lake", "Show the newest rows of a dataset, resolved as its tenant and read by DuckDB."),
+    "preview": ("lake", "Show the newest rows of a dataset."),
     "snapshots": (
         "lake",
-        "Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.",
+        "List a dataset's snapshots, newest first; `pulse preview` can read each of them.",
     ),
-    "sql": ("sql", "Run one SELECT over a tenant's datasets, by their slugs, and record it."),
+    "sql": ("sql", "Run one SELECT over a tenant's datasets; every query is recorded."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
-    "trace": ("trace", "Say what became of one event: where it landed, or why it did not."),
+    "trace": ("trace", "Show what became of one event: where it landed, or why it did not."),
     "reconcile": (
         "lake",
         "Prove that every drained event is a row, a duplicate or a dead letter, exactly once.",
@@ -42,7 +42,7 @@ PARTS = {
     "backfill": ("backfill", "Rebuild days of a dataset from the raw zone, each replaced in one commit."),
     "erase": (
         "erase",
-        "Remove a person's events from the table, its history, the raw zone, dead letters and summaries.",
+        "Remove a person's events from tables, their history, the raw zone, dead letters and summaries.",
     ),
     "summary": ("summary", "Show the precomputed summaries of a dataset's days."),
     "usage": ("usage", "Show what a tenant used, per month, beside its limits."),
@@ -50,18 +50,18 @@ PARTS = {
         "demo",
         "Send real flights and weather of 17 tenants through Pulse, and account for every event.",
     ),
-    "tenant": ("tenant", "Tenants: who owns events, schemas and datasets."),
-    "key": ("key", "API keys: what callers of the HTTP API present."),
-    "schema": ("schema", "JSON Schemas that a tenant publishes; immutable."),
-    "dataset": ("dataset", "Datasets: an Iceberg table behind a slug."),
+    "tenant": ("tenant", "Tenants: the owners of events, schemas and datasets."),
+    "key": ("key", "API keys of a tenant, for the HTTP API."),
+    "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
+    "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
     "dlq": (
         "dlq",
         "Dead letters: events that could not land. Look at them, remove the cause, replay them.",
     ),
-    "batch": ("batch", "Batches in flight and those that ran lately; another try for stuck ones."),
-    "upkeep": ("upkeep", "Keep tables in shape: compaction, history, orphans, retention."),
-    "lake": ("connect", "The lake for other engines: the REST catalog."),
-    "alerts": ("alerts", "What is wrong, and whether whoever has to know was told."),
+    "batch": ("batch", "Batches: list running and recent ones, retry a stuck one."),
+    "upkeep": ("upkeep", "Table maintenance: compaction, history, orphan files, retention."),
+    "lake": ("connect", "Access to the lake for other engines, through the REST catalog."),
+    "alerts": ("alerts", "Alerts: what is wrong, and whether the notifiers were told."),
 }
 
 app = typer.Typer(
@@ -72,7 +72,7 @@ app = typer.Typer(
     help="Many tenants' events into governed Iceberg tables, exactly once.\n\n"
     "Start with `pulse up`, then `pulse tenant create`, `pulse schema publish`, "
     "`pulse dataset create`; see it all run with `pulse demo`.",
-    epilog="Exit codes: 0 done, 1 it failed or does not hold, 2 the request was wrong.",
+    epilog="Exit codes: 0 success, 1 failure or a check that does not hold, 2 wrong usage.",
 )
 
 

@@ -10,14 +10,14 @@ from pulse_api.cli.output import AsJson, cell, emit, show_table
 from pulse_pipelines.monitoring import alerts
 from pulse_resources import notify, settings
 
-app = typer.Typer(help="What is wrong, and whether whoever has to know was told.")
+app = typer.Typer(help="Alerts: what is wrong, and whether the notifiers were told.")
 
 
 @app.callback(invoke_without_command=True)
 def list_alerts(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that ended.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Most alerts to show.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", help="Also show resolved alerts.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of alerts to show.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the alerts that go on, the latest first. The sensor `alert_watch` looks every 30 s.

@@ -9,14 +9,12 @@ from pulse_pipelines.ingest import attempts
 from pulse_pipelines.monitoring import batches
 from pulse_resources.errors import NotFound
 
-app = typer.Typer(
-    no_args_is_help=True, help="Batches in flight and those that ran lately; another try for stuck ones."
-)
+app = typer.Typer(no_args_is_help=True, help="Batches: list running and recent ones, retry a stuck one.")
 
 
 @app.command("list")
 def list_batches(
-    limit: Annotated[int, typer.Option(min=0, help="Most settled batches to show.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of settled batches to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """List the batches in flight, and those that settled lately, newest first.
@@ -51,7 +49,7 @@ def retry_batch(
     Example: pulse batch retry 4bf92f35
     """
     if not attempts.unstick(batch_id):
-        raise NotFound("no such batch is stuck", batch=batch_id)
+        raise NotFound("no batch with this id is stuck", batch=batch_id)
     if as_json:
         emit({"batch_id": batch_id, "state": "planned"})
     else:

@@ -34,17 +34,18 @@ MAX_SHOWN = 20
 def collect(
     tenant: TenantSlug,
     file: Annotated[
-        Path, typer.Argument(help="Events; - reads standard input.", allow_dash=True, show_default=True)
+        Path, typer.Argument(help="File of events; - for standard input.", allow_dash=True, show_default=True)
     ] = Path("-"),
     key: Annotated[
         str | None, typer.Option(envvar="PULSE_KEY", help="The tenant's key with the scope collect.")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until all of it is settled; exit code 1 if any did not land.")
+        bool,
+        typer.Option("--wait", help="Wait until every event is settled; exit code 1 if one did not land."),
     ] = False,
     at_most: Annotated[
         timedelta,
-        typer.Option("--timeout", parser=duration, metavar="TIME", help="How long to wait for that."),
+        typer.Option("--timeout", parser=duration, metavar="TIME", help="How long to wait."),
     ] = "10m",  # type: ignore[assignment]  # typer parses it
     as_json: AsJson = False,
 ) -> None:

@@ -13,12 +13,14 @@ app = typer.Typer()
 @app.command("config")
 def show_config(
     section: Annotated[
-        str | None, typer.Argument(help="Of this section only: postgres, kafka, ingest, ...")
+        str | None, typer.Argument(help="Show this section only: postgres, kafka, ingest, ...")
     ] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Without those that are the default.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only settings that differ from their default.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every setting by its environment variable, its value, and where that comes from; no secrets.
+    """Show every setting: its environment variable, value and source. Secrets are hidden.
 
     Example: pulse config ingest
     """

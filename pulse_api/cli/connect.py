@@ -13,7 +13,9 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_resources import settings
 from pulse_resources.local import spark
 
-app = typer.Typer(no_args_is_help=True, help="The lake for other engines: the REST catalog.")
+app = typer.Typer(
+    no_args_is_help=True, help="Access to the lake for other engines, through the REST catalog."
+)
 
 
 class Engine(StrEnum):
@@ -33,13 +35,13 @@ def _group() -> None:
 @app.command()
 def connect(
     tenant: TenantSlug,
-    engine: Annotated[Engine, typer.Option(help="The engine that is to read the tables.")],
+    engine: Annotated[Engine, typer.Option(help="The engine to connect.")],
     key: Annotated[
         str | None, typer.Option(envvar="KEY", help="A key with the scope lake:read. [default: a new one]")
     ] = None,
     expires_in: Annotated[
         timedelta,
-        typer.Option(parser=duration, metavar="DURATION", help="End the new key after this long."),
+        typer.Option(parser=duration, metavar="DURATION", help="Let the new key expire after this time."),
     ] = "30d",  # type: ignore[assignment] # typer parses the default, too
     as_json: AsJson = False,
 ) -> None:

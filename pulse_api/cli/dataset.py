@@ -13,11 +13,13 @@ from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import Incompatible, NotFound, UserError
 
-app = typer.Typer(no_args_is_help=True, help="Datasets: an Iceberg table behind a slug.")
+app = typer.Typer(no_args_is_help=True, help="Datasets: Iceberg tables, each named by a slug.")
 
 Address = Annotated[
     str,
-    typer.Argument(help="pulse://<tenant>/<name>/<version>", autocompletion=complete.schema_uris),
+    typer.Argument(
+        help="Address of the schema: pulse://<tenant>/<name>/<version>.", autocompletion=complete.schema_uris
+    ),
 ]
 
 
@@ -26,9 +28,9 @@ def create_dataset(
     tenant: TenantSlug,
     slug: Annotated[str, typer.Argument(help="Slug of the dataset: the name of its table.")],
     schema_uri: Address,
-    name: Annotated[str | None, typer.Option(help="Full name; the slug if not given.")] = None,
+    name: Annotated[str | None, typer.Option(help="Display name; the slug by default.")] = None,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="What the API does with an event that breaks the schema.")
+        OnInvalid, typer.Option(help="What the API does with an event that does not match the schema.")
     ] = OnInvalid.REFUSE,
     kind: Annotated[
         DatasetKind, typer.Option(help="What its rows are: events, or versions of entities.")
@@ -169,7 +171,7 @@ def _show_incompatible(error: Incompatible, as_json: bool) -> None:
 def delete_dataset(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a dataset: its row and its table's entry in the catalog. Every file stays where it is.

@@ -25,7 +25,7 @@ DEFAULT_DAYS = 60
 def demo(
     days: Annotated[int, typer.Option(min=1, help="Send the last N days of the year.")] = DEFAULT_DAYS,
     everything: Annotated[bool, typer.Option("--all", help="Send the whole year.")] = False,
-    keep_dates: Annotated[bool, typer.Option(help="Leave the dates in 2013.")] = False,
+    keep_dates: Annotated[bool, typer.Option(help="Keep the dates in 2013.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send real flights and weather of 17 tenants through Pulse, and account for every event.

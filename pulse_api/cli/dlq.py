@@ -47,8 +47,10 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(metavar="[ID]...", help="Ids from `pulse dlq list`: 0-17", show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="All that are open, or all that fit the filters.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Every open dead letter, or every one that the filters select.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")]
 
 
 @app.command("list")
@@ -58,9 +60,13 @@ def list_letters(
     reason: Why = None,
     since: Since = None,
     until: Until = None,
-    state: Annotated[State, typer.Option(help="Which ones, by what became of them.")] = State.OPEN,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_LETTERS, help="Most to show.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on behind a page: the cursor that it gave.")] = None,
+    state: Annotated[State, typer.Option(help="Only dead letters in this state.")] = State.OPEN,
+    limit: Annotated[
+        int, typer.Option(min=1, max=MAX_LETTERS, help="Maximum number of dead letters to show.")
+    ] = 50,
+    after: Annotated[
+        str | None, typer.Option(help="Start after this cursor, which the page before printed.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List a tenant's dead letters, the latest first, without their bytes.
@@ -95,7 +101,7 @@ def summarize(
     dataset: Dataset = None,
     since: Since = None,
     until: Until = None,
-    state: Annotated[State, typer.Option(help="Which ones, by what became of them.")] = State.OPEN,
+    state: Annotated[State, typer.Option(help="Only dead letters in this state.")] = State.OPEN,
     as_json: AsJson = False,
 ) -> None:
     """Count a tenant's dead letters by reason, the most frequent first.
@@ -150,7 +156,7 @@ def replay_letters(
     until: Until = None,
     everything: All = False,
     schema_version: Annotated[
-        int | None, typer.Option(min=1, help="Version of the dataset's schema that the events shall follow.")
+        int | None, typer.Option(min=1, help="Version of the dataset's schema to validate the events by.")
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -179,7 +185,7 @@ def discard_letters(
     since: Since = None,
     until: Until = None,
     everything: All = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever the filters fit.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ app = typer.Typer()
 @app.command("doctor")
 def examine(
     as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also what is as it should be.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show the checks that passed.")] = False,
 ) -> None:
     """Check addresses, versions, rights, clocks, topics and disk of all services that the settings name.
 

@@ -1,7 +1,7 @@
 """`pulse erase`: remove a person's events from everywhere, and prove that they are gone."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -22,47 +22,102 @@ app = typer.Typer()
 def erase(
     tenant: TenantSlug,
     where: Annotated[
-        str, typer.Option(metavar="FIELD=VALUE", help="A property, event_id, trace_id or context.<path>.")
+        str,
+        typer.Option(
+            metavar="FIELD=VALUE",
+            help="A property, or a path to what is within it (customer.email); event_id, trace_id, "
+            "context.<path>; data.<path> for a property that no schema declares.",
+        ),
     ],
     dataset: Annotated[
-        str | None, typer.Option(help="The dataset's slug.", autocompletion=complete.datasets)
+        str | None,
+        typer.Option(
+            help="Of this dataset only; else of all datasets of the tenant.", autocompletion=complete.datasets
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed; change nothing.")
+    ] = False,
     verify: Annotated[
         str | None, typer.Option(metavar="ID", help="Look everywhere for what this erasure removed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a person's events from the table, its history, the raw zone, dead letters and summaries.
+    """Remove a person's events from tables, their history, the raw zone, dead letters and summaries.
 
-    It covers what has settled by now, and ends with a look at every store: there is a receipt when nothing is
-    left. The receipt says what Kafka still holds, and until when. If it was interrupted, the same command
-    goes on. There is no way back.
+    It covers what has settled by now, and ends with a look at every store: there is a receipt for each
+    dataset in which nothing is left. The receipt says what Kafka still holds, and until when. If it was
+    interrupted, the same command resumes it. It cannot be undone.
 
-    Example: pulse erase acme --dataset orders --where customer=ada@example.org --dry-run
+    Example: pulse erase acme --where customer.email=ada@example.org --dry-run
     """
     owner = registry.find_tenant(tenant)
     if verify is not None:
         _verify(owner, verify, where, as_json)
         return
     if dataset is None:
-        raise UserError("no dataset is named", fix="Add --dataset <slug>")
+        _everywhere(owner, where, yes, dry_run, as_json)
+        return
     if dry_run or not yes:
         found = erasure.preview(owner, dataset, where)
         if dry_run:
             _show_preview(found, as_json)
             return
-        if not sys.stdin.isatty():
-            raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
-        question = f"Erase {found.rows:,} rows, {found.raw_events:,} raw events and {found.dead_letters:,} "
-        typer.confirm(f"{question}dead letters of {tenant}, for good?", abort=True, err=True)
+        _confirm(owner, [found])
     with Console(stderr=True).status("erasing") as status:
         receipt = erasure.erase(owner, dataset, where, lambda step: status.update(f"erasing: {step}"))
     if as_json:
         emit(receipt)
     else:
         _show_receipt(receipt, where)
+
+
+def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """The same for all datasets; exit code 1 if something that says the value was left out."""
+    found = erasure.everywhere.find(owner, where)
+    if dry_run or not yes:
+        previews = erasure.everywhere.preview(owner, found)
+        if dry_run:
+            left = list(erasure.everywhere.left_out(owner, found))
+            if as_json:
+                emit({"datasets": previews, "left_out": left})
+                return
+            rows = ((slug, s.rows, s.raw_events, s.dead_letters) for slug, s in previews.items())
+            show_table(("dataset", "rows", "raw events", "dead letters"), rows, empty="")
+            _show_left_out(left)
+            return
+        _confirm(owner, previews.values())
+    with Console(stderr=True).status("erasing") as status:
+        receipts = erasure.everywhere.erase(owner, found, lambda step: status.update(f"erasing from {step}"))
+        status.update("looking for what is left out")
+        left = list(erasure.everywhere.left_out(owner, found))
+    if as_json:
+        emit({"datasets": receipts, "left_out": left})
+    else:
+        for receipt in receipts:
+            _show_receipt(receipt, found.where)
+            say("")
+        _show_left_out(left)
+    if left:
+        raise typer.Exit(FAILED)
+
+
+def _show_left_out(left: "Iterable[erasure.everywhere.LeftOut]") -> None:
+    for each in left:
+        remark(f"not covered: {each.what}. {each.fix}")
+
+
+def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"]) -> None:
+    if not sys.stdin.isatty():
+        raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
+    found = list(previews)
+    rows, raw = sum(each.rows for each in found), sum(each.raw_events for each in found)
+    letters = sum(each.dead_letters for each in found)
+    question = (
+        f"Erase {rows:,} rows, {raw:,} raw events and {letters:,} dead letters of {owner.slug}, for good?"
+    )
+    typer.confirm(question, abort=True, err=True)
 
 
 def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from pulse_api.cli.output import AsJson, cell, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import ApiKey, IssuedKey, KeyScope
 
-app = typer.Typer(no_args_is_help=True, help="API keys: what callers of the HTTP API present.")
+app = typer.Typer(no_args_is_help=True, help="API keys of a tenant, for the HTTP API.")
 operator = typer.Typer(
     no_args_is_help=True, help="Operator keys: they create tenants, set limits and issue keys over HTTP."
 )
@@ -28,14 +28,18 @@ OperatorKeyId = Annotated[str, typer.Argument(help="Id from `pulse key operator 
 @app.command("create")
 def create_key(
     tenant: TenantSlug,
-    name: Annotated[str, typer.Option(help="Who or what will use it.")] = "cli",
+    name: Annotated[str, typer.Option(help="Name of the person or service that will use the key.")] = "cli",
     scope: Annotated[
         list[KeyScope] | None,
-        typer.Option(help="What it may do; several times for several. [default: collect and read]"),
+        typer.Option(
+            help="A scope of the key; repeat the option for more than one. [default: collect and read]"
+        ),
     ] = None,
     expires_in: Annotated[
         timedelta | None,
-        typer.Option(parser=duration, metavar="DURATION", help="End it after this long, e.g. 30d."),
+        typer.Option(
+            parser=duration, metavar="DURATION", help="Let the key expire after this time, such as 30d."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +91,7 @@ def revoke_key(tenant: TenantSlug, key_id: KeyId, as_json: AsJson = False) -> No
 
 @operator.command("create")
 def create_operator_key(
-    name: Annotated[str, typer.Option(help="Who or what will use it.")] = "cli",
+    name: Annotated[str, typer.Option(help="Name of the person or service that will use the key.")] = "cli",
     as_json: AsJson = False,
 ) -> None:
     """Issue an operator's key. It is shown this once: Pulse keeps only a hash of it.

@@ -32,22 +32,22 @@ _SAME = {"tenant_id", "dataset_id", "_batch", "schema_version"}
 def preview(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Most rows to show.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of rows to show.")] = 10,
     start: Annotated[
         str | None, typer.Option("--from", help="Events at this moment or later: 2026-11-19T10:00:00Z.")
     ] = None,
     end: Annotated[str | None, typer.Option("--to", help="Events before this moment.")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Columns of the table, with commas between them; all if not given.")
+        str | None, typer.Option(help="Columns of the table, separated by commas; all by default.")
     ] = None,
     snapshot: Annotated[
-        int | None, typer.Option(help="The table as this snapshot left it: pulse snapshots.")
+        int | None, typer.Option(help="Read the table as of this snapshot; `pulse snapshots` lists them.")
     ] = None,
-    as_of: Annotated[str | None, typer.Option(help="The table as it was at this moment.")] = None,
+    as_of: Annotated[str | None, typer.Option(help="Read the table as of this time.")] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Show the newest rows of a dataset, resolved as its tenant and read by DuckDB.
+    """Show the newest rows of a dataset.
 
     Example: pulse preview acme orders --limit 5 --columns timestamp,id --from 2026-11-19T00:00:00Z
     """
@@ -73,10 +73,10 @@ def preview(
 def snapshots(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    limit: Annotated[int, typer.Option(min=1, help="Most snapshots to show.")] = SHOWN_SNAPSHOTS,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of snapshots to show.")] = SHOWN_SNAPSHOTS,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.
+    """List a dataset's snapshots, newest first; `pulse preview` can read each of them.
 
     Example: pulse snapshots acme orders
     """
@@ -137,7 +137,8 @@ def _cell(value: object) -> str:
 def reconcile(
     tenant: Annotated[str | None, typer.Argument(help="One tenant; all if not given.")] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Look all duplicates up in the raw zone: slow where there are many.")
+        bool,
+        typer.Option("--raw", help="Also look up every duplicate in the raw zone; slow if there are many."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

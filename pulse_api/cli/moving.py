@@ -24,7 +24,7 @@ def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
     console = Console(stderr=True)
     try:
         if not console.is_terminal:
-            remark(f"Data files of {move.slug} are written again by the move {move.move_id}.")
+            remark(f"The move {move.move_id} rewrites the data files of {move.slug}.")
         with run.progress(console) as bar:
             task = bar.add_task(move.slug, total=None)
             while not (found := moves.find(owner, move.move_id)).ended:

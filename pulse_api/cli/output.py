@@ -82,7 +82,7 @@ def show_table(
         table.add_row(*(escape(text) for text in shown))
     console.print(table)
     if left_out:
-        remark(f"Left out for want of space: {', '.join(left_out)}. --json has everything.")
+        remark(f"Columns left out to fit the terminal: {', '.join(left_out)}. --json has everything.")
 
 
 def _need(name: str, column: Sequence[str]) -> int:

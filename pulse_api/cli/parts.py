@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
+from inspect import cleandoc
 from types import ModuleType
 from typing import Any
 
@@ -72,11 +73,19 @@ NEEDS_NONE = {("schema", "check")}
 def _prepare(group: Any, part: str, modules: Sequence[str]) -> None:
     """Have every command of a group, before it works, see that the stack is not stopped, and load modules."""
     for name, command in group.commands.items():
+        command.help = flowing(command.help)
         if hasattr(command, "commands"):
             _prepare(command, part, modules)
         elif command.callback is not None:
             looks = part not in STARTS_OR_LOOKS and (part, name) not in NEEDS_NONE
             command.callback = _prepared(command.callback, modules, looks=looks)
+
+
+def flowing(text: str | None) -> str | None:
+    """A docstring whose lines end where the terminal's do: each paragraph is one line."""
+    if text is None:
+        return None
+    return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
 
 
 def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bool) -> Callable[..., Any]:

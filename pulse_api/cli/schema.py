@@ -20,14 +20,16 @@ from pulse_pipelines.domain.schema import check_document
 from pulse_resources.errors import NotFound, UserError, meant
 from pulse_resources.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="JSON Schemas that a tenant publishes; immutable.")
+app = typer.Typer(
+    no_args_is_help=True, help="JSON Schemas that a tenant publishes; a published version never changes."
+)
 
 
 @app.command("publish")
 def publish_schema(
     tenant: TenantSlug,
     name: Annotated[str, typer.Argument(help="Name of the schema; versions count up.")],
-    file: Annotated[Path, typer.Argument(help="The schema's file; - reads standard input.", allow_dash=True)],
+    file: Annotated[Path, typer.Argument(help="Schema file; - for standard input.", allow_dash=True)],
     as_json: AsJson = False,
 ) -> None:
     """Publish a JSON Schema as the next version of NAME and print its address.
@@ -45,12 +47,12 @@ def publish_schema(
         return
     typer.echo(published.schema_uri)
     if not published.created:
-        remark("This very document was published before.")
+        remark("The same document is published already.")
 
 
 @app.command("check")
 def check_schema(
-    file: Annotated[Path, typer.Argument(help="The schema's file; - reads standard input.", allow_dash=True)],
+    file: Annotated[Path, typer.Argument(help="Schema file; - for standard input.", allow_dash=True)],
     as_json: AsJson = False,
 ) -> None:
     """Say what a schema would make of events, without publishing it: its columns, and what an event may cost.
@@ -70,7 +72,7 @@ def check_schema(
     table = ((column.field, column.name, str(column.type)) for column in found)
     show_table(("property", "column", "type"), table, empty="No columns: everything is in _extra")
     remark(
-        f"Judging an event of {bound.max_bytes:,} bytes takes at most {worst:,.2f} s, whatever it is; "
+        f"Validating an event of {bound.max_bytes:,} bytes takes at most {worst:,.2f} s, whatever it is; "
         f"the limit is {bound.seconds:g} s."
     )
 
@@ -78,15 +80,20 @@ def check_schema(
 @app.command("try")
 def try_schema(
     tenant: TenantSlug,
-    file: Annotated[Path, typer.Argument(help="The schema's file; - reads standard input.", allow_dash=True)],
+    file: Annotated[Path, typer.Argument(help="Schema file; - for standard input.", allow_dash=True)],
     against: Annotated[
         str,
-        typer.Option(metavar="DATASET", help="Whose events to judge.", autocompletion=complete.datasets),
+        typer.Option(
+            metavar="DATASET", help="The dataset whose events to test.", autocompletion=complete.datasets
+        ),
     ],
     of_day: Annotated[
-        date, typer.Option("--day", parser=day, metavar="DATE", help="Their day: a date, or yesterday.")
+        date,
+        typer.Option(
+            "--day", parser=day, metavar="DATE", help="The day of the events: a date, or yesterday."
+        ),
     ] = "yesterday",  # type: ignore[assignment] # typer parses the default, too
-    limit: Annotated[int, typer.Option(min=1, help="Most events to look at.")] = 1_000_000,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events to test.")] = 1_000_000,
     as_json: AsJson = False,
 ) -> None:
     """Say how many of a day's events a schema would refuse that is not published yet, and show three.
@@ -146,7 +153,8 @@ def show_schema(
     schema: Annotated[
         str,
         typer.Argument(
-            help="Its address, or a name: its latest version.", autocompletion=complete.schema_uris
+            help="Address of the schema, or its name for the latest version.",
+            autocompletion=complete.schema_uris,
         ),
     ],
     as_json: AsJson = False,

@@ -24,13 +24,13 @@ FORMATS = {".json": "JSON", ".csv": "CSV", ".arrow": "ARROW", ".parquet": "PARQU
 @app.command("sql")
 def query(
     tenant: TenantSlug,
-    sql: Annotated[str | None, typer.Argument(help="The query; - reads it from standard input.")] = None,
+    sql: Annotated[str | None, typer.Argument(help="The query; - for standard input.")] = None,
     snapshot: Annotated[
         list[str] | None,
-        typer.Option(help="Read a dataset as a snapshot left it: orders=<id>; may be repeated."),
+        typer.Option(help="Read a dataset as of a snapshot: orders=<id>; may be repeated."),
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="Read all others as they were then: 2026-11-19T10:00:00Z, or 2h.")
+        str | None, typer.Option(help="Read all other datasets as of this time: 2026-11-19T10:00:00Z, or 2h.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -42,7 +42,7 @@ def query(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Run one SELECT over a tenant's datasets, by their slugs, and record it.
+    """Run one SELECT over a tenant's datasets; every query is recorded.
 
     Example: pulse sql acme "SELECT country, count(*) AS orders FROM orders GROUP BY ALL"
     """
@@ -53,7 +53,7 @@ def query(
     if sql is None:
         raise UserError("no query is given", fix='pulse sql acme "SELECT count(*) AS n FROM orders"')
     if as_json + as_csv + (output is not None) > 1:
-        raise UserError("more than one form is asked for", fix="Give one of --json, --csv and --output")
+        raise UserError("more than one output format is given", fix="Give one of --json, --csv and --output")
     form = _form(output) if output else "CSV" if as_csv else "JSON"
     allowed = limits.Limits.of_settings()
     made = processes.Processes(allowed.confinement(), ready=0)
@@ -77,7 +77,7 @@ def query(
 
 def _form(output: Path) -> str:
     if (found := FORMATS.get(output.suffix)) is None:
-        raise UserError(f"{output.name!r} has no ending that is known", fix=f"Use {', '.join(FORMATS)}")
+        raise UserError(f"{output.name!r} has an unknown extension", fix=f"Use {', '.join(FORMATS)}")
     return found
 
 

@@ -17,7 +17,9 @@ app = typer.Typer()
 def summary(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    rollup: Annotated[str, typer.Option(help="daily, behaviour, or one of a team.")] = "daily",
+    rollup: Annotated[
+        str, typer.Option(help="Name of the rollup: daily, behaviour, or one that a team added.")
+    ] = "daily",
     first: Annotated[
         date | None,
         typer.Option(

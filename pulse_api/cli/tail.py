@@ -21,7 +21,7 @@ PHYSICAL = frozenset({"tenant_id", "dataset_id", "ingested_at", "schema_version"
 def tail_rows(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON, one per line.")] = False,
 ) -> None:
     """Print the rows of a dataset as they land, until it is interrupted.
 

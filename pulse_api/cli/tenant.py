@@ -15,7 +15,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import data_loss
 from pulse_resources.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Tenants: who owns events, schemas and datasets.")
+app = typer.Typer(no_args_is_help=True, help="Tenants: the owners of events, schemas and datasets.")
 
 _MEANING = "Positive: a maximum; -1: unlimited; 0: the installation's default."
 _LARGEST = 2**63 - 1
@@ -37,8 +37,10 @@ PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, av
 
 @app.command("create")
 def create_tenant(
-    slug: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9 and _, a letter first.")],
-    name: Annotated[str | None, typer.Option(help="Full name; the slug if not given.")] = None,
+    slug: Annotated[
+        str, typer.Argument(help="1 to 63 characters of a-z, 0-9 and _, starting with a letter.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Display name; the slug by default.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Register a tenant and create its topics `pulse.<id>.events` and `pulse.<id>.events.dlq`.
@@ -127,8 +129,10 @@ def tenant_limits(
 @app.command("accept-loss")
 def accept_loss(
     tenant: TenantSlug,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is lost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which events are lost; change nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on when the topic no longer holds events that were never ingested.
@@ -146,7 +150,7 @@ def accept_loss(
             if not sys.stdin.isatty():
                 raise UserError("this needs a confirmation", fix="Look with --dry-run, then add --yes")
             _show_losses(found)
-            typer.confirm(f"Go on without these events of {tenant}, for good?", abort=True, err=True)
+            typer.confirm(f"Continue without these events of {tenant}, for good?", abort=True, err=True)
         found = data_loss.accept(owner, found)
     if as_json:
         emit({"tenant": owner.slug, "accepted": not dry_run, "losses": found})

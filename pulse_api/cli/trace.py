@@ -27,18 +27,20 @@ def trace_event(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="Only what names it, where several datasets have the id.", autocompletion=complete.datasets
+            help="The dataset, if several have an event with this id.", autocompletion=complete.datasets
         ),
     ] = None,
     day: Annotated[
         date | None,
         typer.Option(
-            parser=parse_day, metavar="DAY", help="Of its timestamp; only rows of that day are looked at."
+            parser=parse_day,
+            metavar="DAY",
+            help="Day of the event's timestamp; only rows of that day are searched.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of one event: where it landed, or why it did not.
+    """Show what became of one event: where it landed, or why it did not.
 
     It waits, a batch has it, it landed (dataset, day, file, snapshot), is a copy of one that did, is a dead
     letter, was replayed, rebuilt or erased. Exit code 2 if there is no such event.
@@ -60,7 +62,7 @@ def _found(tenant: Tenant, event: str, dataset: str | None, day: date | None) ->
     if place is None:
         return trace.by_id(tenant, event, dataset=dataset, day=day)
     if place[1] != tenant.topic:
-        raise UserError("this is another tenant's topic", fix=f"This tenant's is {tenant.topic}")
+        raise UserError("the topic is another tenant's", fix=f"This tenant's is {tenant.topic}")
     return trace.by_place(tenant, int(place[2]), int(place[3]))
 
 

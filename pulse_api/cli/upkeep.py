@@ -13,12 +13,12 @@ from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import history, policy, run
 from pulse_resources import settings, spark
 
-app = typer.Typer(help="Keep tables in shape: compaction, history, orphans, retention.")
+app = typer.Typer(help="Table maintenance: compaction, history, orphan files, retention.")
 
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Of this tenant only.", autocompletion=complete.tenants)
+    str | None, typer.Option("--tenant", help="Only of this tenant.", autocompletion=complete.tenants)
 ]
-Slug = Annotated[str | None, typer.Option("--dataset", help="Of datasets with this slug only.")]
+Slug = Annotated[str | None, typer.Option("--dataset", help="Only of datasets with this slug.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -26,11 +26,15 @@ def upkeep(
     context: typer.Context,
     tenant: Tenant = None,
     slug: Slug = None,
-    task: Annotated[list[Task] | None, typer.Option(help="These tasks only; may be repeated.")] = None,
+    task: Annotated[
+        list[Task] | None, typer.Option(help="Only these tasks; repeat the option for more than one.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would be done, and why.")] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="Begin nothing new after this; setting upkeep.run_seconds."),
+        typer.Option(
+            min=1, help="Start no new task after this time; by default the setting upkeep.run_seconds."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +72,7 @@ def upkeep(
 def show_history(
     tenant: Tenant = None,
     slug: Slug = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most tasks to show.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of tasks to show.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show what upkeep did, newest first: by hand and by Dagster.

@@ -65,7 +65,7 @@ def until_settled(tenant: Tenant, at_most: timedelta) -> None:
             line.update(f"{left:,} events are not settled")
             if time.monotonic() > until:
                 raise Transient(
-                    f"{left:,} events are not settled yet: some of them were sent now, maybe",
+                    f"{left:,} events are not settled yet",
                     fix=f"They are safe. See `pulse batch list`, `pulse trace {tenant.slug} <event id>`",
                     tenant=tenant.slug,
                 )

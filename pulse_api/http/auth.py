@@ -133,7 +133,7 @@ def take(
             429,
             "rate-exceeded",
             f"the tenant may send {per_second:g} {kind} per second",
-            fix="Send fewer of them per second, and this one again after Retry-After",
+            fix="Send fewer per second, and repeat this request after Retry-After",
             headers={"Retry-After": str(math.ceil(wait))},
         )
 

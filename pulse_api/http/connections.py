@@ -144,7 +144,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(_head_too_large())
         elif self._received > self._most:
             self._refuse(
-                ProblemError(413, "too-large", f"a body may have {self._limits.max_body_bytes:,} bytes")
+                ProblemError(
+                    413, "too-large", f"the body is larger than {self._limits.max_body_bytes:,} bytes"
+                )
             )
 
     @override
@@ -167,7 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         if self._head_bytes() > MAX_HEAD_BYTES:  # it came at once
-            raise ValueError("too large a head")
+            raise ValueError("the request's headers are too large")
         super().on_headers_complete()
         self._in_head, self._in_body = False, True
         self._deadline = self.loop.time() + self._limits.body_seconds
@@ -267,7 +269,7 @@ def _raw(problem: ProblemError) -> bytes:
 
 def _head_too_large() -> ProblemError:
     return ProblemError(
-        431, "headers-too-large", f"the headers of a request may have {MAX_HEAD_BYTES:,} bytes"
+        431, "headers-too-large", f"the headers of the request are larger than {MAX_HEAD_BYTES:,} bytes"
     )
 
 

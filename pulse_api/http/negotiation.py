@@ -18,7 +18,7 @@ def chosen(request: Request, offered: Sequence[str]) -> str:
     quality, _, best = max((_quality(kind, ranges), -i, kind) for i, kind in enumerate(offered))
     if quality <= 0:
         detail = f"the answer can be {', '.join(offered)}, not {accept[:200]}"
-        raise ProblemError(406, "not-acceptable", detail, fix="Change the header Accept")
+        raise ProblemError(406, "not-acceptable", detail, fix="Change the Accept header")
     return best
 
 

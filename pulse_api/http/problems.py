@@ -41,7 +41,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    fix: str = Field(description="What to do next.")
+    fix: str = Field(description="What to do about it.")
     request_id: str = Field(description="Also in the header X-Request-Id and in the server's log.")
 
 

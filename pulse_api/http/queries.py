@@ -55,7 +55,7 @@ class Queries:
         self._views = views
         self._limits = Limits.of_settings()
         self._processes: Processes | None = None
-        self._off = PulseError("queries cannot begin yet")
+        self._off = PulseError("queries cannot start yet")
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
 

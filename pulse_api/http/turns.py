@@ -125,6 +125,6 @@ def busy(status: int, detail: str) -> ProblemError:
         status,
         "busy",
         detail,
-        fix="Send fewer requests at a time, and this one again after Retry-After",
+        fix="Send fewer requests at a time, and repeat this one after Retry-After",
         headers={"Retry-After": str(RETRY_S)},
     )

@@ -84,7 +84,7 @@ class Workers:
             if worker is not None:
                 worker.end()
             worker = None
-            raise Transient("the process that did this has ended", fix="Try again") from ended
+            raise Transient("the process that handled this request has ended", fix="Try again") from ended
         finally:
             self._idle.put(worker)
         if error is not None:

@@ -148,14 +148,14 @@ def _compare(plan: DayPlan, rebuilt: Rebuilt) -> None:
     where = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
     if rebuilt.refused:
         raise Terminal(
-            f"events that landed pass no version of the schema any more: {'; '.join(rebuilt.refused)}",
-            fix="The day was left as it is; compare these events in the raw zone with the table's rows",
+            f"landed events match no version of the schema any more: {'; '.join(rebuilt.refused)}",
+            fix="The day was not changed; compare these events in the raw zone with the table's rows",
             **where,
         )
     if rebuilt.rows != plan.rows:
         raise Terminal(
             f"the raw zone gives {rebuilt.rows:,} rows, and {plan.rows:,} landed",
-            fix="The day was left as it is. Retention may have removed raw objects of the day; "
+            fix="The day was not changed. Retention may have removed raw objects of the day; "
             "`pulse reconcile` tells what the table holds",
             **where,
         )

@@ -77,7 +77,7 @@ def summary(
             known = [name for (name,) in connection.execute(ROLLUPS, [found[0]])]
             if rollup not in known:
                 raise NotFound(
-                    "nothing of this rollup was computed of the dataset",
+                    "this rollup has not been computed for the dataset",
                     fix=f"It has: {', '.join(known) or 'none yet'}",
                     tenant=tenant.slug,
                     dataset=slug,

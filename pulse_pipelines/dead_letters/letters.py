@@ -71,7 +71,7 @@ class Filter:
 
     def __post_init__(self) -> None:
         if self.dataset is not None and ("\0" in self.dataset or not _is_unicode(self.dataset)):
-            raise UserError("no dataset has such a name")
+            raise UserError("no dataset can have this name")
         if any(time is not None and time.tzinfo is None for time in (self.since, self.until)):
             raise UserError("the time has no zone", fix="Add one, such as Z")
 
@@ -142,7 +142,7 @@ class Cursor(NamedTuple):
                 return cls(settled_at, partition, offset)
         except (ValueError, TypeError):
             pass
-        raise NotFound("no such cursor", fix="Begin again without one")
+        raise NotFound("no such cursor", fix="Start again without a cursor")
 
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(orjson.dumps(list(self))).decode()

@@ -86,7 +86,7 @@ def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
     left, key, keyword = min(tried, key=itemgetter(0), default=(seconds, id(bundle), "properties"))
     where = f"#{pointers.get(key, '')}/{keyword}"
     raise UserError(
-        f"judging an event of {bound.max_bytes:,} bytes by this schema could take {_text(seconds)}, the "
+        f"validating an event of {bound.max_bytes:,} bytes by this schema could take {_text(seconds)}, the "
         f"limit is {_text(bound.seconds)}: {where} costs most (without it {_text(left)})",
         fix=_FIXES.get(keyword, "Use fewer subschemas for one value, and fewer for items and any members"),
     )

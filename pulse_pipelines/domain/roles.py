@@ -32,12 +32,12 @@ def check_roles(document: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
         if not isinstance(field, str) or field not in kinds:
             raise UserError(
                 f"/{keyword} names {field!r}, which is no declared property with a column",
-                fix=f"Name one of `properties` whose type is {wanted}",
+                fix=f"Name a property whose type is {wanted}",
             )
         if kinds[field] not in KINDS[keyword]:
             raise UserError(
                 f"/{keyword} names {field!r}, whose column is of type {kinds[field]}",
-                fix=f"Name one of `properties` whose type is {wanted}",
+                fix=f"Name a property whose type is {wanted}",
             )
 
 

@@ -68,13 +68,13 @@ def begin(tenant: Tenant, subject: Subject) -> Erasure:
     """The unfinished erasure of this subject, or a new one that covers everything settled so far."""
     dataset = subject.dataset
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        values = [tenant.tenant_id, dataset.dataset_id, subject.field]
+        values = [tenant.tenant_id, dataset.dataset_id, subject.name]
         for found in map(_erasure, connection.execute(UNFINISHED, values)):
             if found.is_of(subject.value):
                 return found
         erasure_id, salt = secrets.token_hex(8), secrets.token_bytes(16)
         covers = dict(connection.execute(POSITIONS, [tenant.tenant_id]).fetchall())
-        values = [tenant.tenant_id, erasure_id, dataset.dataset_id, dataset.slug, subject.field, salt]
+        values = [tenant.tenant_id, erasure_id, dataset.dataset_id, dataset.slug, subject.name, salt]
         connection.execute(BEGIN, [*values, _hash(salt, subject.value), Jsonb(covers)])
     return find(tenant, erasure_id)
 

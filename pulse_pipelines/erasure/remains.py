@@ -15,6 +15,8 @@ SELECT dataset_id, deleted_at, metadata_location FROM deleted_datasets
 WHERE tenant_id = %s AND slug = %s ORDER BY deleted_at
 """
 
+DELETED_SLUGS = "SELECT DISTINCT slug FROM deleted_datasets WHERE tenant_id = %s ORDER BY slug"
+
 
 class Deleted(NamedTuple):
     """A deleted dataset of the slug."""
@@ -28,6 +30,12 @@ def deleted(tenant: Tenant, slug: str) -> list[Deleted]:
     """Deleted datasets of the tenant that had a slug, in order of deletion."""
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         return [Deleted(*row) for row in connection.execute(DELETED, [tenant.tenant_id, slug])]
+
+
+def deleted_slugs(tenant: Tenant) -> list[str]:
+    """The slugs that deleted datasets of the tenant had."""
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        return [slug for (slug,) in connection.execute(DELETED_SLUGS, [tenant.tenant_id])]
 
 
 def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ which something is left are done again, until nothing is: only then there is a r
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -61,13 +61,13 @@ class ErasurePreview:
     raw_objects: int
 
 
-def preview(tenant: Tenant, slug: str, where: str) -> ErasurePreview:
+def preview(tenant: Tenant, slug: str, where: str, known: frozenset[str] | None = None) -> ErasurePreview:
     """What an erasure would remove now; nothing is changed.
 
     Raises:
         as `erase`.
     """
-    found = _subject(tenant, slug, where)
+    found = replace(_subject(tenant, slug, where), known=known)
     found = found.covering(record.settled(tenant, found.dataset))
     files = live_table.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
     places = {place for _, of_file in files for place in of_file}
@@ -78,7 +78,11 @@ def preview(tenant: Tenant, slug: str, where: str) -> ErasurePreview:
 
 
 def erase(
-    tenant: Tenant, slug: str, where: str, progress: Callable[[str], None] = lambda step: None
+    tenant: Tenant,
+    slug: str,
+    where: str,
+    progress: Callable[[str], None] = lambda step: None,
+    known: frozenset[str] | None = None,
 ) -> dict[str, Any]:
     """Remove the events of a dataset with `<field>=<value>` from everywhere; the receipt.
 
@@ -87,6 +91,7 @@ def erase(
     Args:
         where: see `erasure.subject`.
         progress: told the name of each step when it begins, and of the data files how many are written.
+        known: where given, what was received for a dataset that is not among these is erased along.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -97,7 +102,7 @@ def erase(
             something is left however often it is removed; do it again.
         PySparkException: a task failed; do it again.
     """
-    found = _subject(tenant, slug, where)
+    found = replace(_subject(tenant, slug, where), known=known)
 
     def written(files: int, wanted: int) -> None:
         progress(f"{rows.STEP}, {files:,} of {wanted:,} data files are written")
@@ -205,7 +210,7 @@ def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
     """
     erasure = record.find(tenant, erasure_id)
     found = _subject(tenant, erasure.slug, where)
-    if found.field != erasure.field or not erasure.is_of(found.value):
+    if found.name != erasure.field or not erasure.is_of(found.value):
         raise UserError("the erasure is of another field or value", erasure=erasure_id, field=erasure.field)
     return verify.look(tenant, found.covering(erasure.covers), erasure)
 

@@ -7,7 +7,7 @@ number as a number, whatever the schema requires, since dead letters hold values
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, NotNull, Or
 
-from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import INT64
 from pulse_resources.errors import UserError
@@ -32,19 +32,25 @@ class Subject:
     """Events of one dataset with one value in one field; made by `subject`."""
 
     dataset: Dataset
-    field: str
-    """As given by the caller."""
+    name: str
+    """The field, as given by the caller."""
     value: str
     """As given by the caller; personal data, never stored or logged."""
     path: tuple[str, ...]
     """Path of the field in an event."""
     kind: Kind
-    column: str | None
-    """Column that holds it, typed; None: it is only in JSON text."""
-    json_column: str | None
-    """Column that may hold it in JSON text: `context`, or `_extra` for events older than the property."""
-    covers: Mapping[int, int]
+    column: str | None = None
+    """Column that holds it, typed; None: it is within another value, or only in JSON text."""
+    nested_in: str | None = None
+    """The column of a struct or a list that may hold it."""
+    texts: tuple[tuple[str, int], ...] = ()
+    """Columns that may hold it in JSON text, each with how many steps of the path come before its content:
+    `context`, `_extra` for properties that are or were not declared, or a column of several types."""
+    covers: Mapping[int, int] = field(default_factory=dict)
     """First offset that is not searched, by partition; a partition without an entry is not searched."""
+
+    known: frozenset[str] | None = None
+    """Where given, the subject has also what was received for a dataset that is not among these."""
 
     @property
     def number(self) -> int | float | None:
@@ -63,9 +69,14 @@ class Subject:
 
     def is_of(self, event: object) -> bool:
         """Whether a decoded event, valid or not, matches."""
-        if type(event) is not dict or event.get("dataset") != self.dataset.slug:
+        if type(event) is not dict or not self._is_for(event.get("dataset")):
             return False
         return self._says(event, self.path)
+
+    def _is_for(self, slug: object) -> bool:
+        if slug == self.dataset.slug:
+            return True
+        return self.known is not None and not (type(slug) is str and slug in self.known)
 
     def may_be_in(self, content: bytes) -> bool:
         """Whether JSON text may contain the value; if not, it need not be decoded.
@@ -75,10 +86,10 @@ class Subject:
         return self.number is not None or self.value.encode() in content or b"\\" in content
 
     def _says(self, document: object, path: Sequence[str]) -> bool:
-        for step in path:
-            if type(document) is not dict:
-                return False
-            document = document.get(step)
+        if type(document) is list:
+            return any(self._says(item, path) for item in document)
+        if path:
+            return type(document) is dict and self._says(document.get(path[0]), path[1:])
         if type(document) is str:
             return document == self.value
         number = self.number
@@ -91,17 +102,17 @@ class Subject:
     @property
     def columns(self) -> list[str]:
         """Columns of the table that `mask` reads."""
-        wanted = (self.column, self.json_column, "_kafka_partition", "_offset")
+        wanted = (self.column, self.nested_in, *dict(self.texts), "_kafka_partition", "_offset")
         return [name for name in wanted if name is not None]
 
     def filter(self) -> BooleanExpression | None:
         """Predicate that every matching row fulfils, for file pruning; None: no file can be pruned."""
         if self.column is None or (typed := self._typed()) is None:
             return None
-        equal = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
-        if self.json_column is None:
-            return equal
-        return Or(equal, NotNull(self.json_column))  # type: ignore[call-arg,arg-type]
+        found: BooleanExpression = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
+        for name, _ in self.texts:
+            found = Or(found, NotNull(name))  # type: ignore[call-arg,arg-type]
+        return found
 
     def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows of a file match; columns may be missing from the file."""
@@ -111,8 +122,12 @@ class Subject:
             column = rows.column(self.column)
             equal = pc.equal(column, pa.scalar(typed).cast(column.type, safe=False))
             found = pc.or_(found, pc.fill_null(equal, False))
-        if self.json_column in rows.schema.names:
-            found = pc.or_(found, self._in_text(rows.column(self.json_column)))
+        if self.nested_in in rows.schema.names:
+            values = rows.column(self.nested_in).to_pylist()
+            found = pc.or_(found, pa.array([self._says(each, self.path[2:]) for each in values], pa.bool_()))
+        for name, steps in self.texts:
+            if name in rows.schema.names:
+                found = pc.or_(found, self._in_text(rows.column(name), self.path[steps:]))
         return pc.and_(found, self._covered(rows))
 
     def _typed(self) -> str | int | float | None:
@@ -124,8 +139,7 @@ class Subject:
             return _double(number)
         return int(number) if int(number) in INT64 else None
 
-    def _in_text(self, texts: pa.Array) -> pa.BooleanArray:
-        path = self.path[1:]
+    def _in_text(self, texts: pa.Array, path: Sequence[str]) -> pa.BooleanArray:
         return pa.array(
             [
                 text is not None and self.may_be_in(text.encode()) and self._says(orjson.loads(text), path)
@@ -152,39 +166,75 @@ def _double(number: Any) -> float:
 def subject(dataset: Dataset, where: str) -> Subject:
     """Parse `<field>=<value>` into a subject.
 
-    The field is a property that the schema declares, by its name in `data`; `event_id` or `trace_id`; or
-    `context.` and a path of names with dots between them. `data.` and a name is always a property.
+    The field is a property that the schema declares, by its name in `data`, or by a path of names with dots
+    between them to what is within it; `event_id` or `trace_id`; `context.` and a path. `data.` and a path is
+    always a property, declared or not. A path goes through lists: any of their elements may have the value.
 
     Raises:
         UserError: there is no such field, its type cannot be compared, or the value is not of its type.
     """
-    field, equals, value = where.partition("=")
-    if not equals or not field or not value:
+    name, equals, value = where.partition("=")
+    if not equals or not name or not value:
         raise UserError("what to look for is not <field>=<value>", fix="Write --where email=ada@example.org")
-    if field in ENVELOPE:
-        return Subject(dataset, field, value, (field,), Kind.STRING, ENVELOPE[field], None, {})
-    if field.startswith("context."):
-        path = tuple(field.split("."))
-        if not all(path):
-            raise UserError(f"{field!r} is no path", fix="Write it as context.user.id")
-        return Subject(dataset, field, value, path, Kind.STRING, None, "context", {})
-    name = field.removeprefix("data.")
-    column = next((column for column in dataset.columns if column.field == name), None)
+    if name in ENVELOPE:
+        return Subject(dataset, name, value, (name,), Kind.STRING, ENVELOPE[name])
+    path = tuple(name.split("."))
+    if not all(path):
+        raise UserError(f"{name!r} is not a path", fix="Write it as context.user.id")
+    if path[0] == "context" and len(path) > 1:
+        return Subject(dataset, name, value, path, Kind.STRING, texts=(("context", 1),))
+    return _of_property(dataset, name, value)
+
+
+def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
+    """The events with the value in a property, or somewhere within it."""
+    whole = name.removeprefix("data.")
+    column = next((each for each in dataset.columns if each.field == whole), None)
+    within: tuple[str, ...] = ()
     if column is None:
+        first, *rest = whole.split(".")
+        column = next((each for each in dataset.columns if each.field == first), None)
+        within = tuple(rest)
+    anything = name.startswith("data.")
+    path = ("data", *(whole.split(".") if column is None else (column.field, *within)))
+    if column is None and not anything:
         known = ", ".join(sorted(c.field for c in dataset.columns if c.type.kind in COMPARABLE))
         raise UserError(
-            f"the dataset declares no property {name!r}",
-            fix=f"Name one of {known}; event_id, trace_id, or context.<path>",
+            f"the dataset declares no property {whole!r}",
+            fix=f"Name one of {known}; event_id, trace_id, or context.<path>; or data.<path> for a property "
+            "that its schema does not declare",
             dataset=dataset.slug,
         )
-    if column.type.kind not in COMPARABLE:
+    texts = (("_extra", 1),)
+    declared = _declared(column.type, within) if column else None
+    if column is None or declared is None:  # what is not declared, however deep, is in `_extra`
+        return Subject(dataset, name, value, path, Kind.STRING, texts=texts)
+    if column.type.kind is Kind.JSON:
+        return Subject(dataset, name, value, path, Kind.STRING, texts=(*texts, (column.name, 2)))
+    if declared.kind not in COMPARABLE:
         raise UserError(
-            f"{name!r} is a {column.type.kind.value}: only strings, integers and numbers can be compared",
-            fix="Name another field of the same events, such as event_id",
+            f"{whole!r} is a {declared.kind.value}: only strings, integers and numbers can be compared",
+            fix="Name a member of it"
+            if declared.kind is Kind.STRUCT
+            else "Name another field, such as event_id",
             dataset=dataset.slug,
         )
-    wanted = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(column.type.kind)
+    wanted = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(declared.kind)
     if wanted is not None and not wanted.fullmatch(value):
+        if anything:  # no row can have it, but a dead letter can, and a row of before it was declared
+            return Subject(dataset, name, value, path, Kind.STRING, texts=texts)
         what = "an integer" if wanted is _INTEGER else "a number"
-        raise UserError(f"{field!r} is {what} and the value is none", fix="Write it as JSON would")
-    return Subject(dataset, field, value, ("data", name), column.type.kind, column.name, "_extra", {})
+        raise UserError(f"{name!r} is {what} and the value is not", fix="Write it as JSON would")
+    if declared is column.type:
+        return Subject(dataset, name, value, path, declared.kind, column.name, texts=texts)
+    return Subject(dataset, name, value, path, declared.kind, nested_in=column.name, texts=texts)
+
+
+def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
+    """The type of what is at a path within a value, or of its elements; None: it is not declared."""
+    while kind.kind is Kind.LIST and kind.item is not None:
+        kind = kind.item
+    if kind.kind is Kind.JSON or not steps:
+        return kind
+    member = dict(kind.fields).get(steps[0]) if kind.kind is Kind.STRUCT else None
+    return member and _declared(member, steps[1:])

@@ -5,10 +5,6 @@ gone, whatever any clock says. An attempt that is paused beyond its lease is fen
 """
 
 import contextlib
-import logging
-import os
-import signal
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +16,10 @@ from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest.results import Plan
 from pulse_pipelines.tables import dataset_rows
-from pulse_resources import locks, postgres
+from pulse_resources import locks, postgres, watchdog
 from pulse_resources.errors import Fenced
 from pulse_resources.locks import Lock
 from pulse_resources.settings import load_settings
-
-_log = logging.getLogger("pulse.attempts")
 
 OPEN_BATCHES = """
 SELECT batch_id, attempt, state, not_before <= now(), last_error
@@ -131,19 +125,8 @@ def bounded(batch: str, number: int) -> Iterator[None]:
     A call that hangs (such as a client waiting for a wall clock that was set back) would hold the batch, and
     a slot for runs, for ever. The sensor treats it like any attempt whose process died.
     """
-    seconds = load_settings().ingest.attempt_seconds
-
-    def kill() -> None:
-        _log.error("attempt %d at batch %s hangs: it is ended after %g s", number, batch, seconds)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    watchdog = threading.Timer(seconds, kill)
-    watchdog.daemon = True
-    watchdog.start()
-    try:
+    with watchdog.watched(f"attempt {number} at batch {batch}", load_settings().ingest.attempt_seconds):
         yield
-    finally:
-        watchdog.cancel()
 
 
 def load_plan(batch: str, number: int) -> Plan:

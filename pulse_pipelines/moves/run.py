@@ -1,6 +1,7 @@
 """One attempt at a move: the table's lease, files written again in Spark tasks, one commit.
 
-The commit says that the move is done. An attempt that dies before it leaves files that no table has, and the
+The commit says that the move is done. An attempt that makes no progress for `ingest.attempt_seconds` ends its
+own process. One that dies before it leaves files that no table has, and the
 next one begins again; one that wakes up after another took over is fenced.
 """
 
@@ -11,9 +12,10 @@ from pulse_pipelines.maintenance.rewrite import Progress, Session
 from pulse_pipelines.moves import record
 from pulse_pipelines.moves.record import Attempt, Move
 from pulse_pipelines.tables import leases
-from pulse_resources import postgres
+from pulse_resources import postgres, watchdog
 from pulse_resources.errors import Fenced, Terminal, UserError
 from pulse_resources.faults import fail_point
+from pulse_resources.settings import load_settings
 
 LEASE_WAIT_S = 600.0
 """How long a move waits for another rewrite of its table to end."""
@@ -58,11 +60,17 @@ def attempt(
 def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress) -> None:
     tenant = trying.tenant
 
-    def both(written: int, wanted: int) -> None:
-        trying.progress(written, wanted)
-        progress(written, wanted)
+    work = f"attempt {trying.number} at the move {move.move_id} of {tenant.slug}"
+    with (
+        leases.rewriting(move.dataset_id, wait_seconds=LEASE_WAIT_S),
+        watchdog.watched(work, load_settings().ingest.attempt_seconds) as alive,
+    ):
 
-    with leases.rewriting(move.dataset_id, wait_seconds=LEASE_WAIT_S):
+        def both(written: int, wanted: int) -> None:
+            alive()
+            trying.progress(written, wanted)
+            progress(written, wanted)
+
         why = f"a move to {move.schema_uri}"
         names = (tenant, move.dataset_id, move.slug)
         writer = rewrite.on_spark(session, *names, why, run_id=move.run_id, progress=both)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import duckdb
 
+from pulse_resources import store_key
 from pulse_resources.errors import Gone, Terminal, Transient, UserError
 from pulse_resources.settings import load_settings
 
@@ -98,12 +99,13 @@ def warm(limits: Limits) -> None:
 
 def _store() -> _Store:
     store = load_settings().object_store
+    key = store_key.of(store)
     return _Store(
         store.endpoint,
         store.region,
-        store.access_key,
-        store.secret_key.get_secret_value(),
-        store.session_token.get_secret_value() if store.session_token else "",
+        key.access_key,
+        key.secret_key,
+        key.session_token or "",
         str(store.ca_file or ssl.get_default_verify_paths().cafile or ""),
     )
 

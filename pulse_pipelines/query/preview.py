@@ -122,9 +122,9 @@ def _check(
     if not 1 <= limit <= MAX_ROWS:
         raise UserError(f"the limit is {limit}", fix=f"Ask for 1 to {MAX_ROWS:,} rows")
     if any(at is not None and at.utcoffset() is None for at in (start, end, as_of)):
-        raise UserError("a moment has no time zone", fix="Write it like 2026-11-19T10:00:00Z")
+        raise UserError("the time has no time zone", fix="Write it like 2026-11-19T10:00:00Z")
     if snapshot_id is not None and as_of is not None:
-        raise UserError("both a snapshot and a moment are given", fix="Give one of them")
+        raise UserError("both a snapshot and a time are given", fix="Give one of them")
 
 
 def _snapshot(
@@ -152,10 +152,12 @@ def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
     unknown = [name for name in chosen if name not in names]
     if unknown or not chosen:
         missing = f"the dataset has no column {', '.join(map(repr, unknown))}"
-        raise UserError(missing if unknown else "no column is asked for", fix=f"It has: {', '.join(names)}")
+        raise UserError(
+            missing if unknown else "no column is named", fix=f"Its columns are: {', '.join(names)}"
+        )
     if len(set(chosen)) < len(chosen):
         twice = next(name for name in chosen if chosen.count(name) > 1)
-        raise UserError(f"the column {twice!r} is asked for twice", fix="Name each column once")
+        raise UserError(f"the column {twice!r} is named twice", fix="Name each column once")
     return ", ".join('"{}"'.format(name.replace('"', '""')) for name in chosen)
 
 

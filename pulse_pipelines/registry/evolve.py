@@ -193,7 +193,7 @@ def _step(
     if dataset.dataset_id != dataset_id:
         raise NotFound(
             "the dataset was deleted, and another one has its slug",
-            fix="Do it again if that one is to move",
+            fix="Repeat the move if the new dataset is meant",
             tenant=tenant.slug,
             dataset=dataset.slug,
         )
@@ -219,7 +219,7 @@ def _check(tenant: Tenant, dataset: Dataset, schema: PublishedSchema) -> None:
             f"version {wanted.version} is not compatible with version {follows.version}: at "
             f"{first.pointer or 'the top'}, {first.change}: {first.reason}"
             + (f", and {more} more" if more else ""),
-            fix="Publish a version that is, or create another dataset",
+            fix="Publish a compatible version, or create another dataset",
             incompatibilities=found,
             **where,
         )

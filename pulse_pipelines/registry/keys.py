@@ -77,7 +77,7 @@ def issue_key(
     """
     chosen = frozenset(scopes)
     if not chosen:
-        raise UserError("a key needs a scope", fix=f"Choose from: {', '.join(KeyScope)}")
+        raise UserError("a key needs at least one scope", fix=f"Choose from: {', '.join(KeyScope)}")
     check_name("key", name)
     with _changing(tenant) as connection:
         by = _granting(connection, tenant, issuer, chosen)
@@ -102,7 +102,7 @@ def _granting(
         return None
     by = _find(connection, tenant, issuer)
     if not by.in_force(datetime.now(UTC)):
-        raise Forbidden("the key that asks is not in force any more", tenant=tenant.slug, key=issuer)
+        raise Forbidden("the key of this request is no longer valid", tenant=tenant.slug, key=issuer)
     if lacking := sorted(scopes - by.scopes):
         raise Forbidden(
             f"a key can grant only what it has: this one lacks {', '.join(lacking)}",
@@ -187,8 +187,8 @@ def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoke
         found = _find(connection, tenant, key_id)
         if issuer in ended - {key_id}:
             raise Conflict(
-                "the key that asks came of this one, and would end with it",
-                fix="Ask with another key, or have an operator revoke it",
+                "the key of this request was issued by this one, and would be revoked with it",
+                fix="Use another key, or have an operator revoke it",
                 tenant=tenant.slug,
                 key=key_id,
             )

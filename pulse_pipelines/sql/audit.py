@@ -73,7 +73,7 @@ def begin(tenant: Tenant, query_id: str, key_id: str | None, sql: str) -> None:
             )
     except psycopg.errors.UniqueViolation as error:
         raise Conflict(
-            "there was a query of this id already", fix="Choose another one", query_id=query_id
+            "a query with this id exists already", fix="Choose another one", query_id=query_id
         ) from error
 
 

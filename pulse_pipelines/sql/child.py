@@ -93,7 +93,9 @@ def _encoded(
 ) -> tuple[dict[str, Any], bytes]:
     reader = engine.rows(database, text, BATCH_ROWS)
     if twice := engine.duplicates(reader.schema.names):
-        raise UserError(f"two columns of the result are called {twice[0]!r}", fix="Name them apart: AS ...")
+        raise UserError(
+            f"two columns of the result are called {twice[0]!r}", fix="Give each a name of its own: AS ..."
+        )
     result, count = encoders.encoder(media_type, reader.schema, about), 0
     for batch in reader:
         count += batch.num_rows

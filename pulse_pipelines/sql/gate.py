@@ -87,7 +87,7 @@ class Gate:
         except orjson.JSONDecodeError as error:
             raise UserError("the SQL is nested too deeply", fix="Name parts of it: WITH ...") from error
         except duckdb.Error as error:
-            raise UserError(f"the SQL cannot be read: {error}", fix=_ONE_QUERY) from error
+            raise UserError(f"the SQL cannot be parsed: {error}", fix=_ONE_QUERY) from error
         if parsed["error"]:
             raise _unread(parsed["error_message"], text)
         statements = parsed["statements"]
@@ -159,11 +159,11 @@ def _table(node: Mapping[str, Any]) -> str:
 
 def _unread(message: str, text: str) -> UserError:
     if "Only SELECT" not in message:
-        return UserError(f"the SQL cannot be read: {message}")
+        return UserError(f"the SQL cannot be parsed: {message}")
     fix = _ONE_QUERY
     if _PIVOT.search(text):
         fix = "Write PIVOT with its values: FROM t PIVOT (sum(x) FOR y IN ('a', 'b'))"
-    return UserError("the SQL is no query that reads", fix=fix)
+    return UserError("the SQL is not a query that only reads", fix=fix)
 
 
 def _refused(what: str) -> UserError:

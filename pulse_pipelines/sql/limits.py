@@ -42,7 +42,7 @@ class Limits:
             raise Terminal("SQL is switched off", fix="Set PULSE_SQL__ENABLED=true to switch it on")
         if not held and not settings.sql.without_landlock:
             raise Terminal(
-                "SQL is off: the kernel has no Landlock that knows connections (Linux 6.7 or later has)",
+                "SQL is off: the kernel's Landlock cannot restrict connections (Linux 6.7 or later can)",
                 fix="Where you trust its callers, set PULSE_SQL__WITHOUT_LANDLOCK=true",
             )
         cpu = self.seconds * self.threads * _CPU_SLACK

@@ -177,7 +177,7 @@ class Processes:
             process._received(time.monotonic() + _BEGINNING_S, MAX_HEAD)
         except (EOFError, OSError, TimeUpError) as error:
             process.__exit__()
-            raise Transient("a process for queries does not begin") from error
+            raise Transient("the process of a query does not start") from error
         return process
 
     def _forked(self, theirs: socket.socket) -> int:
@@ -191,7 +191,7 @@ class Processes:
                         return handles[0]
                 control.close()
                 self._control = None
-        raise Transient("the process that makes those for queries does not begin")
+        raise Transient("the parent process of queries does not start")
 
     def _begun(self) -> socket.socket:
         """The template's socket, once it was started. It gets nothing of this process's environment."""

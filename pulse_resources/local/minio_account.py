@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from pulse_resources import vended
+from pulse_resources import store_key, vended
 from pulse_resources.errors import Terminal, Transient
 from pulse_resources.service_settings import ObjectStoreSettings
 from pulse_resources.settings import Settings
@@ -58,8 +58,8 @@ def _put(store: ObjectStoreSettings, body: bytes) -> dict[str, Any] | None:
     from botocore.exceptions import BotoCoreError
     from botocore.httpsession import URLLib3Session
 
-    token = store.session_token.get_secret_value() if store.session_token else None
-    root = Credentials(store.access_key, store.secret_key.get_secret_value(), token)
+    key = store_key.of(store)
+    root = Credentials(key.access_key, key.secret_key, key.session_token)
     session = URLLib3Session(verify=str(store.ca_file) if store.ca_file else True, timeout=10)
     deadline = time.monotonic() + _PATIENCE_S
     while True:

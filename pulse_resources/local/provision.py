@@ -91,7 +91,7 @@ def check_tls(layout: Layout) -> None:
     remembered = _remembered(layout)
     if remembered and not remembered.get("tls"):
         raise UserError(
-            f"the services in {layout.home} speak plain text, and go on as they were made",
+            f"the services in {layout.home} were set up without TLS, and stay so",
             fix="Start others in a folder of their own: PULSE_HOME=/path pulse up --tls",
         )
 

@@ -216,7 +216,7 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     assert 0 < found["largest_event_seconds"] < found["limit_seconds"] == 10
     shown = run("schema", "check", "-", stdin=json.dumps({"fields": {"at": "timestamp"}}))
     assert "timestamptz" in shown.stdout
-    assert "Judging an event of 262,144 bytes takes at most" in shown.stderr
+    assert "Validating an event of 262,144 bytes takes at most" in shown.stderr
     assert "no regular expression" in fails("schema", "check", "-", code=2, stdin='{"pattern": "("}')
 
 
@@ -635,7 +635,7 @@ def test_a_quota_that_is_used_up_ends_it_at_once(api_service: str, owner: Owner,
     as_json("tenant", "limits", owner.tenant.slug, "--max-records-per-month", 600)
     result = run("collect", owner.tenant.slug, stdin=b"\n".join(event(f"e{n}") for n in range(700)), code=2)
     assert "500 events were taken before" in result.stderr
-    assert "the month has no room" in result.stderr
+    assert "the monthly quota of" in result.stderr
 
 
 def test_a_rate_is_waited_for(api_service: str, owner: Owner, key: str) -> None:
@@ -816,7 +816,7 @@ def test_a_table_fits_a_terminal_and_says_what_it_leaves_out(
     assert "165,000,000" in shown
     assert "2026-11-19 10:00:00Z" in shown, "no more is left out than has to be"
     assert " ".join(re.findall(r"[a-z]+", shown)).count("acknowledged") == 1
-    assert "Left out for want of space: ended. --json" in said
+    assert "Columns left out to fit the terminal: ended. --json" in said
 
 
 def test_a_piped_table_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -428,14 +428,14 @@ def test_a_property_that_was_declared_later_is_found_where_it_was_kept_before(ow
         ("country", "not <field>=<value>"),
         ("country=", "not <field>=<value>"),
         ("nothing=1", "declares no property 'nothing'"),
-        ("data.event_id=1", "declares no property 'event_id'"),
         ("active=true", "is a boolean"),
         ("signup_at=2026-11-19", "is a timestamptz"),
         ("address=x", "is a struct"),
         ("count=many", "is an integer"),
         ("count=7.0", "is an integer"),
         ("amount=0,5", "is a number"),
-        ("context.=x", "is no path"),
+        ("context.=x", "is not a path"),
+        ("data..x=x", "is not a path"),
     ],
 )
 def test_what_cannot_be_looked_for_is_an_error(anyone: Owner, where: str, says: str) -> None:
@@ -446,7 +446,10 @@ def test_what_cannot_be_looked_for_is_an_error(anyone: Owner, where: str, says: 
 
 def test_an_unknown_dataset_or_none_is_an_error(anyone: Owner) -> None:
     assert run(anyone.tenant.slug, "--dataset", "absent", "--where", "a=b", "--yes")[0] == 2
-    assert run(anyone.tenant.slug, "--where", "a=b", "--yes")[0] == 2
+    code, said = run(anyone.tenant.slug, "--where", "a=b", "--yes")
+    assert code == 2
+    assert "no dataset of the tenant declares a property 'a'" in said
+    assert "Write data.a to erase" in said
     with pytest.raises(UserError):
         orders(anyone, "absent=1")
 
@@ -461,7 +464,7 @@ def test_what_a_received_event_says_is_compared_as_it_is(anyone: Owner) -> None:
     assert not found("country=7", "07")
     assert not found("country=7_0", 70)
     assert not found("count=1", True)
-    assert not found("country=x", ["x"])
+    assert found("country=x", ["x"]), "or a list where one value belongs"
     assert found("count=9007199254740993", 9007199254740993)
     assert not found("count=9007199254740993", 9007199254740992)
     assert not orders(anyone, "country=x").is_of({"dataset": "other", "data": {"country": "x"}})
@@ -474,6 +477,108 @@ def test_text_that_cannot_say_the_value_is_not_decoded(anyone: Owner) -> None:
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"\\u0061da"}')
     assert orders(anyone, "country=ada").may_be_in(b'{"a":"ada"}')
     assert orders(anyone, "count=10").may_be_in(b'{"a":1e1}')
+
+
+# within other values, undeclared, and in all datasets ----------------------------------------------
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "customer": {
+            "type": "object",
+            "properties": {"email": {"type": "string"}, "age": {"type": "number"}},
+        },
+        "people": {"type": "array", "items": {"type": "object", "properties": {"email": {"type": "string"}}}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "any": {"type": ["object", "string"]},
+    },
+}
+
+
+def sale(event_id: str, slug: str = "sales", **data: Any) -> bytes:
+    document = {"event_id": event_id, "dataset": slug, "timestamp": "2026-11-19T10:00:00Z", "data": data}
+    return json.dumps(document).encode()
+
+
+def add_dataset(owner: Owner, slug: str = "sales") -> None:
+    uri = registry.publish_schema(owner.tenant, slug, json.dumps(NESTED)).schema_uri
+    registry.create_dataset(owner.tenant, slug, uri)
+
+
+WITHIN = {
+    # Event: its data, and the field by which it is found.
+    "struct": ({"customer": {"email": ADA}}, "customer.email"),
+    "number": ({"customer": {"age": 41}}, "customer.age"),
+    "list of structs": ({"people": [{"email": BOB}, {"email": ADA}]}, "people.email"),
+    "list": ({"tags": ["x", ADA]}, "tags"),
+    "json": ({"any": {"email": ADA}}, "any.email"),
+    "json itself": ({"any": ADA}, "any"),
+    "undeclared": ({"nick": ADA}, "data.nick"),
+    "undeclared within": ({"nick": {"names": [ADA]}}, "data.nick.names"),
+    "undeclared member": ({"customer": {"nick": ADA}}, "customer.nick"),
+}
+
+
+@pytest.fixture(scope="module")
+def sales() -> Owner:
+    owner = make_owner()
+    add_dataset(owner)
+    others = [
+        sale(f"bob {name}", **json.loads(json.dumps(data).replace(ADA, BOB).replace("41", "42")))
+        for name, (data, _) in WITHIN.items()
+    ]
+    owner.send(*(sale(name, **data) for name, (data, _) in WITHIN.items()), *others)
+    ingest(owner)
+    return owner
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_is_within_another_value_and_what_is_not_declared_are_found(sales: Owner, name: str) -> None:
+    data, field = WITHIN[name]
+    value = "41" if name == "number" else ADA
+    seen = erasure.preview(sales.tenant, "sales", f"{field}={value}")
+    assert (seen.rows, seen.raw_events) == (1, 1)
+    looked_for = subject(registry.find_dataset(sales.tenant, "sales"), f"{field}={value}")
+    assert looked_for.is_of({"dataset": "sales", "data": data})
+
+
+def test_a_person_is_erased_from_all_datasets_at_once(owner: Owner) -> None:
+    add_dataset(owner)
+    for person, tag in ((ADA, "a"), (BOB, "b")):
+        owner.send(
+            of(f"{tag}1", person),
+            sale(f"{tag}2", country=person),
+            sale(f"{tag}3", "nowhere", country=person),
+            json.dumps({"data": {"country": person}}).encode(),
+        )
+    ingest(owner)
+    slug, where = owner.tenant.slug, f"country={ADA}"
+    code, seen = run(slug, "--where", where, "--dry-run")
+    rows = {name: found["rows"] for name, found in seen["datasets"].items()}
+    assert (code, rows, seen["left_out"]) == (0, {"orders": 1, "sales": 1}, [])
+    assert where_is(owner, ADA)
+    code, done = run(slug, "--where", where, "--yes")
+    assert (code, done["left_out"]) == (0, [])
+    removed = {receipt["dataset"]: receipt["removed"] for receipt in done["datasets"]}
+    assert {name: each["rows"] for name, each in removed.items()} == {"orders": 1, "sales": 1}
+    assert sum(each["dead_letters"] for each in removed.values()) == 2, "those of no dataset, too"
+    assert where_is(owner, ADA) == []
+    assert len(where_is(owner, BOB)) > 4
+    for receipt in done["datasets"]:
+        assert verify(owner, receipt, f"data.{where}")[1]["clean"]
+    report = reconcile_tenant(owner.tenant)
+    assert report.balanced, report.problems
+
+
+def test_what_an_erasure_from_all_datasets_leaves_out_is_named(owner: Owner) -> None:
+    slug = owner.tenant.slug
+    add_dataset(owner, "gone")
+    registry.delete_dataset(owner.tenant, "gone")
+    code, seen = run(slug, "--where", f"country={ADA}", "--yes")
+    (left,) = seen["left_out"]
+    assert (code, left["what"]) == (1, "files of deleted datasets: gone")
+    printed = CliRunner().invoke(cli.app, ["erase", slug, "--where", f"country={ADA}", "--dry-run"])
+    assert "not covered: files of deleted datasets: gone" in printed.stderr
 
 
 # beside others ---------------------------------------------------------------------------------

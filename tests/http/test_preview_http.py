@@ -112,7 +112,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"from_": "yesterday"}, "RFC 3339"),
     ({"to": "2026-11-19T10:00:00"}, "RFC 3339"),
     ({"as_of": "0"}, "RFC 3339"),
-    ({"snapshot_id": 1, "as_of": "2026-11-19T10:00:00Z"}, "both a snapshot and a moment"),
+    ({"snapshot_id": 1, "as_of": "2026-11-19T10:00:00Z"}, "both a snapshot and a time"),
     ({"snapshot_id": 2**63}, "snapshot_id"),
 ]
 

@@ -30,8 +30,10 @@ def looked_at(service: str) -> set[str]:
 
 
 EVERYTHING = {
+    "settings": {"values"},
     "machine": {"python", "home", "disk"},
-    "postgres": {"address", "roles", "version", "rights", "migrations", "connections", "clock"},
+    "alerts": {"log"},
+    "postgres": {"address", "roles", "superuser", "version", "rights", "migrations", "connections", "clock"},
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
     "object store": {"address", "rights", "clock", "vending"},
     "spark": {"address", "server", "job", "packages", "network"},
@@ -88,6 +90,81 @@ def test_a_password_that_is_wrong_is_found_and_not_shown(stack: None) -> None:
     assert list(found) == ["roles"]
     assert found["roles"].found.startswith("pulse_api: ")
     assert "hush" not in str(found)
+
+
+def test_a_superuser_that_cannot_sign_in_is_found(stack: None) -> None:
+    with with_settings(POSTGRES__SUPERUSER_PASSWORD="hush-hush"):
+        found = wrong("postgres")
+    assert list(found) == ["superuser"]
+    assert "postgres cannot sign in: " in found["superuser"].found
+    assert "PULSE_POSTGRES__SUPERUSER_PASSWORD" in str(found["superuser"].fix)
+    assert "hush" not in str(found)
+
+
+def test_a_superuser_that_may_not_create_roles_is_found(stack: Settings) -> None:
+    role = stack.postgres.role_passwords["pulse_api"].get_secret_value()
+    with with_settings(POSTGRES__SUPERUSER="pulse_api", POSTGRES__SUPERUSER_PASSWORD=role):
+        found = wrong("postgres")
+    assert {name: each.found for name, each in found.items()} == {
+        "superuser": "pulse_api may not create roles and databases"
+    }
+
+
+def test_a_machine_that_starts_nothing_needs_no_superuser(stack: None) -> None:
+    with with_settings(POSTGRES__SUPERUSER_PASSWORD=""):
+        (found,) = (each for each in doctor.examine("postgres") if each.check == "superuser")
+    assert found.ok
+    assert "only `pulse up` needs it" in found.found
+
+
+NOTIFIERS = {
+    "no address": ('["log", "webhook"]', "", "webhook", "has no http(s) address"),
+    "nobody there": ('["webhook"]', "http://127.0.0.1:{port}/hush", "webhook", "does not answer"),
+    "no port": ('["webhook"]', "http://127.0.0.1:hush/", "webhook", "has no port that is a number"),
+    "no class": ('["nowhere:Pager"]', "", "nowhere:Pager", "No module named 'nowhere'"),
+}
+
+
+@pytest.mark.parametrize("fault", NOTIFIERS)
+def test_a_notifier_that_tells_nobody_is_found(nobody: int, fault: str) -> None:
+    names, url, check, said = NOTIFIERS[fault]
+    with with_settings(ALERTS__NOTIFIERS=names, ALERTS__WEBHOOK_URL=url.format(port=nobody)):
+        found = wrong("alerts")
+    assert list(found) == [check]
+    assert said in found[check].found
+    assert "PULSE_ALERTS__" in str(found[check].fix)
+    assert "hush" not in str(found)
+
+
+def test_each_setting_that_is_wrong_is_found_and_the_other_services_are_looked_at(
+    stack: None,
+) -> None:
+    planted = {
+        "KAFKA__REPLICATION_FACTOR": "many",
+        "KAFKA__CA_FILE": "ca.pem",
+        "ALERTS__NOTIFIERS": "log",
+        "API__PROT": "1",
+    }
+    with with_settings(**planted):
+        found = wrong("settings")
+        assert wrong("machine") == wrong("postgres") == {}
+        (kafka,), (alerts,) = wrong("kafka").values(), wrong("alerts").values()
+    assert found.keys() == {f"PULSE_{name}" for name in planted}
+    assert "PULSE_API__PORT" in str(found["PULSE_API__PROT"].fix)
+    assert "absolute path" in found["PULSE_KAFKA__CA_FILE"].found
+    assert "as JSON" in str(found["PULSE_ALERTS__NOTIFIERS"].fix)
+    assert "not looked at" in kafka.found
+    assert "settings of alerts" in str(alerts.fix)
+
+
+def test_a_file_of_settings_that_cannot_be_read_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.json").write_text("{")
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    (found,) = wrong("settings").values()
+    assert found.found.startswith("cannot be read")
+    assert "not looked at" in wrong("kafka")["settings"].found
 
 
 DATABASE_FAULTS = {
@@ -196,7 +273,9 @@ def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
     found = json.loads(result.stdout)
     assert not found["healthy"]
     assert {each["service"] for each in found["findings"] if not each["ok"]} == doctor.SERVICES.keys() - {
-        "machine"
+        "settings",
+        "machine",
+        "alerts",
     }
     assert all(each["fix"] for each in found["findings"] if not each["ok"])
 

@@ -188,6 +188,21 @@ def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance
     check_whole(owner)
 
 
+@pytest.mark.slow
+def test_a_move_that_hangs_ends_itself_and_is_followed_by_another(
+    owner: Owner, instance: dg.DagsterInstance
+) -> None:
+    move = ask(owner)
+    patience = {"PULSE_FAIL_POINT": "hang:move.rewritten", "PULSE_INGEST__ATTEMPT_SECONDS": "8"}
+    forked(take_alone, owner, move.move_id, **patience).killed()
+    stood = now(owner, move)
+    assert (stood.state, stood.files_done) == (State.RUNNING, stood.files), "it came as far as the point"
+    assert asked(owner, instance) == []
+    ready(owner)
+    assert take(owner, move, 2).state == State.DONE
+    check_whole(owner)
+
+
 def test_an_attempt_that_wakes_up_too_late_is_fenced(owner: Owner, at: AtPoint) -> None:
     """Another attempt took over while it stood still, and has not come to its commit yet."""
     move = ask(owner)

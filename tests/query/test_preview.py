@@ -327,11 +327,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"limit": 0}, "the limit is 0"),
     ({"limit": MAX_ROWS + 1}, "the limit is 10001"),
     ({"limit": -1}, "the limit is -1"),
-    ({"columns": []}, "no column is asked for"),
-    ({"columns": ["id", "count", "id"]}, "'id' is asked for twice"),
+    ({"columns": []}, "no column is named"),
+    ({"columns": ["id", "count", "id"]}, "'id' is named twice"),
     ({"start": datetime(2026, 1, 1)}, "no time zone"),
     ({"as_of": datetime(2026, 1, 1)}, "no time zone"),
-    ({"as_of": BEGIN, "snapshot_id": 1}, "both a snapshot and a moment"),
+    ({"as_of": BEGIN, "snapshot_id": 1}, "both a snapshot and a time"),
 ]
 
 

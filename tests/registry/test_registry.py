@@ -399,7 +399,7 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
         ("preview {tenant} absent --limit 0", "--limit"),
         ("preview {tenant}", "Missing argument"),
         ("reconcile nobody", "no such tenant"),
-        ("batch retry nothing", "no such batch is stuck"),
+        ("batch retry nothing", "no batch with this id is stuck"),
         ("nonsense", "nonsense"),
     ],
 )

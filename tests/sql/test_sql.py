@@ -193,7 +193,7 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
 
 def test_what_is_wrong_is_said(caller: Caller) -> None:
     for sql, why in (
-        ("DROP TABLE orders", "no query that reads"),
+        ("DROP TABLE orders", "not a query that only reads"),
         ("SELECT range FROM range(1000000000000)", "100,000 rows"),
         ("SELECT list(range) AS l FROM range(1000000000)", "512 MiB of memory"),
         ("SELECT repeat('x', 1000000) AS x FROM range(100)", "33,554,432 bytes"),

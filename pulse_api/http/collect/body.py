@@ -26,7 +26,7 @@ def too_large(limit: int) -> ProblemError:
     return ProblemError(
         413,
         "too-large",
-        f"a body may have {limit:,} bytes, also decompressed",
+        f"the body is larger than {limit:,} bytes, which holds for the decompressed body, too",
         fix="Send less at a time",
     )
 
@@ -55,7 +55,7 @@ def encoding_of(headers: Headers) -> str | None:
         raise ProblemError(
             415,
             "unsupported-encoding",
-            f"the encoding {encoding[:50]!r} is not taken",
+            f"the encoding {encoding[:50]!r} is not supported",
             headers={"Accept-Encoding": ", ".join(_DECOMPRESS)},
         )
     return encoding
@@ -126,7 +126,7 @@ def _inflated(most: int, limits: ApiSettings) -> ProblemError:
         413,
         "too-large",
         f"the body is compressed more than {limits.max_compression} times",
-        fix="Send it less compressed, or not at all",
+        fix="Send it with less compression, or uncompressed",
     )
 
 

@@ -29,7 +29,7 @@ def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
         raise ProblemError(
             415,
             "unsupported-media-type",
-            "entities are no CloudEvents",
+            "entities cannot be sent as CloudEvents",
             fix="Send application/json or application/x-ndjson",
         )
     return {**({"content-type": media_type} if media_type else {}), DATASET: slug}

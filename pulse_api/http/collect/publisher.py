@@ -134,11 +134,13 @@ class Publisher:
     async def _publish(self, topic: str, events: Sequence[Outgoing], headers: Carried | None) -> None:
         count = len(events)
         if topic in self._silent and topic in self._requests:
-            raise Unacknowledged("the broker does not answer: nothing was sent", fix="Send them again later")
+            raise Unacknowledged(
+                "the broker does not answer: nothing was sent", fix="Send the events again later"
+            )
         if self._in_flight + count > self._most:
             raise Unacknowledged(
                 "the broker is slow: too many events wait for its acknowledgement, nothing was sent",
-                fix="Send them again later",
+                fix="Send the events again later",
             )
         delivery = _Delivery(count)
         self._in_flight += count

@@ -67,7 +67,7 @@ def split(
         raise ProblemError(
             415,
             "unsupported-media-type",
-            f"the media type {media_type[:100]!r} is not taken",
+            f"the media type {media_type[:100]!r} is not supported",
             fix=f"Send {JSON}, application/x-ndjson, {CLOUDEVENT} or {CLOUDEVENTS}",
         )
     if not items:

@@ -123,7 +123,7 @@ class Taking:
             raise ProblemError(
                 429,
                 "quota-exceeded",
-                f"the month has no room for {count} more records of {maximum:,}",
+                f"the monthly quota of {maximum:,} records has no room for {count:,} more",
                 fix="See GET /v1/usage; ask the operator for more, or wait for the next month",
             )
         headers: Carried | None = {**(self.carried or {}), COUNTED: b""} if reserved else self.carried

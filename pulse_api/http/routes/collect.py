@@ -23,7 +23,7 @@ PATH = "/v1/collect"
 class Verdict(BaseModel):
     """What became of an event that was not simply accepted."""
 
-    index: int = Field(ge=0, description="Its place in the request, from 0.")
+    index: int = Field(ge=0, description="Position of the event in the request, from 0.")
     event_id: str | None
     status: Literal["refused", "dead_lettered"]
     reason: Reason

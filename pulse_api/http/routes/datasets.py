@@ -23,7 +23,7 @@ router = resource("datasets", "/v1/datasets")
 
 class NewDataset(Body):
     slug: Slug = Field(description="Names the dataset and its table.", examples=["orders"])
-    name: Name | None = Field(default=None, description="For people; the slug if not given.")
+    name: Name | None = Field(default=None, description="Display name; the slug by default.")
     schema_uri: SchemaAddress = Field(examples=["pulse://acme/orders/1"])
     on_invalid: OnInvalid = Field(
         default=OnInvalid.REFUSE,

@@ -43,7 +43,7 @@ class LetterFilter(Body):
 
 
 class _Query(LetterFilter):
-    state: State = Field(default=State.OPEN, strict=False, description="By what became of them.")
+    state: State = Field(default=State.OPEN, strict=False, description="Only dead letters in this state.")
 
 
 class ListQuery(_Query):
@@ -55,7 +55,7 @@ class ByIds(Body):
     """Letters by their ids."""
 
     ids: list[LetterId] = Field(min_length=1, max_length=MAX_LETTERS, examples=[["0-17", "1-4"]])
-    dry_run: bool = Field(default=False, description="Only say what would happen.")
+    dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
 
     def what(self) -> dict[str, Any]:
         """The arguments of `replay` and `discard` that say which letters, and how."""
@@ -66,8 +66,10 @@ class ByFilter(Body):
     """Letters that fit a filter, the oldest first."""
 
     filter: LetterFilter
-    dry_run: bool = Field(default=False, description="Only say what would happen.")
-    limit: int = Field(default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Letters to look at.")
+    dry_run: bool = Field(default=False, description="Show what would happen; change nothing.")
+    limit: int = Field(
+        default=MAX_LETTERS, ge=1, le=MAX_RESOLVED, description="Maximum number of dead letters to look at."
+    )
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the answer before.")
 
     def what(self) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class DeadLetterInfo(BaseModel):
     id: str = Field(
         examples=["0-17"], description="`<partition>-<offset>` of the event in the tenant's topic."
     )
-    dataset: str | None = Field(description="As the event named it, whether or not there is one.")
+    dataset: str | None = Field(description="The dataset that the event named, whether or not it exists.")
     event_id: str | None
     reason: str = Field(examples=["schema_violation"])
     pointer: str | None = Field(description="JSON pointer into the event, where there is one.")
@@ -110,7 +112,7 @@ class DeadLetterInfo(BaseModel):
 
 class OpenedDeadLetter(DeadLetterInfo):
     payload: str | None = Field(description="The event as it was received; null where it is not UTF-8.")
-    payload_base64: str = Field(description="The same, to the byte.")
+    payload_base64: str = Field(description="The event as it was received, in base64.")
 
 
 class DeadLetterPage(BaseModel):
@@ -135,7 +137,7 @@ class VerdictInfo(BaseModel):
     outcome: DeadLetterOutcome
     dataset: str | None
     event_id: str | None
-    reason: str | None = Field(description="Why it still cannot land.")
+    reason: str | None = Field(description="Why the event still cannot land.")
     pointer: str | None
     detail: str | None
 

@@ -124,7 +124,9 @@ async def read(
             pattern=CONTINUATION, description=f"What the page before said in {NEXT}; the start if not given."
         ),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_VERSIONS, description="Most versions to give.")] = DEFAULT_LIMIT,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_VERSIONS, description="Maximum number of versions.")
+    ] = DEFAULT_LIMIT,
 ) -> Response:
     """Every version once, however often a reader stops and goes on.
 

@@ -68,10 +68,10 @@ class FateInfo(BaseModel):
 
 class EventInfo(BaseModel):
     event_id: str
-    state: State = Field(description="Of the first of the fates.")
-    settled: bool = Field(description="Whether none of it is on its way: until then, ask again.")
+    state: State = Field(description="State of the first of the fates.")
+    settled: bool = Field(description="Whether everything is settled; ask again while it is false.")
     fates: list[FateInfo] = Field(description="A row comes first, then what is on its way, then the others.")
-    looked_at: list[str] = Field(description="Where not everything was looked at: what was.")
+    looked_at: list[str] = Field(description="What was searched, if not everything was.")
 
 
 @router.get(
@@ -84,11 +84,11 @@ async def get(
     principal: Reader,
     event_id: EventId,
     dataset: Annotated[
-        DatasetName | None, Query(description="Only what names it, where several datasets have the id.")
+        DatasetName | None, Query(description="The dataset, if several have an event with this id.")
     ] = None,
     day: Annotated[
         Day | None,
-        Query(description="Of the event's timestamp, in UTC: only rows of that day are looked at."),
+        Query(description="Day of the event's timestamp, in UTC; only rows of that day are searched."),
     ] = None,
 ) -> EventInfo:
     """Whether it waits, is in a batch, landed and where, is a dead letter and why, was replayed or erased.

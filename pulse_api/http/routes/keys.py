@@ -20,18 +20,20 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 
 
 class NewKey(Body):
-    name: Name = Field(description="What the key is for.", examples=["checkout service"])
+    name: Name = Field(
+        description="Name of the person or service that uses the key.", examples=["checkout service"]
+    )
     scopes: Annotated[
         list[Annotated[KeyScope, Field(strict=False)]], Field(min_length=1, max_length=len(KeyScope))
     ]
     expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = Field(
-        default=None, description="Never if not given."
+        default=None, description="When the key expires; never by default."
     )
 
 
 class Rotate(Body):
     overlap_seconds: int = Field(
-        default=DAY_S, ge=0, le=365 * DAY_S, description="How long the old key still opens the door."
+        default=DAY_S, ge=0, le=365 * DAY_S, description="How long the old key still works."
     )
 
 

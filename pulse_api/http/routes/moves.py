@@ -22,12 +22,12 @@ class MoveInfo(BaseModel):
     move_id: str
     dataset: str
     from_schema_uri: str
-    schema_uri: str = Field(description="Where the dataset moves to.")
+    schema_uri: str = Field(description="The schema version that the dataset moves to.")
     state: State
     attempt: int = Field(description="A run that died or failed is followed by another attempt.")
     files: int | None = Field(description="Data files to be written again; null: not known yet.")
     files_written: int
-    error: str | None = Field(description="Why it failed, or why the attempt before did.")
+    error: str | None = Field(description="Why it failed, or why the attempt before it failed.")
     asked_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

@@ -68,7 +68,7 @@ async def preview(
     request: Request,
     principal: Reader,
     slug: DatasetSlug,
-    limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows to give.")] = DEFAULT_LIMIT,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum number of rows.")] = DEFAULT_LIMIT,
     start: Annotated[
         Moment | None, Query(alias="from", description="Events at this moment or later.")
     ] = None,
@@ -77,15 +77,15 @@ async def preview(
         str | None,
         Query(
             pattern=r"^[A-Za-z_][A-Za-z0-9_]*(,[A-Za-z_][A-Za-z0-9_]*)*$",
-            description="Columns of the table, with commas between them; all if not given.",
+            description="Columns of the table, separated by commas; all by default.",
             examples=["timestamp,id"],
         ),
     ] = None,
     snapshot_id: Annotated[
-        int | None, Query(ge=0, le=INT64_MAX, description="The table as this snapshot left it.")
+        int | None, Query(ge=0, le=INT64_MAX, description="Read the table as of this snapshot.")
     ] = None,
     as_of: Annotated[
-        Moment | None, Query(description="The table as it was then; not together with `snapshot_id`.")
+        Moment | None, Query(description="Read the table as of this time; not together with `snapshot_id`.")
     ] = None,
 ) -> Response:
     """The newest rows by timestamp, as JSON, CSV or an Arrow stream by the header Accept.
@@ -121,7 +121,7 @@ def snapshots(
     principal: Reader,
     slug: DatasetSlug,
     limit: Annotated[
-        int, Query(ge=1, le=MAX_SNAPSHOTS, description="Most snapshots to give.")
+        int, Query(ge=1, le=MAX_SNAPSHOTS, description="Maximum number of snapshots.")
     ] = SHOWN_SNAPSHOTS,
 ) -> SnapshotList:
     """The commits to the dataset's table that are kept, newest first: moments to travel to."""

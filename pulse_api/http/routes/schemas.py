@@ -46,16 +46,16 @@ class FromFields(Body):
         description="Name to string, number, integer, boolean, timestamp or date.",
         examples=[{"country": "string", "amount": "number"}],
     )
-    required: list[str] = Field(default=[], description="The fields that must be there.")
+    required: list[str] = Field(default=[], description="The required fields.")
     actor: str | None = Field(
         default=None,
         alias="x-pulse-actor",
-        description="The field that says who did it: behaviour is summarised by it.",
+        description="The field that names the actor: behaviour is summarised by it.",
     )
     event_type: str | None = Field(
         default=None,
         alias="x-pulse-type",
-        description="The field that says what was done: events are counted by it.",
+        description="The field that names the type of event: events are counted by it.",
     )
 
     def document(self) -> str:
@@ -86,7 +86,9 @@ class SchemaVersion(BaseModel):
 
 
 class Schema(SchemaVersion):
-    schema_: dict[str, Any] = Field(alias="schema", description="The document; it never changes.")
+    schema_: dict[str, Any] = Field(
+        alias="schema", description="The document of this version; it never changes."
+    )
 
 
 class SchemaList(BaseModel):

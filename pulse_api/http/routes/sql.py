@@ -67,17 +67,17 @@ class NewQuery(Body):
         examples=["SELECT country, count(*) AS orders FROM orders GROUP BY ALL"],
     )
     snapshots: dict[Slug, Snapshot] = Field(
-        default_factory=dict, description="Tables to read as these snapshots left them, by slug."
+        default_factory=dict, description="Snapshots to read tables as of, by slug."
     )
-    as_of: Moment | None = Field(default=None, description="All other tables as they were then.")
+    as_of: Moment | None = Field(default=None, description="Read all other tables as of this time.")
     query_id: QueryId | None = Field(
-        default=None, description="To cancel it by; one that was not used before. Chosen, if not given."
+        default=None, description="An id to cancel the query by, not used before; one is chosen by default."
     )
 
 
 class QueryInfo(BaseModel):
     query_id: str
-    key_id: str | None = Field(description="Of the key that asked; null: an operator's command line did.")
+    key_id: str | None = Field(description="Id of the key that asked; null: an operator's command line did.")
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
     snapshots: dict[str, int | None] = Field(
@@ -140,8 +140,8 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
 @records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
 def queries(
     principal: LakeReader,
-    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Most queries to give.")] = 100,
-    running: Annotated[bool, Query(description="Only those that run.")] = False,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of queries.")] = 100,
+    running: Annotated[bool, Query(description="Only running queries.")] = False,
 ) -> QueryList:
     """The tenant's queries, the latest first, with what became of each."""
     found = audit.queries(principal.tenant, limit, running=running)

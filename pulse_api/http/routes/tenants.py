@@ -23,7 +23,7 @@ MOST = 2**53
 
 class NewTenant(Body):
     slug: Slug = Field(examples=["acme"])
-    name: Name | None = Field(default=None, description="For people; the slug if not given.")
+    name: Name | None = Field(default=None, description="Display name; the slug by default.")
 
 
 class TenantInfo(BaseModel):

@@ -22,10 +22,10 @@ BAD = ("failed", "rolled_back")
 
 
 class UpkeepConfig(dg.Config):
-    tenant: str | None = Field(default=None, description="Slug of the only tenant; all if not given.")
-    dataset: str | None = Field(default=None, description="Slug of the only datasets; all if not given.")
+    tenant: str | None = Field(default=None, description="Slug of the tenant to look at; all by default.")
+    dataset: str | None = Field(default=None, description="Slug of the datasets to look at; all by default.")
     recent: bool = Field(
-        default=False, description="Look only at what landed lately, as the sensor did that launches this."
+        default=False, description="Look only at what landed lately, as runs of the sensor do."
     )
 
 
@@ -118,7 +118,7 @@ def _text(numbers: dict[str, int]) -> str:
 
 
 @dg.job(
-    description="Keeps tables in shape: compaction, manifests, snapshot expiry, orphans, retention. Launched "
+    description="Maintains tables: compaction, manifests, snapshot expiry, orphans, retention. Launched "
     "by the sensor `upkeep_needed` and the schedule `upkeep_daily`; by hand for one tenant or dataset "
     "(config). Never more than one at a time, and ingestion does not wait for it.",
     executor_def=dg.in_process_executor,

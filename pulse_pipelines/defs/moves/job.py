@@ -14,7 +14,7 @@ from pulse_pipelines.moves.run import attempt
 class MoveConfig(dg.Config):
     tenant: str = Field(description="Slug of the tenant.")
     move_id: str
-    attempt: int = Field(description="Which one it is, from 1.")
+    attempt: int = Field(description="Number of the attempt, from 1.")
 
 
 @dg.op(

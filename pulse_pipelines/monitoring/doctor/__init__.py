@@ -1,6 +1,7 @@
 """The doctor: looks at every service that the settings name, and says what is wrong and what to do."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -9,35 +10,73 @@ from pyspark.errors import PySparkException
 from pulse_pipelines.monitoring.doctor import (
     kafka_service,
     machine,
+    notifiers,
     object_store_service,
     postgres_service,
     spark_service,
     web_services,
 )
 from pulse_pipelines.monitoring.doctor.finding import Finding, first_line
+from pulse_resources import setting_faults
 from pulse_resources.errors import PulseError
-from pulse_resources.settings import Settings, load_settings
+from pulse_resources.setting_faults import Found
+from pulse_resources.settings import Settings, given
 
-__all__ = ["SERVICES", "Finding", "examine"]
+__all__ = ["SERVICES", "SETTINGS", "Finding", "examine"]
 
-SERVICES: dict[str, Callable[[Settings], Iterator[Finding]]] = {
-    "machine": machine.look,
-    "postgres": postgres_service.look,
-    "kafka": kafka_service.look,
-    "object store": object_store_service.look,
-    "spark": spark_service.look,
-    "api": web_services.api,
-    "lake": web_services.lake,
-    "dagster": web_services.dagster,
+SETTINGS = "settings"
+
+
+@dataclass(frozen=True)
+class Service:
+    """Something that is looked at, and the sections of the settings that have to be right for it."""
+
+    look: Callable[[Settings], Iterator[Finding]]
+    """Ends its findings where nothing more can be seen."""
+    sections: frozenset[str]
+
+
+SERVICES: dict[str, Service | None] = {
+    SETTINGS: None,
+    "machine": Service(machine.look, frozenset()),
+    "postgres": Service(postgres_service.look, frozenset({"postgres"})),
+    "kafka": Service(kafka_service.look, frozenset({"kafka"})),
+    "object store": Service(object_store_service.look, frozenset({"object_store"})),
+    "spark": Service(spark_service.look, frozenset({"spark", "postgres", "kafka", "object_store"})),
+    "api": Service(web_services.api, frozenset({"api"})),
+    "lake": Service(web_services.lake, frozenset({"lake"})),
+    "dagster": Service(web_services.dagster, frozenset({"dagster"})),
+    "alerts": Service(notifiers.look, frozenset({"alerts"})),
 }
-"""Each ends its findings where nothing more can be seen."""
 _ERRORS = (psycopg.Error, KafkaException, PySparkException, PulseError, OSError)
 
 
-def examine(service: str) -> Iterator[Finding]:
-    """All that is found about one of `SERVICES`; an error of its client is a finding, too."""
-    try:
-        yield from SERVICES[service](load_settings())
-    except _ERRORS as error:
-        fix = f"See its log, and `pulse config {service.replace(' ', '_')}` for how it is reached"
-        yield Finding(service, "works", False, first_line(error), fix)
+def examine(name: str) -> Iterator[Finding]:
+    """All that is found about one of `SERVICES`; an error of its client is a finding, too.
+
+    A setting that is wrong is a finding of the settings; only services that need its section are not looked
+    at.
+    """
+    found = setting_faults.look()
+    service = SERVICES[name]
+    if service is None:
+        yield from _settings(found)
+        return
+    wrong = sorted(found.sections & service.sections)
+    if found.settings is None or wrong:
+        fix = f"Correct the settings of {', '.join(wrong) or 'the file'} that are named above, then ask again"
+        yield Finding(name, "settings", False, "not looked at: its settings are wrong", fix)
+        return
+    with given(found.settings):
+        try:
+            yield from service.look(found.settings)
+        except _ERRORS as error:
+            fix = f"See its log, and `pulse config {name.replace(' ', '_')}` for how it is reached"
+            yield Finding(name, "works", False, first_line(error), fix)
+
+
+def _settings(found: Found) -> Iterator[Finding]:
+    for fault in found.faults:
+        yield Finding(SETTINGS, fault.name, False, fault.said, fault.fix)
+    if not found.faults:
+        yield Finding(SETTINGS, "values", True, "every setting has a value that it may have")

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
-from pulse_resources import object_store, vended
-from pulse_resources.errors import PulseError
+from pulse_resources import object_store, store_key, vended
+from pulse_resources.errors import PulseError, UserError
 from pulse_resources.settings import Settings
 from pulse_resources.vended import Mode
 
@@ -42,6 +42,13 @@ def look(settings: Settings) -> Iterator[Finding]:
         yield from seen
         if not seen[0].ok:
             return
+    if store.by_role:
+        try:
+            key = store_key.of(store)
+        except UserError as error:
+            yield Finding(STORE, "key", False, error.message, error.fix)
+            return
+        yield Finding(STORE, "key", True, f"{key.access_key}, of the environment")
     folder = f"s3://{store.bucket}/doctor/{uuid4().hex}"
     step = "write"
     try:

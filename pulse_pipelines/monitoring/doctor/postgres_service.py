@@ -21,6 +21,9 @@ CONNECTIONS = 20
 RIGHTS = """
 SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND (rolsuper OR rolbypassrls) ORDER BY rolname
 """
+ABLE = """
+SELECT rolsuper OR rolcreaterole AND rolcreatedb FROM pg_roles WHERE rolname = current_user
+"""
 ROOM = """
 SELECT current_setting('max_connections')::int, (SELECT count(*) FROM pg_stat_activity)::int,
     clock_timestamp()
@@ -65,10 +68,29 @@ def look(settings: Settings) -> Iterator[Finding]:
     if refused and settings.postgres.sslmode == "disable":
         found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
         yield from [found] if found else []
+    yield _superuser(settings.postgres, needed=bool(refused))
     if "pulse_owner" in refused:
         return
     with psycopg.connect(settings.postgres.url("pulse_owner"), connect_timeout=int(PATIENCE_S)) as connection:
         yield from _inside(connection)
+
+
+def _superuser(postgres: PostgresSettings, *, needed: bool) -> Finding:
+    """Whether `pulse up` could make roles and databases; who has no password of it may do without."""
+    user, check = postgres.superuser, "superuser"
+    fix = (
+        "Set PULSE_POSTGRES__SUPERUSER and PULSE_POSTGRES__SUPERUSER_PASSWORD to an account that may create "
+        "roles and databases: `pulse up` uses it"
+    )
+    try:
+        with psycopg.connect(postgres.superuser_url(), connect_timeout=int(PATIENCE_S)) as connection:
+            able = connection.execute(ABLE).fetchone() == (True,)
+    except psycopg.OperationalError as error:
+        if postgres.superuser_password.get_secret_value() or needed:
+            return Finding(POSTGRES, check, False, f"{user} cannot sign in: {first_line(error)}", fix)
+        return Finding(POSTGRES, check, True, "its password is not set here: only `pulse up` needs it")
+    said = f"{user} {'may' if able else 'may not'} create roles and databases"
+    return Finding(POSTGRES, check, able, said, fix)
 
 
 def _tls(postgres: PostgresSettings) -> Tls | None:

@@ -1,0 +1,129 @@
+"""Everywhere: a person is erased from all datasets of a tenant, one after the other.
+
+Each is an erasure of its own, with its record and its receipt. What cannot be erased this way is named, with
+what to do.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record, rows, run
+from pulse_pipelines.erasure.accounting import Places
+from pulse_pipelines.erasure.remains import deleted_slugs
+from pulse_pipelines.erasure.run import ErasurePreview
+from pulse_pipelines.erasure.subject import ENVELOPE, Subject, subject
+from pulse_pipelines.tables import live_table
+from pulse_resources.errors import NotFound, UserError
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """What one `<field>=<value>` is in each dataset of a tenant."""
+
+    where: str
+    """As it holds in every dataset, whether or not it declares the property."""
+    datasets: tuple[Dataset, ...]
+    """To erase from."""
+    entities: tuple[Dataset, ...]
+    """Whose entities are erased whole, by their `_id` alone."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Slugs of all datasets that the tenant has."""
+        return frozenset(each.slug for each in (*self.datasets, *self.entities))
+
+    def no_dataset(self, slug: str) -> frozenset[str] | None:
+        """The datasets that exist, for the first one: its erasure takes the events of none of them, too."""
+        return self.known if slug == self.slugs[0] else None
+
+    @property
+    def slugs(self) -> list[str]:
+        return [dataset.slug for dataset in self.datasets]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What an erasure from all datasets leaves, and what to do about it."""
+
+    what: str
+    fix: str
+
+
+def find(tenant: Tenant, where: str) -> Everywhere:
+    """Where an erasure from all datasets looks.
+
+    Raises:
+        UserError: no dataset can be looked through for it, or one declares a type that cannot be compared.
+        NotFound: the tenant has no dataset.
+    """
+    owned = registry.list_datasets(tenant)
+    if not owned:
+        raise NotFound("the tenant has no dataset", tenant=tenant.slug)
+    name, equals, value = where.partition("=")
+    own = name.partition(".")[0] in ("context", "data") and "." in name
+    if equals and name and value and name not in ENVELOPE and not own:
+        if not any(_declares(dataset, name) for dataset in owned):
+            raise UserError(
+                f"no dataset of the tenant declares a property {name!r}",
+                fix=f"Write data.{name} to erase by a property that no schema declares",
+                tenant=tenant.slug,
+            )
+        where = f"data.{where}"
+    by_id = name == "event_id"
+    of_events = tuple(dataset for dataset in owned if by_id or not dataset.of_entities)
+    for dataset in owned:
+        subject(dataset, where)
+    return Everywhere(where, of_events, tuple(each for each in owned if each not in of_events))
+
+
+def preview(tenant: Tenant, found: Everywhere) -> dict[str, ErasurePreview]:
+    """What the erasure would remove of each dataset now; nothing is changed."""
+    return {slug: run.preview(tenant, slug, found.where, found.no_dataset(slug)) for slug in found.slugs}
+
+
+def erase(
+    tenant: Tenant, found: Everywhere, progress: Callable[[str], None] = lambda step: None
+) -> list[dict[str, Any]]:
+    """Erase from one dataset after the other; a receipt for each.
+
+    Raises:
+        as `run.erase`: the datasets before were erased from. Called again, it completes what is left.
+    """
+    receipts = []
+    for slug in found.slugs:
+
+        def of_dataset(step: str, slug: str = slug) -> None:
+            progress(f"{slug}: {step}")
+
+        receipts.append(run.erase(tenant, slug, found.where, of_dataset, found.no_dataset(slug)))
+    return receipts
+
+
+def left_out(tenant: Tenant, found: Everywhere) -> Iterator[LeftOut]:
+    """What says the value and is in no dataset that was erased from."""
+    for dataset in found.entities:
+        wanted = subject(dataset, found.where).covering(record.settled(tenant, dataset))
+        files = live_table.of_current(partial(_matching, wanted), tenant, dataset)
+        if count := sum(len(places) for _, places in files):
+            command = f"pulse erase {tenant.slug} --dataset {dataset.slug} --where event_id=<_id>"
+            fix = f"Erase each entity whole: {command}"
+            yield LeftOut(f"{count:,} versions of entities in the dataset {dataset.slug}", fix)
+    if gone := [slug for slug in deleted_slugs(tenant) if slug not in found.known]:
+        fix = "They were not looked at. To erase from the raw zone, create a dataset of the slug, then erase"
+        yield LeftOut(f"files of deleted datasets: {', '.join(gone)}", fix)
+
+
+def _matching(wanted: Subject, table: Table) -> list[tuple[DataFile, Places]]:
+    return rows.matching(table, wanted)
+
+
+def _declares(dataset: Dataset, name: str) -> bool:
+    return any(column.field in (name, name.partition(".")[0]) for column in dataset.columns)

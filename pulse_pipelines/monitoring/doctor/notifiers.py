@@ -1,0 +1,39 @@
+"""Notifiers: whether each can be made, and whether the webhook's host answers. Nobody is told anything."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from pulse_pipelines.monitoring.doctor.finding import Finding, reached
+from pulse_resources import notify
+from pulse_resources.errors import UserError
+from pulse_resources.settings import Settings
+
+ALERTS = "alerts"
+_PORTS = {"http": 80, "https": 443}
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """A finding for each notifier; the webhook's address may hold a secret, its host is all that is shown."""
+    if not settings.alerts.notifiers:
+        found = "none is named: nobody is told of alerts, `pulse alerts` lists them"
+        yield Finding(ALERTS, "notifiers", True, found)
+    for name in settings.alerts.notifiers:
+        try:
+            notify.notifier(name)
+        except UserError as error:
+            fix = error.fix or "Correct PULSE_ALERTS__NOTIFIERS"
+            yield Finding(ALERTS, name, False, error.message, fix)
+            continue
+        yield _webhook(settings) if name == "webhook" else Finding(ALERTS, name, True, "can be made")
+
+
+def _webhook(settings: Settings) -> Finding:
+    secret = settings.alerts.webhook_url
+    fix = "Correct PULSE_ALERTS__WEBHOOK_URL, or let this machine reach its host"
+    at = urlsplit(secret.get_secret_value() if secret else "")
+    try:
+        host, port = at.hostname or "", at.port or _PORTS[at.scheme]
+    except ValueError:
+        return Finding(ALERTS, "webhook", False, "its address has no port that is a number", fix)
+    found = reached(ALERTS, host, port, fix)
+    return Finding(ALERTS, "webhook", found.ok, found.found, found.fix)
