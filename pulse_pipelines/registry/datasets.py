@@ -1,4 +1,4 @@
-"""Datasets: a row, a namespace and a table's catalog row in one transaction, or nothing at all."""
+"""Datasets: created and deleted with their namespace and catalog row in one transaction, and looked up."""
 
 import uuid
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ INSERT INTO iceberg_catalog.iceberg_tables
     (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
 VALUES (%s, %s, %s, %s, 'TABLE')
 """
-# Those who write a dataset's summaries, or delete them, take turns.
+# For the lock that serializes writers and deleters of a dataset's summaries.
 DATASET_ID = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s"
 DELETE_DATASET = "DELETE FROM pdm_datasets WHERE slug = %s RETURNING dataset_id, kind"
 DELETE_TABLE = """
@@ -75,7 +75,7 @@ def create_dataset(
             entities.
         NotFound: the tenant has not published this schema.
         AlreadyExists: the tenant has a dataset with this slug.
-        QuotaExceeded: the tenant has as many datasets of the kind as it may have.
+        QuotaExceeded: the tenant's quota of datasets of the kind is used up.
         Transient: the object store failed; nothing was created.
     """
     check_slug("dataset", slug)
@@ -124,7 +124,7 @@ def list_datasets(tenant: Tenant) -> list[Dataset]:
 
 
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:
-    """One of the tenant's datasets. Raises NotFound, also for a slug that another tenant has."""
+    """Find one of the tenant's datasets. Raises NotFound, also for the slug of another tenant's dataset."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return _find(connection, tenant, slug)
 
@@ -154,10 +154,10 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
 
 
 def current_tables(tenant: Tenant, slugs: Sequence[str], optional: Sequence[str] = ()) -> list[CurrentTable]:
-    """Several datasets and their tables' metadata, all as they are at one moment; as `current_table`.
+    """Several datasets and their tables' metadata, read at one moment; otherwise as `current_table`.
 
     Args:
-        optional: those of which nothing is said when the tenant has them not.
+        optional: slugs that are skipped if the tenant has no such dataset.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         found = [_find(connection, tenant, slug) for slug in slugs]
@@ -171,17 +171,17 @@ def current_tables(tenant: Tenant, slugs: Sequence[str], optional: Sequence[str]
 
 @dataclass(frozen=True)
 class CurrentLog(CurrentTable):
-    """A dataset of entities, and how far its log has come by that metadata."""
+    """A dataset of entities, and the generation and last `_updated` of its log in that metadata."""
 
     generation: int
     updated: int
 
 
 def current_log(tenant: Tenant, slug: str) -> CurrentLog:
-    """As `current_table`, of a dataset of entities, all at one moment.
+    """As `current_table`, for a dataset of entities, read at one moment.
 
     Raises:
-        Conflict: it is one of events; and what `current_table` raises.
+        Conflict: it is a dataset of events; and what `current_table` raises.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         dataset = _find(connection, tenant, slug)
@@ -199,14 +199,14 @@ class DeletedDataset:
     dataset_id: uuid.UUID
     slug: str
     metadata_location: str | None
-    """Last metadata of its table: with it any engine can still read the files, or register them."""
+    """Location of its table's last metadata, by which any engine can still read or register the files."""
 
 
 def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
     """Delete a dataset's row and its table's catalog row; every file stays where it is.
 
-    Its curated tables leave the catalog, too, and their summaries are gone. Events on their way to it become
-    dead letters. The slug is free again: a new dataset under it has a table, a folder and claims of its own.
+    Its curated tables leave the catalog, too, and its summaries are deleted. Events on their way to it become
+    dead letters. The slug is free again: a new dataset under it gets a new table, folder and claims.
 
     Raises:
         NotFound: the tenant has no such dataset.

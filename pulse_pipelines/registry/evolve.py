@@ -1,11 +1,11 @@
-"""Move a dataset to a newer version of its schema: its row and its table change in one transaction.
+"""Moves of a dataset to a newer version of its schema: its row and its table change in one transaction.
 
-What takes long happens before it: comparing, writing the data files that have a replaced column again, and
-staging the table's next metadata. Then one transaction locks the row, swaps the table's pointer and updates
-the row. Whoever settles in between wins the swap; only the files that it added are written, then.
+Slow work happens before it: comparing schemas, rewriting data files with a replaced column, and staging the
+table's next metadata. Then one transaction locks the row, swaps the table's pointer and updates the row. A
+batch that settles in between wins the swap; then only the files that it added are rewritten.
 
-Who has no rewriter of files, such as a request, moves what needs none (`move_dataset`); the rest is for a run
-(see `pulse_pipelines.moves`), which has one (`carry_out`).
+A caller without a rewriter of files, such as a request, makes moves that need none (`move_dataset`); all
+others are made by a run (see `pulse_pipelines.moves`), which has one (`carry_out`).
 """
 
 from collections.abc import Callable
@@ -40,14 +40,14 @@ SELECT schema_uri, table_schema FROM pdm_datasets WHERE dataset_id = %s FOR UPDA
 """
 MOVE = "UPDATE pdm_datasets SET schema_uri = %s, table_schema = %s WHERE dataset_id = %s"
 AT_A_TIME = 4
-"""Footers of data files that are read side by side."""
+"""Footers of data files that are read concurrently."""
 
 
 class FilesToRewrite(Exception):  # noqa: N818 - no error: it is more than a request does
-    """The move replaces columns that data files have: it takes a run that writes them again.
+    """The move replaces columns that data files have: it takes a run to rewrite them.
 
     Args:
-        dataset: as it is.
+        dataset: as it is, unchanged.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -57,21 +57,21 @@ class FilesToRewrite(Exception):  # noqa: N818 - no error: it is more than a req
 
 @dataclass(frozen=True)
 class _Step(Work):
-    """A dataset on the way to a newer version of its schema; no table when that changes nothing in it."""
+    """The staged move of a dataset; without a table if the table's schema does not change."""
 
     dataset: Dataset
-    """As it was."""
+    """The dataset before the move."""
     schema: PublishedSchema
     table_schema: str
 
 
 def move_dataset(tenant: Tenant, slug: str, schema_uri: str) -> Dataset:
-    """Move a dataset to a newer, compatible version of its schema; nothing to do when it follows it.
+    """Move a dataset to a newer, compatible version of its schema; a no-op if it follows it already.
 
-    Events may name the version that they follow, the earlier ones of the dataset included.
+    Events may name the version that they follow, including earlier ones of the dataset.
 
     Raises:
-        FilesToRewrite: nothing was changed: data files would have to be written again.
+        FilesToRewrite: data files would have to be rewritten; nothing was changed.
         NotFound: the tenant has no such dataset; and what `carry_out` raises.
     """
     return carry_out(tenant, slug, find_dataset(tenant, slug).dataset_id, schema_uri)
@@ -117,7 +117,7 @@ class _Files:
         """None where there was no need to."""
 
     def replaced(self, dataset: Dataset, table: Table, evolved: Evolved) -> list[tuple[DataFile, DataFile]]:
-        """The table's current files that have a replaced column, each with the one that takes its place."""
+        """The table's current files with a replaced column, each with its rewritten file."""
         table_schema, tasks = evolved.schema.model_dump_json(), list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise Terminal("the table has delete files: compact it first", table=".".join(table.name()))
@@ -188,7 +188,7 @@ def _move(
 def _step(
     tenant: Tenant, dataset_id: UUID, schema_uri: str, files: _Files, current: CurrentTable
 ) -> _Step | None:
-    """The move from where the dataset is; None when it follows the version already."""
+    """Stage the move from the dataset's current version; None when it follows `schema_uri` already."""
     dataset = current.dataset
     if dataset.dataset_id != dataset_id:
         raise NotFound(

@@ -1,8 +1,8 @@
-"""Failed work: what a run over many tenants could not do for one of them, remembered until it is done.
+"""Failed work: tasks of a run over many tenants that failed for one of them, recorded until they succeed.
 
-Such a run does what it can for each and goes on. What failed is noted with whom it is about: an alert names
-it (see `monitoring.issues`), and later runs leave it alone for a while, each time for twice as long, and take
-it after what has not failed. What everybody needs and nobody gets (see `outages`) ends a run instead.
+Such a run goes on with the other tenants. A failure is recorded with its tenant and dataset: an alert names
+it (see `monitoring.issues`), and later runs back off, each time for twice as long, and do it after work that
+has not failed. An outage of a service that all work needs (see `outages`) ends the run instead.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ FORGET = """
 DELETE FROM failures WHERE tenant_id = %(tenant)s AND job = %(job)s AND task = %(task)s
     AND dataset_id IS NOT DISTINCT FROM %(dataset)s AND day IS NOT DISTINCT FROM %(day)s
 """
-# Of all of the dataset, too: it can be read.
+# Including failures of the whole dataset (without a day): it can be read again.
 FORGET_DAYS = """
 DELETE FROM failures WHERE dataset_id = %s AND job = %s AND (day IS NULL OR day = ANY(%s))
 """
-# Nobody tried it again: there is no such work any more.
+# Not tried again for so long: the work no longer exists.
 FORGET_OLD = "DELETE FROM failures WHERE tenant_id = %s AND last_at < now() - interval '30 days'"
 STANDING = """
 SELECT f.job, f.tenant_id, t.slug, f.task, f.dataset_id, f.slug, f.day, f.error, f.count, f.first_at,
@@ -42,12 +42,12 @@ FROM failures f JOIN pdm_tenants t USING (tenant_id)
 WHERE %(job)s::text IS NULL OR f.job = %(job)s ORDER BY t.slug, f.slug, f.day
 """
 LONGEST = 2_000
-"""Characters of an error."""
+"""Maximum characters of a stored error."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a shared run has to do for one tenant; by all of this its failure is known."""
+    """A task of a shared run for one tenant: the key of its failure."""
 
     job: str
     tenant: Tenant
@@ -78,32 +78,32 @@ class Failed:
 
 @dataclass(frozen=True)
 class Standing:
-    """Work that failed when it was tried last."""
+    """Work whose last try failed."""
 
     work: Work
     error: str
     count: int
-    """How often, in a row."""
+    """Number of consecutive failures."""
     first_at: datetime
     last_at: datetime
     retry_at: datetime
     held: bool
-    """It is not yet time to try it again."""
+    """Whether its back-off has not ended."""
 
 
 def note(failed: Iterable[Failed], *, first_s: float, most_s: float) -> None:
-    """Remember failures.
+    """Record failures.
 
     Args:
-        first_s: seconds until what failed for the first time is tried again; then twice as long each time ...
-        most_s: ... up to this.
+        first_s: back-off in seconds after a first failure, doubled after each further one.
+        most_s: maximum back-off in seconds.
 
     Raises:
         psycopg.OperationalError: Postgres does not answer.
     """
     of_tenant: dict[Tenant, dict[Work, Failed]] = defaultdict(dict)
     for each in failed:
-        of_tenant[each.work.tenant].setdefault(each.work, each)  # what failed twice in a run counts once
+        of_tenant[each.work.tenant].setdefault(each.work, each)  # two failures in one run count once
     for tenant, mine in of_tenant.items():
         for each in mine.values():
             values = _values(each.work) | {"slug": each.work.slug, "error": _storable(each.error)}
@@ -117,18 +117,18 @@ def note(failed: Iterable[Failed], *, first_s: float, most_s: float) -> None:
 
 
 def forget(work: Work) -> None:
-    """Its work was done: nothing of it failed any more."""
+    """Delete the failure of work that has succeeded."""
     with postgres.tenant_transaction("pulse_pipeline", work.tenant.tenant_id) as connection:
         connection.execute(FORGET, _values(work))
 
 
 def forget_days(connection: postgres.Connection, job: str, dataset_id: UUID, days: Iterable[date]) -> None:
-    """As `forget`, of days of a dataset, in the caller's transaction, which is the tenant's session."""
+    """As `forget`, for days of a dataset, in the caller's transaction in the tenant's session."""
     connection.execute(FORGET_DAYS, [dataset_id, job, list(days)])
 
 
 def standing(job: str | None = None) -> list[Standing]:
-    """What failed last, of all tenants: of a job, or of all."""
+    """Current failures of all tenants, of one job or of all."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = connection.execute(STANDING, {"job": job}).fetchall()
     return [
@@ -148,5 +148,5 @@ def _values(work: Work) -> dict[str, object]:
 
 
 def _storable(text: str) -> str:
-    """What Postgres takes of an error, whatever data it quotes."""
+    """An error as text that Postgres accepts, whatever data it quotes."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()[:LONGEST]

@@ -1,4 +1,4 @@
-"""Families: the datasets of one slug, over all tenants. Each is one asset in Dagster."""
+"""Families: all tenants' datasets of one slug, which are one asset in Dagster."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,7 +11,7 @@ MEMBERS = """
 SELECT d.slug, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_schema
 FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) ORDER BY d.slug, t.slug
 """
-# A sum of hashes: whatever the order of the rows, and without sorting them.
+# A sum of hashes does not depend on the order of rows, so they need no sorting.
 FINGERPRINT = """
 SELECT count(*), coalesce(sum(h::numeric), 0)::text FROM (
     SELECT hashtextextended(concat_ws(' ', dataset_id, slug, schema_uri, md5(table_schema), name), 0) h
@@ -38,7 +38,7 @@ class Member:
 
     @property
     def location(self) -> str:
-        """Where its table lies in the object store."""
+        """Folder of its table in the object store."""
         return self.tenant.table_location(load_settings().object_store.bucket, self.slug, self.dataset_id)
 
 
@@ -46,11 +46,11 @@ class Member:
 class Family:
     slug: str
     members: tuple[Member, ...]
-    """By the tenant's slug; at least one."""
+    """Ordered by tenant slug; at least one."""
 
 
 def list_families() -> list[Family]:
-    """Every dataset slug with the datasets that have it, by slug."""
+    """All families, by slug."""
     found: dict[str, list[Member]] = {}
     with postgres.transaction("pulse_pipeline") as connection:
         for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(MEMBERS):
@@ -59,13 +59,13 @@ def list_families() -> list[Family]:
 
 
 def family_owners(slug: str) -> list[Tenant]:
-    """The tenants that have a dataset with this slug, by theirs."""
+    """The tenants with a dataset of this slug, by tenant slug."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Tenant(*row) for row in connection.execute(OWNED, [slug])]
 
 
 def fingerprint() -> str:
-    """What changes when any dataset is created, moved to another schema or deleted; nothing else does it."""
+    """A fingerprint of all datasets: changes exactly when one is created, renamed, moved or deleted."""
     with postgres.transaction("pulse_pipeline") as connection:
         count, hashes = connection.execute(FINGERPRINT).fetchall()[0]
     return f"{count}.{hashes}"

@@ -1,13 +1,13 @@
-"""Intake: the places of a month, one for each record, and never more than the quota allows.
+"""Intake: the places of a monthly quota, one for each record, and never more than the quota allows.
 
-The front door reserves them before it publishes. A reservation is given back where its event certainly was
-not written, and to the month that it was made in. That of an event which may have been written stays and is
-remembered with the event: sent again, the event has its place already.
+The HTTP API reserves places before it publishes. A reservation is returned, to the month in which it was
+made, if its event was certainly not written. The reservation of an event that may have been written stays,
+and is recorded with the event: sent again, the event already has its place.
 
-The dedup gate holds places for the rows that a batch is to land (see `ingest.quota`), and settle makes them
-rows of `usage`. A row whose event says that the door counted it gets one of the places that the door took and
-that are nobody's row yet, as long as there are any; each other row takes one of its own. So an event counts
-once, and who forges what the door's events say gets no place more.
+The dedup gate holds places for the rows that a batch is to land (see `ingest.quota`), and settle turns them
+into `usage`. A row whose event has the API's header uses a place that the API reserved and no row has used
+yet, if there is one; every other row takes a new place. So an event counts once, and a producer that forges
+the header gains no place.
 """
 
 from collections import Counter
@@ -29,13 +29,13 @@ coalesce((SELECT records - early FROM usage WHERE kind = %(kind)s AND month = {m
 + coalesce((SELECT sum(records) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
     AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
 """
-"""Of a month's events: those that landed, whenever, and those that batches (but one) are about to land."""
+"""Number of a month's events that have landed, or that batches (except one) are about to land."""
 DIRECT = """
 coalesce((SELECT direct FROM usage WHERE kind = %(kind)s AND month = {month}), 0)
 + coalesce((SELECT sum(direct) FROM intake_holds WHERE kind = %(kind)s AND month = {month}
     AND batch_id IS DISTINCT FROM %(batch)s), 0)::bigint
 """
-"""Places that such rows took themselves."""
+"""Number of places that such rows took without a reservation of the API."""
 PLACES = f"""
 SELECT coalesce((SELECT records FROM intake WHERE kind = %(kind)s AND month = {{month}}), 0), {DIRECT}, {ROWS}
 """  # noqa: S608 - from constants
@@ -79,30 +79,30 @@ ON CONFLICT DO NOTHING
 
 
 class Places(NamedTuple):
-    """The places of a month that are taken."""
+    """Counts of the taken places of a month."""
 
     reserved: int
-    """By the front door, with what was counted otherwise when it last did."""
+    """Places reserved by the API, including other places that were taken when it last reserved."""
     direct: int
-    """By rows, for events that it had not counted."""
+    """Places taken by rows of events without a reservation."""
     rows: int
 
     @property
     def taken(self) -> int:
-        """There are more rows than places where no quota counted them, or where events lie."""
+        """Number of taken places; `rows` is larger if there was no quota, or headers were forged."""
         return max(self.reserved + self.direct, self.rows)
 
     @property
     def open(self) -> int:
-        """Places that are nobody's row: their events are on their way, copies, or dead letters."""
+        """Places without a row: their events are on their way, duplicates, or dead letters."""
         return max(0, self.reserved + self.direct - self.rows)
 
 
 class Rows(NamedTuple):
-    """New rows of a batch."""
+    """Numbers of new rows of a batch."""
 
     counted: int
-    """Those of events that say that they have their places."""
+    """Rows of events with the header that says that they have a place."""
     others: int
 
 
@@ -110,17 +110,17 @@ class Reserved(NamedTuple):
     """The place of one event in a month."""
 
     event: bytes
-    """Who has it: the same bytes for the same event of a dataset, however often it is sent."""
+    """Identifies the event: the same bytes whenever the same event of a dataset is sent."""
     month: date
     doubted: bool
-    """An earlier request had it for the same event, which may have been written then."""
+    """Whether an earlier request reserved it for the same event, which may have been written then."""
 
 
 def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> list[list[Reserved] | None]:
     """Reserve a place for each event of several requests at once; None for a request that does not fit.
 
-    Exact however many processes ask: a row lock orders them. It is on disk before anything is published. What
-    is then not published is given back with `release`; a crash in between makes the month a little shorter.
+    Exact across processes, by a row lock, and durable before anything is published. Return the reservations
+    of unpublished events with `release`; a crash in between loses a few places of the month.
     """
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
@@ -139,17 +139,17 @@ def reserve(tenant: Tenant, asked: Sequence[Sequence[bytes]], maximum: int) -> l
 
 
 def release(tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
-    """Undo a reservation as far as nothing was written, after a request that was not acknowledged.
+    """Return the reservations of events that were not written, after a request that was not acknowledged.
 
     Args:
         reserved: for each event of the request, in its order.
-        sent: the first so many of them were sent, and may have been written.
+        sent: number of the first events that were sent, and may have been written.
     """
     never = [place for place in reserved[sent:] if not place.doubted]
     doubtful = [*reserved[:sent], *(place for place in reserved[sent:] if place.doubted)]
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        connection.execute("SET LOCAL synchronous_commit = off")  # lost, it makes the month shorter
+        connection.execute("SET LOCAL synchronous_commit = off")  # losing it only loses places of the month
         for month, count in sorted(Counter(place.month for place in never).items()):
             connection.execute(GIVE_BACK, values | {"month": month, "count": count})
         if doubtful:
@@ -160,15 +160,15 @@ def release(tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
 def hold(
     connection: postgres.Connection, tenant_id: UUID, batch: str, wanted: Mapping[date, Rows], maximum: int
 ) -> dict[date, Rows]:
-    """Hold places for the rows of a batch, instead of those that an earlier attempt at it held.
+    """Hold places for the rows of a batch, in place of those that an earlier attempt held.
 
     Args:
-        connection: in a transaction for nothing else, in the tenant's session.
-        wanted: by the month in which their events were received.
-        maximum: of a month.
+        connection: in a transaction for this alone, in the tenant's session.
+        wanted: rows by the month in which their events were received.
+        maximum: the quota of a month.
 
     Returns:
-        How many of them have a place.
+        The rows that have a place, by month.
     """
     common = {"tenant": tenant_id, "kind": EVENTS, "batch": batch}
     connection.execute(GIVE_UP, common)
@@ -188,10 +188,10 @@ def hold(
 
 
 def settle(connection: postgres.Connection, tenant_id: UUID, batch: str) -> int:
-    """Give up the places that a batch held, in the transaction that makes its rows real.
+    """Release the places that a batch held, in the transaction that commits its rows.
 
     Returns:
-        How many of them are in a month before this one.
+        The number of these rows that count in a month before this one.
     """
     held = connection.execute(GIVE_UP, {"kind": EVENTS, "batch": batch}).fetchall()
     for month, _, direct in sorted(held):
@@ -201,17 +201,17 @@ def settle(connection: postgres.Connection, tenant_id: UUID, batch: str) -> int:
 
 
 def unhold(connection: postgres.Connection, tenant_id: UUID) -> None:
-    """Give up the places of all batches of a tenant: it was taken out of them."""
+    """Release the places of all batches of a tenant that was taken out of them."""
     connection.execute(UNHOLD, [tenant_id])
 
 
 def taken(connection: postgres.Connection) -> int:
-    """Places of this month that are taken, of the tenant whose session this is."""
+    """The number of places of this month that the session's tenant has taken."""
     return _places(connection, {"kind": EVENTS}, THIS_MONTH).taken
 
 
 def take(connection: postgres.Connection, tenant: Tenant, count: int, maximum: int) -> None:
-    """Take so many places of this month, or as many as there are, for events that were published."""
+    """Take `count` places of this month, or as many as are left, for events that were published."""
     values = {"tenant": tenant.tenant_id, "kind": EVENTS}
     month, before, _ = _lock(connection, values)
     _take(connection, values, month, before, max(0, min(count, maximum - before.taken)))
@@ -225,7 +225,7 @@ def this_month(connection: postgres.Connection) -> date:
 
 
 def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[date, Places, bool]:
-    """The month, its places that are taken, and whether the tenant has events in doubt."""
+    """Lock this month; returns it, its taken places, and whether the tenant has doubted reservations."""
     row = connection.execute(LOCK, values).fetchone()
     if row is None:
         connection.execute(OPEN.format(month=THIS_MONTH), values)
@@ -235,7 +235,7 @@ def _lock(connection: postgres.Connection, values: dict[str, object]) -> tuple[d
 
 
 def _places(connection: postgres.Connection, values: dict[str, object], month: str) -> Places:
-    """To be asked by a statement of its own after the month is locked: what it sees then is the latest."""
+    """Count places, in a separate statement after the month is locked, which then sees the latest state."""
     query = PLACES.format(month=month)
     (row,) = connection.execute(query, {"batch": None} | values).fetchall()
     return Places(*row)

@@ -1,7 +1,7 @@
-"""API keys: issued once, stored hashed, rotated with overlap, revoked at once with all that came of them.
+"""API keys: issued, stored hashed, rotated with overlap, and revoked together with the keys they issued.
 
-A tenant's keys form a tree. A key issues keys that may do no more than it may itself, for no longer; revoking
-it revokes them. Operators, and the command line, may grant anything.
+A tenant's keys form a tree: a key may issue keys with at most its own scopes and lifetime, and revoking it
+revokes them. Operators, and the command line, may grant anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ TOUCH_OPERATOR = "UPDATE operator_keys SET last_used_at = greatest(last_used_at,
 
 @dataclass(frozen=True)
 class Revoked:
-    """A key that was revoked, and the ids of those that ended with it now."""
+    """A revoked key, and the ids of the keys that were revoked with it."""
 
     key: ApiKey
     with_it: tuple[str, ...]
@@ -128,7 +128,7 @@ def _insert(
 
 
 def _earliest(*moments: datetime | None) -> datetime | None:
-    """The earliest of those that are given; None: never."""
+    """The earliest moment; None (never) if none is given."""
     return min((moment for moment in moments if moment), default=None)
 
 
@@ -140,22 +140,22 @@ def _find(connection: postgres.Connection, tenant: Tenant, key_id: str) -> ApiKe
 
 
 def list_keys(tenant: Tenant) -> list[ApiKey]:
-    """The tenant's keys, the oldest first, those out of force too."""
+    """List the tenant's keys, the oldest first, including expired and revoked ones."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return load_keys(connection)
 
 
 def load_keys(connection: postgres.Connection) -> list[ApiKey]:
-    """The keys of the tenant whose session this is."""
+    """Read the keys of the session's tenant."""
     return [_stored(row) for row in connection.execute(LIST)]
 
 
 def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None = None) -> IssuedKey:
-    """A new key like this one, which itself ends after the overlap (seconds); keys that it issued go on.
+    """Issue a successor of a key, which expires after the overlap (seconds); keys that it issued stay valid.
 
     Args:
-        issuer: id of the key that asks, None for an operator. The new one is of its issuing, and ends no
-            later than the old one would have, nor, if that is another one, than the issuer.
+        issuer: id of the key that asks, None for an operator. It becomes the issuer of the new key, which
+            expires no later than the old key would have, nor than the issuer, if that is another key.
 
     Raises:
         NotFound: the tenant has no such key.
@@ -173,14 +173,14 @@ def rotate_key(tenant: Tenant, key_id: str, overlap_s: float, issuer: str | None
 
 
 def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoked:
-    """End a key and all that came of it at once, for good; safe to repeat.
+    """Revoke a key and all keys issued by it, at once and for good; safe to repeat.
 
     Args:
         issuer: id of the key that asks, None for an operator.
 
     Raises:
         NotFound: the tenant has no such key.
-        Conflict: the key that asks came of this one, and would end with it.
+        Conflict: the key that asks was issued by this one, and would be revoked with it.
     """
     with _changing(tenant) as connection:
         ended = {row[0] for row in connection.execute(REVOKE, [key_id])}
@@ -196,7 +196,7 @@ def revoke_key(tenant: Tenant, key_id: str, issuer: str | None = None) -> Revoke
 
 
 def touch_keys(used: Mapping[UUID | None, Mapping[str, datetime]], role: Role = "pulse_api") -> None:
-    """Note when keys were last used, by tenant (None: operators) and key id; safe to repeat, also late."""
+    """Record when keys were last used, by tenant (None: operators) and key id; safe to repeat, also late."""
     for tenant_id, times in used.items():
         rows = [(at, key_id) for key_id, at in times.items()]
         if tenant_id is None:
@@ -221,13 +221,13 @@ def issue_operator_key(name: str) -> IssuedKey:
 
 
 def list_operator_keys() -> list[ApiKey]:
-    """Every operator's key, the oldest first."""
+    """List all operators' keys, the oldest first."""
     with postgres.transaction("pulse_api") as connection:
         return [_stored(row) for row in connection.execute(LIST_OPERATOR)]
 
 
 def revoke_operator_key(key_id: str) -> ApiKey:
-    """End an operator's key at once, for good; safe to repeat. Raises NotFound."""
+    """Revoke an operator's key, at once and for good; safe to repeat. Raises NotFound."""
     with postgres.transaction("pulse_owner") as connection:
         row = connection.execute(REVOKE_OPERATOR, [key_id]).fetchone()
     if row is None:

@@ -1,4 +1,4 @@
-"""Quotas and rates: what a tenant may have, and what it used per month."""
+"""Quotas, rates and usage: the limits of a tenant, and its records per month."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -20,7 +20,7 @@ LEFT JOIN quotas q ON q.tenant_id = t.tenant_id AND q.kind = %s
 LEFT JOIN quotas e ON e.tenant_id = t.tenant_id AND e.kind = %s
 LEFT JOIN rates r ON r.tenant_id = t.tenant_id
 """
-# What is not given (NULL) stays as it is.
+# A value that is not given (NULL) stays as it is.
 SET_QUOTA = """
 INSERT INTO quotas AS q (tenant_id, kind, max_datasets, max_records_per_month)
 VALUES (%(tenant)s, %(kind)s, coalesce(%(max_datasets)s::bigint, 0),
@@ -47,7 +47,7 @@ FROM (SELECT month, greatest(records + {_OF["direct"]}, {_OF["rows"]}) AS places
 FULL JOIN (SELECT month, records, bytes FROM usage WHERE kind = %(kind)s) u USING (month)
 ORDER BY month DESC LIMIT %(months)s
 """  # noqa: S608 - from a constant
-SET_ASIDE = """
+OPEN_OVER_QUOTA = """
 SELECT count(*), min(settled_at) FROM dead_letters WHERE resolution IS NULL AND reason = 'over_quota'
 """
 
@@ -59,18 +59,18 @@ def find_limits(tenant: Tenant) -> Limits:
 
 
 def find_own_limits(tenant: Tenant) -> Limits:
-    """What was set for the tenant itself; 0 where nothing was."""
+    """The limits set for the tenant itself; 0 where none is set."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return _own_limits(connection)
 
 
 def load_limits(connection: postgres.Connection) -> Limits:
-    """The limits in force for the tenant whose session this is."""
+    """The limits in force for the session's tenant."""
     return _own_limits(connection).over(Limits(**load_settings().limits.model_dump()))
 
 
 def records_per_month(connection: postgres.Connection) -> int:
-    """The quota in force for the tenant whose session this is: the one limit that the pipeline sees."""
+    """The quota of records in force for the session's tenant: the only limit that the pipeline needs."""
     row = connection.execute(RECORDS_PER_MONTH, [EVENTS]).fetchone()
     return (row[0] if row else 0) or load_settings().limits.max_records_per_month
 
@@ -89,7 +89,7 @@ def set_limits(
     events_per_second: float | None = None,
     max_entity_datasets: int | None = None,
 ) -> Limits:
-    """Set limits of the tenant, for operators; None leaves one as it is. Returns those in force now."""
+    """Set limits of the tenant, for operators; None leaves a limit as it is. Returns the limits in force."""
     values = {
         "tenant": tenant.tenant_id,
         "kind": EVENTS,
@@ -108,13 +108,13 @@ def set_limits(
 
 
 def admit_dataset(connection: postgres.Connection, tenant: Tenant, kind: str) -> None:
-    """Let one more dataset be created in this transaction; creators of a tenant take turns.
+    """Check the quota for one more dataset in this transaction; a lock serializes a tenant's creations.
 
     Args:
-        kind: of the dataset: each has a quota of its own.
+        kind: of the dataset; each kind has its own quota.
 
     Raises:
-        QuotaExceeded: the tenant has as many as it may have.
+        QuotaExceeded: the quota is used up.
     """
     limits = load_limits(connection)
     limit = limits.max_entity_datasets if kind == ENTITIES else limits.max_datasets
@@ -134,12 +134,12 @@ def admit_dataset(connection: postgres.Connection, tenant: Tenant, kind: str) ->
 class MonthUsage:
     month: date
     accepted: int | None
-    """Records that have a place in the month: accepted at the door, those that may have been, and what came
-    directly and landed; None where no quota made it count."""
+    """Records with a place in the month: accepted by the API (or possibly accepted), and those that came
+    directly and landed; None if no quota was in force to count them."""
     landed: int
     bytes: int
     landed_delta: int
-    """Rows more, or fewer, than in the tenant's month before it."""
+    """Change of `landed` from the tenant's previous month."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +149,21 @@ class Usage:
     accepted_this_month: int
     """Records that count against the quota of this month."""
     over_quota: int
-    """Events that are set aside because they had no place in their month ..."""
+    """Open dead letters of events over the monthly quota."""
     over_quota_since: datetime | None
-    """... and when the first of them was."""
+    """When the first of these settled."""
     months: tuple[MonthUsage, ...]
     """The latest first."""
 
 
 def find_usage(tenant: Tenant, months: int = 12) -> Usage:
-    """What the tenant has and used, per month."""
+    """Read the tenant's limits and its usage per month."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         (count,) = connection.execute(COUNT_DATASETS, [EVENTS]).fetchone() or (0,)
-        ((aside, since),) = connection.execute(SET_ASIDE).fetchall()
+        ((over, since),) = connection.execute(OPEN_OVER_QUOTA).fetchall()
         found = connection.execute(MONTHS, {"kind": EVENTS, "months": months, "batch": None}).fetchall()
         return Usage(
             load_limits(connection),
-            *(count, intake.taken(connection), aside, since),
+            *(count, intake.taken(connection), over, since),
             tuple(MonthUsage(*row) for row in found),
         )

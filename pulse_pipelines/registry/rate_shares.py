@@ -1,6 +1,6 @@
-"""Rate shares: the API processes that run, and what each was asked for of late, of which tenant.
+"""Rate shares: the running API processes, and the recent demand for each tenant's rates in each of them.
 
-All times are Postgres' own: no two machines have to agree on one.
+All times are by Postgres' clock, so that clocks of machines need not agree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ WHERE kind = %(kind)s AND process <> %(process)s AND seen_at > now() - make_inte
 
 
 def beat(process: UUID, lifetime: float) -> int:
-    """Say that a process lives; how many do, itself included, by what they said in so many seconds."""
+    """Record that a process is alive; returns how many were within `lifetime` seconds, itself included."""
     with postgres.transaction("pulse_api") as connection:
         connection.execute(FORGET)
         connection.execute(BEAT, [process])
@@ -35,7 +35,7 @@ def beat(process: UUID, lifetime: float) -> int:
 
 
 def leave(process: UUID) -> None:
-    """Give the shares of a process back at once."""
+    """Remove a process, so that the others get its shares at once."""
     with postgres.transaction("pulse_api") as connection:
         connection.execute(LEAVE, [process])
 
@@ -43,12 +43,12 @@ def leave(process: UUID) -> None:
 def exchange(
     process: UUID, tenant_id: UUID, asked: Mapping[str, float], lifetime: float
 ) -> Mapping[str, Sequence[float]]:
-    """Say what a process was asked for of a tenant's rates, per second; what each of the others was.
+    """Record a process's demand for a tenant's rates, per second; returns the demands on the others, by kind.
 
     Args:
-        process: one that has said that it lives.
-        asked: by kind of rate.
-        lifetime: seconds after which what others said is void.
+        process: one recorded by `beat`.
+        asked: demand by kind of rate.
+        lifetime: seconds after which a recorded demand expires.
     """
     common = {"tenant": tenant_id, "process": process, "lifetime": lifetime}
     found = {}

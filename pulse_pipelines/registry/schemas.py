@@ -1,4 +1,4 @@
-"""Published schemas: versions of a name that count up and never change."""
+"""Published schemas: immutable documents, numbered by version within a name."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -36,13 +36,13 @@ class PublishedSchema:
     version: int
     published_at: datetime
     document: str
-    """As published, byte for byte."""
+    """The document as published, byte for byte."""
     created: bool = False
     """Whether this call published it."""
 
 
 def checked_schema(document: str) -> dict[str, Any]:
-    """A JSON Schema as a document, once it is known that it can be published. Raises UserError."""
+    """Parse a JSON Schema, and check that it can be published. Raises UserError."""
     ingest = load_settings().ingest
     return check_document(document, Bound(ingest.max_event_bytes, ingest.max_schema_seconds))
 
@@ -50,7 +50,7 @@ def checked_schema(document: str) -> dict[str, Any]:
 def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
     """Publish a JSON Schema as the next version of `name`.
 
-    Publishing the very same document again returns the version that it has.
+    Publishing an identical document again returns its existing version.
 
     Raises:
         UserError: the name or the schema is not valid.
@@ -58,7 +58,7 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
     check_slug("schema", name)
     checked_schema(document)
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        # Two publishers of one name take turns, so that versions have no gaps and no twins.
+        # Publishers of one name are serialized, so that versions have no gaps or duplicates.
         locks.wait(connection, Lock.SCHEMA, f"{tenant.tenant_id}/{name}")
         if known := connection.execute(SAME_DOCUMENT, [name, document]).fetchone():
             return PublishedSchema(*known)
@@ -70,11 +70,11 @@ def publish_schema(tenant: Tenant, name: str, document: str) -> PublishedSchema:
 
 
 def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str) -> PublishedSchema:
-    """A schema of the tenant whose session this is.
+    """Find a schema of the session's tenant.
 
     Raises:
         UserError: `schema_uri` is not a schema address.
-        NotFound: the tenant has not published it, whoever else has.
+        NotFound: the tenant has not published it, even if another tenant has.
     """
     SchemaUri.parse(schema_uri)
     row = connection.execute(FIND_SCHEMA, [schema_uri]).fetchone()

@@ -1,4 +1,4 @@
-"""Tenants: who owns events, schemas and datasets. For operators."""
+"""Tenants: the owners of events, schemas and datasets; registered by operators."""
 
 import uuid
 

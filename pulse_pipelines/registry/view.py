@@ -1,4 +1,4 @@
-"""Everything that a request of a tenant needs to know of it, read in one transaction."""
+"""Tenant views: keys, datasets and limits of a tenant, read in one transaction to serve its requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pulse_pipelines.tables import dataset_rows
 from pulse_resources import postgres
 
 CHANGES = "pulse_changes"
-"""Postgres notifies here when a view is void; the payload is the tenant's id, or OPERATOR."""
+"""Postgres channel of notifications that a view is outdated; the payload is the tenant's id, or OPERATOR."""
 OPERATOR = "operator"
 
 SELF = "SELECT tenant_id, slug FROM pdm_tenants"
@@ -29,7 +29,7 @@ class TenantView:
 
 
 def load_view(tenant_id: UUID) -> TenantView | None:
-    """The tenant as its own RLS session sees it; None when there is no such tenant."""
+    """Load a tenant's view in its own RLS session; None when there is no such tenant."""
     with postgres.tenant_transaction("pulse_api", tenant_id, one_snapshot=True) as connection:
         row = connection.execute(SELF).fetchone()
         if row is None:
@@ -43,7 +43,7 @@ def load_view(tenant_id: UUID) -> TenantView | None:
 
 
 def load_lake_view(tenant_id: UUID) -> TenantView | None:
-    """What the REST catalog knows of a tenant: no datasets, only who may ask for how much."""
+    """Load the view for the REST catalog: keys and limits, without datasets."""
     with postgres.tenant_transaction("pulse_lake", tenant_id, one_snapshot=True) as connection:
         row = connection.execute(SELF).fetchone()
         if row is None:
