@@ -1,4 +1,4 @@
-"""The `data` of an event as it was sent, made from its row."""
+"""Reconstruction of an event's `data`, as it was sent, from its row."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -15,7 +15,7 @@ from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, resolve
 
 
 def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[str, Any]:
-    """The `data` of an event, from its row. A null stands for absent, but where it is required.
+    """The `data` of an event, from its row. A null column means absent, unless the property is required.
 
     Args:
         document: the schema version that the row was validated by.
@@ -47,14 +47,14 @@ def _declared(document: str) -> tuple["_Schema", Mapping[str, FieldType]]:
 
 
 class _Schema:
-    """What a schema says of the values that stand in a row: where a null was sent, and where nothing was."""
+    """Tells by a schema whether a null in a row was sent as null or was absent."""
 
     def __init__(self, root: Node) -> None:
         self.root = root
         self._unions = unions(root)
 
     def applying(self, nodes: Sequence[Any], value: Any) -> list[Node]:
-        """The subschemas that hold for a value besides those that are given."""
+        """The given subschemas, and all others that apply to the value through them."""
         found: dict[int, Node] = {}
         pending = [*nodes]
         while pending:
@@ -98,7 +98,7 @@ def _members(nodes: Sequence[Node], name: str) -> list[Any]:
 
 
 def _as_sent(value: Any, kind: FieldType) -> Any:
-    """The integers of a column that has become one of doubles since, as integers."""
+    """The value with integers as sent, where the column was integer once and is double now."""
     if kind.kind is Kind.LONG and isinstance(value, float):
         return int(value)
     if kind.kind is Kind.STRUCT and isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The DuckDB pool: a few instances that know Iceberg and the object store.
+"""Pools of DuckDB instances, configured for Iceberg and the object store.
 
-Each instance has a memory limit, threads and a cache of its own and is lent to one user at a time. Only
+Each instance has a memory limit, threads and a cache of its own, and is lent to one user at a time. Only
 queries that Pulse builds run here, never a caller's SQL: DuckDB's own limits are no tenant boundary.
 """
 
@@ -30,23 +30,23 @@ _NAG_S = 0.05
 
 @dataclass(frozen=True)
 class Limits:
-    """What each instance of a pool may take."""
+    """Limits of each instance of a pool."""
 
     purpose: str
-    """In the plural, for errors: "previews"."""
+    """Name of its users in errors, in the plural: "previews"."""
     memory: str
     threads: int
     instances: int | None = None
-    """Lent at a time; None: as many as are asked for, of which one is kept."""
+    """Maximum instances lent at a time; None: unlimited, and one idle instance is kept."""
     seconds: float | None = None
-    """To wait for an instance and to use it, together; None: without limit."""
+    """Time limit for waiting for an instance and using it; None: unlimited."""
     spill: bool = False
-    """May go to the disk when memory is short."""
+    """Whether it may spill to disk when memory is short."""
     trust_cache: bool = False
-    """Answer from cached bytes without asking the store whether the file is still there; else keep none."""
+    """Whether to answer from cached bytes without checking that the file exists; else nothing is cached."""
 
     def too_late(self) -> Transient:
-        """The error of whoever did not finish in time."""
+        """The error for exceeding the time limit."""
         return Transient(
             f"it took longer than the {self.seconds:g} s that {self.purpose} have",
             fix="Ask for fewer rows, fewer columns or a shorter time range, or try again later",
@@ -54,7 +54,7 @@ class Limits:
 
 
 PROOFS = Limits("proofs", memory="1GB", threads=2, spill=True)
-"""For those that must see what the object store holds now: reconciliation, checks, reports."""
+"""For users that must see the current state of the object store: reconciliation, checks, reports."""
 
 
 class _Store(NamedTuple):
@@ -68,16 +68,16 @@ class _Store(NamedTuple):
 
 @contextmanager
 def connect(limits: Limits = PROOFS, until: float | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An instance of this process's pool for `limits`, until the block ends.
+    """Lend an instance of this process's pool for `limits` to the block.
 
     Args:
         limits: which pool.
-        until: when time is up, by `time.monotonic()`, for a caller who began before; None: the time that
-            `limits` give, from now.
+        until: deadline by `time.monotonic()`, for a caller that began earlier; None: `limits.seconds` from
+            now.
 
     Raises:
-        Gone: a file that the block reads is.
-        Terminal: one is damaged.
+        Gone: a file that the block reads is gone.
+        Terminal: a file is damaged.
         Transient: the object store does not answer, all instances are busy, or time is up.
         UserError: the block's query needs more memory than the limit.
     """
@@ -93,7 +93,7 @@ def connect(limits: Limits = PROOFS, until: float | None = None) -> Iterator[duc
 
 
 def warm(limits: Limits) -> None:
-    """Make all instances of a pool of a fixed size, so that nobody waits for their extensions."""
+    """Make all instances of a pool of fixed size, so that no user waits for extensions to load."""
     _pool(limits, _store()).fill()
 
 
@@ -133,7 +133,7 @@ def _explained(limits: Limits, store: _Store) -> Iterator[None]:
 def _interrupted(
     connection: duckdb.DuckDBPyConnection, limits: Limits, until: float | None
 ) -> Iterator[None]:
-    """Interrupt whatever the block runs when time is up, and go on until the block has ended."""
+    """Interrupt the block's queries when time is up, repeatedly until the block ends."""
     if until is None:
         yield
         return
@@ -143,7 +143,7 @@ def _interrupted(
     def watch() -> None:
         if not done.wait(left):
             late.set()
-            while not done.wait(_NAG_S):  # once is not enough: it may fall between two queries
+            while not done.wait(_NAG_S):  # repeated: one interrupt may fall between two queries
                 connection.interrupt()
 
     watcher = threading.Thread(target=watch, name="duck-watch", daemon=True)
@@ -151,7 +151,7 @@ def _interrupted(
     try:
         yield
     except duckdb.Error as error:
-        if late.is_set():  # an interrupted request of the object store is no failure of the store
+        if late.is_set():  # an interrupted request to the object store is not a failure of the store
             raise limits.too_late() from error
         raise
     finally:
@@ -160,9 +160,9 @@ def _interrupted(
 
 
 class _Pool:
-    """Instances for one set of limits; one whose use failed is thrown away.
+    """Instances for one set of limits; an instance whose use failed is closed.
 
-    The one that came back last is lent first: its cache is the warmest.
+    The instance returned last is lent first: its cache is the warmest.
     """
 
     def __init__(self, limits: Limits, store: _Store) -> None:
@@ -186,21 +186,21 @@ class _Pool:
             except BaseException:
                 connection.close()
                 raise
-            self._keep(connection)
+            self._put_back(connection)
         finally:
             if fixed:
                 self._free.release()
 
     def fill(self) -> None:
         for _ in range((self._limits.instances or 0) - len(self._idle)):
-            self._keep(_instance(self._limits, self._store))
+            self._put_back(_instance(self._limits, self._store))
 
     def _take(self) -> duckdb.DuckDBPyConnection:
         with suppress(IndexError):
             return self._idle.pop()
         return _instance(self._limits, self._store)
 
-    def _keep(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def _put_back(self, connection: duckdb.DuckDBPyConnection) -> None:
         if len(self._idle) < (self._limits.instances or 1):
             self._idle.append(connection)
         else:
@@ -213,7 +213,7 @@ def _pool(limits: Limits, store: _Store) -> _Pool:
 
 
 def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
-    """In memory, with the extensions from their wheels: loading those takes 0.2 s, so it is kept."""
+    """A new in-memory instance with the extensions from their wheels, which take 0.2 s to load."""
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": limits.memory,
         "threads": limits.threads,
@@ -243,13 +243,13 @@ def _instance(limits: Limits, store: _Store) -> duckdb.DuckDBPyConnection:
     if limits.trust_cache:
         database.execute("SET GLOBAL validate_external_file_cache = 'NO_VALIDATION'")
         database.execute("SET GLOBAL parquet_metadata_cache = true")
-    else:  # not merely validated: `iceberg_scan` has its files exempted from that, whatever the setting says
+    else:  # validation does not suffice: `iceberg_scan` exempts its files from it, whatever the setting is
         database.execute("SET GLOBAL enable_external_file_cache = false")
     return database
 
 
 def _first_line(error: duckdb.Error) -> str:
-    return str(error).partition("\n")[0]  # what follows quotes Pulse's own query
+    return str(error).partition("\n")[0]  # further lines quote Pulse's own query
 
 
 def extension(name: str) -> str:

@@ -1,7 +1,7 @@
-"""File pruning: the files that hold a snapshot's newest rows, found by the time bounds in its manifests.
+"""File pruning: find the files with a snapshot's newest rows by the time bounds in its manifests.
 
-Manifests never change, so what matters of each is read once per process. A query over the table itself
-reads all of them again each time: about a millisecond for each commit since the last compaction.
+Manifests are immutable, so the bounds in each are read once per process. A query over the table itself reads
+all manifests each time: about a millisecond for each commit since the last compaction.
 """
 
 import struct
@@ -25,13 +25,13 @@ DAY_US = 86_400_000_000
 ALWAYS = 2**63 - 1
 """Microseconds after every moment; its negative is before all."""
 CACHED_FILES = 50_000
-"""Data files whose bounds this process keeps, about 1 kB each."""
+"""Maximum data files whose bounds this process caches, about 1 kB each."""
 MANY_ROWS = 50_000
-"""In the files of one query: beyond these, it pays to try for less than all of them."""
+"""Rows in the files of a query beyond which it pays to query a shorter span first."""
 AMPLE = 4
-"""How many times the rows wanted a first try expects to meet, and"""
+"""Expected rows in the first, shortest span, as a multiple of the rows wanted."""
 WIDER = 16
-"""by what the next one exceeds it."""
+"""Factor of expected rows from one span to the next."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True)
 class BoundedFile:
-    """A data file, and the bounds of its rows: moments, or of whichever column was asked for."""
+    """A data file, and its bounds of `timestamp` (or another column of longs)."""
 
     file: DataFile
     low: int
@@ -67,17 +67,17 @@ class BoundedFile:
 def newest_files(
     metadata: TableMetadata, manifests: Iterable[ManifestFile], span: Span, limit: int, until: float
 ) -> list[BoundedFile] | None:
-    """Files among which the newest `limit` rows within the span certainly are.
+    """Find files that certainly contain the newest `limit` rows within the span.
 
-    Files that lie wholly within the span and have rows enough set a floor: every row looked for is at
-    or above it, so files that end below it cannot hold one. A file without bounds is always taken.
+    Files wholly within the span with at least `limit` rows set a floor: the newest rows are at or above it,
+    so files that end below it are pruned. A file without bounds is never pruned.
 
     Returns:
-        None where files alone do not tell: the snapshot has delete files, or a partitioning that is
-        not the table's present one.
+        None if bounds do not decide: the snapshot has delete files, or a partitioning other than the
+        table's current one.
 
     Raises:
-        TimeoutError: `until` (by `time.monotonic()`) came first; what was read is kept for next time.
+        TimeoutError: `until` (by `time.monotonic()`) came first; bounds read by then stay cached.
         OSError: the object store failed; FileNotFoundError: a manifest is gone.
     """
     spec, column = metadata.default_spec_id, metadata.schema().find_field("timestamp").field_id
@@ -99,7 +99,7 @@ def newest_files(
 def files_between(
     metadata: TableMetadata, manifests: Iterable[ManifestFile], column: int, low: int, high: int, until: float
 ) -> list[BoundedFile] | None:
-    """Files that may have rows with low <= column <= high, of longs; otherwise as `newest_files`."""
+    """Find files that may have rows with low <= column <= high (longs); otherwise as `newest_files`."""
     live = [each for each in manifests if each.has_added_files() or each.has_existing_files()]
     spec = metadata.default_spec_id
     if any(m.content is ManifestContent.DELETES or m.partition_spec_id != spec for m in live):
@@ -107,18 +107,18 @@ def files_between(
     return [f for f in _read(live, column, until) if f.low <= high and f.high >= low]
 
 
-def tries(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterator[Span]:
-    """Ends of the span to look for the newest `limit` rows in, shortest first; the last is all of it.
+def widening_spans(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterator[Span]:
+    """Suffixes of the span in which to query the newest `limit` rows, shortest first; the last is the span.
 
-    Whichever has `limit` rows has the right ones. How short to begin is a guess, that rows spread evenly
-    over the time of their file; it saves most of a large file, whose row groups have bounds, too.
+    The first suffix with `limit` rows has the newest ones. Their lengths assume that rows spread evenly over
+    the time of their file; they save reading most of a large file, whose row groups have bounds, too.
     """
     rows = sum(f.file.record_count for f in files or ())
     if files and rows > MANY_ROWS and all(-ALWAYS < f.low <= f.high < ALWAYS for f in files):
         low, high = min(f.low for f in files), min(span.end, max(f.high for f in files) + 1)
         wanted = limit * AMPLE
         while wanted < rows // AMPLE:
-            # The latest moment after which enough is expected: what is expected falls as moments pass.
+            # The latest start after which enough rows are expected: expectations fall with later starts.
             after = bisect_left(range(low, high), -wanted, key=lambda at: -_expected(files, at, span.end)) - 1
             yield Span(max(span.start, low + after), span.end)
             wanted *= WIDER
@@ -126,7 +126,7 @@ def tries(files: Sequence[BoundedFile] | None, span: Span, limit: int) -> Iterat
 
 
 def _expected(files: Sequence[BoundedFile], start: int, end: int) -> int:
-    """Rows within [start, end), if each file's were spread evenly."""
+    """The expected rows within [start, end), if each file's rows are spread evenly."""
     return sum(
         f.file.record_count * max(0, min(f.high + 1, end) - max(f.low, start)) // (f.high + 1 - f.low)
         for f in files
@@ -134,7 +134,7 @@ def _expected(files: Sequence[BoundedFile], start: int, end: int) -> int:
 
 
 def _floor(files: Iterable[BoundedFile], limit: int) -> int:
-    """The latest moment that `limit` rows are certainly not before."""
+    """The latest moment at or after which there are certainly `limit` rows."""
     rows = 0
     for each in sorted(files, key=lambda f: f.low, reverse=True):
         rows += each.file.record_count
@@ -144,7 +144,7 @@ def _floor(files: Iterable[BoundedFile], limit: int) -> int:
 
 
 def _days(manifest: ManifestFile) -> tuple[int, int]:
-    """First and last moment of the days that the manifest has files of."""
+    """First and last moment of the days of the manifest's files."""
     days = manifest.partitions[0] if manifest.partitions else None
     if days is None or days.lower_bound is None or days.upper_bound is None or days.contains_null:
         return -ALWAYS, ALWAYS
@@ -153,27 +153,27 @@ def _days(manifest: ManifestFile) -> tuple[int, int]:
 
 
 class _Cache:
-    """Bounded files by manifest path; the least recently used go first."""
+    """An LRU cache of bounded files by manifest path and column."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], tuple[BoundedFile, ...]] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, int], tuple[BoundedFile, ...]] = OrderedDict()
         self._files = 0
 
     def get(self, manifest: ManifestFile, column: int) -> tuple[BoundedFile, ...]:
-        """The manifest's files, read when they are not kept."""
+        """The manifest's files, read unless cached."""
         key = (manifest.manifest_path, column)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return self._cached[key]
         files = tuple(_bounded(e.data_file, column) for e in manifest.fetch_manifest_entry(iceberg.file_io()))
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = files
+            if key not in self._cached:
+                self._cached[key] = files
                 self._files += len(files)
-            while self._files > CACHED_FILES and len(self._kept) > 1:
-                self._files -= len(self._kept.popitem(last=False)[1])
+            while self._files > CACHED_FILES and len(self._cached) > 1:
+                self._files -= len(self._cached.popitem(last=False)[1])
         return files
 
 
@@ -192,7 +192,7 @@ def _read(manifests: Sequence[ManifestFile], column: int, until: float) -> list[
 
 
 def _bounded(file: DataFile, column: int) -> BoundedFile:
-    """A file with no more of its statistics than the bounds asked for, so that many can be kept."""
+    """A file with only the bounds of one column of its statistics, to keep the cache small."""
     bounds = [(b or {}).get(column) for b in (file.lower_bounds, file.upper_bounds)]
     low, high = (None if b is None else struct.unpack("<q", b)[0] for b in bounds)
     lean = DataFile.from_args(

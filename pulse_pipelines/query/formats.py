@@ -1,8 +1,8 @@
-"""Rows as bytes: JSON, CSV (RFC 4180), an Arrow IPC stream, and Parquet.
+"""Output formats of rows: JSON, CSV (RFC 4180) and Arrow IPC streams; media types, including Parquet's.
 
-In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number whatever
-its size, and NaN, which JSON has not, is null. `context`, `_extra` and other columns of JSON text stay the
-text that the table holds. CSV ends in spreadsheets: text that they would take for a formula begins with `'`.
+In JSON and CSV a timestamp is RFC 3339 in UTC with Z, a date is ISO 8601, an integer is a number of any size,
+and NaN, which JSON lacks, is null. `context`, `_extra` and other columns of JSON text stay the text that the
+table holds. CSV is opened in spreadsheets: text that they would take for a formula is prefixed with `'`.
 """
 
 import re
@@ -23,7 +23,7 @@ _FORMULA = frozenset(
     "=+-@\t\r\n\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}"
     "\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
 )
-"""What a cell begins with that spreadsheets compute."""
+"""First characters of a cell that spreadsheets take for a formula."""
 _NUMBER = re.compile(r"[+-][0-9]*[.]?[0-9]+")
 
 
@@ -41,12 +41,12 @@ def to_csv(rows: pa.Table) -> bytes:
 
 
 def csv_header(names: Iterable[str]) -> bytes:
-    """The first line."""
+    """The header line."""
     return f"{','.join(map(_field, names))}\r\n".encode()
 
 
 def csv_lines(columns: Iterable[Any]) -> bytes:
-    """A line per row of Arrow's columns."""
+    """The lines of rows given as Arrow columns."""
     cells = [map(_field, column.to_pylist()) for column in columns]
     return "".join(f"{','.join(row)}\r\n" for row in zip(*cells, strict=True)).encode()
 
@@ -70,7 +70,7 @@ def _text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no form of, for orjson: exact numbers stay exact, bytes are base64, the rest is text."""
+    """`default` for orjson: exact numbers stay exact, bytes become base64, all other types text."""
     if isinstance(value, int):
         return orjson.Fragment(str(value).encode())  # beyond 64 bits
     if isinstance(value, Decimal):
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 
 
 def to_arrow(rows: pa.Table) -> bytes:
-    """An Arrow IPC stream: exact types, nulls apart from NaN."""
+    """An Arrow IPC stream: exact types, with nulls distinct from NaN."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -90,4 +90,4 @@ def to_arrow(rows: pa.Table) -> bytes:
 
 
 FORMATS: Mapping[str, Callable[[pa.Table], bytes]] = {JSON: to_json, CSV: to_csv, ARROW: to_arrow}
-"""By media type, the default first."""
+"""Encoders by media type, the default first."""

@@ -1,7 +1,7 @@
-"""A partial table: metadata on the local disk through which an engine sees part of a table.
+"""Partial tables: Iceberg metadata on the local disk that shows an engine only some files of a table.
 
-It has one snapshot, with that snapshot's schema, and names only files that matter to one query. The data
-files are the table's own, so the engine reads them by Iceberg's rules: field ids, evolved types, and all.
+It has one snapshot, with that snapshot's schema, and lists only the files needed by one query. The data files
+are the table's own, so the engine reads them by all rules of Iceberg, such as field ids and evolved types.
 """
 
 import threading
@@ -25,8 +25,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 _LOCAL = PyArrowFileIO()
 _METADATA = "view.metadata.json"
-KEPT_BYTES = 8 * 1024 * 1024
-"""Of views that were made, in this process: to make one takes longer than to read some hundred rows by it."""
+CACHED_BYTES = 8 * 1024 * 1024
+"""Size of this process's cache of views: making a view takes longer than reading some hundred rows by it."""
 _Key = tuple[object, ...]
 
 
@@ -34,34 +34,33 @@ _Key = tuple[object, ...]
 def of_files(
     metadata: TableMetadata, snapshot: Snapshot | None, schema_id: int, files: Sequence[DataFile] | None
 ) -> Iterator[str]:
-    """A view while the block runs.
+    """Make a view of a table for the block.
 
     Args:
         metadata: of the table.
-        snapshot: the only one of the view; None: it is empty.
+        snapshot: the view's only snapshot; None: the view is empty.
         schema_id: the view's schema.
-        files: the snapshot's files that the view has; None: all, with its delete files.
+        files: the snapshot's files to include; None: all, with its delete files.
 
     Returns:
         The path of the view's metadata file.
     """
     paths = None if files is None else tuple(file.file_path for file in files)
-    # What these name never changes: another commit, an erasure, or a move has other snapshots and files.
+    # These identify immutable content: a commit, an erasure or a move makes new snapshots and files.
     named = snapshot.snapshot_id if snapshot else None, schema_id, metadata.default_spec_id, paths
     key = (metadata.table_uuid, *named)
     with TemporaryDirectory(prefix="pulse-view-") as name:
         folder = Path(name)
-        if not _KEPT.write(key, folder):
+        if not _CACHE.write(key, folder):
             _make(folder, metadata, snapshot, schema_id, files)
-            _KEPT.keep(key, folder)
+            _CACHE.add(key, folder)
         yield str(folder / _METADATA)
 
 
-class _Kept:
-    """Views that were made, as the bytes of their files; the least recently used go first.
+class _Cache:
+    """An LRU cache of views, as the contents of their files.
 
-    They are written anew into each user's own folder, so that nobody's is in another's way and none is left
-    behind by a process that is ended.
+    A view is written to a new temporary folder for each user, so that users do not share folders.
     """
 
     def __init__(self) -> None:
@@ -70,24 +69,24 @@ class _Kept:
         self.bytes = 0
 
     def write(self, key: _Key, folder: Path) -> bool:
-        """Write the view into a folder; False: it is not kept."""
+        """Write the view into a folder; False if it is not cached."""
         with self._lock:
             if key not in self._views:
                 return False
             self._views.move_to_end(key)
             before, contents = self._views[key]
         for name, content in contents.items():
-            # Names of temporary folders are equally long: lengths that Avro tells stay right.
+            # Names of temporary folders have equal lengths, so length prefixes in Avro stay right.
             (folder / name).write_bytes(content.replace(before, bytes(folder)))
         return True
 
-    def keep(self, key: _Key, folder: Path) -> None:
+    def add(self, key: _Key, folder: Path) -> None:
         contents = {file.name: file.read_bytes() for file in folder.iterdir()}
         with self._lock:
             if key not in self._views:
                 self._views[key] = bytes(folder), contents
                 self.bytes += _size(key, contents)
-            while self.bytes > KEPT_BYTES:
+            while self.bytes > CACHED_BYTES:
                 gone, (_, old) = self._views.popitem(last=False)
                 self.bytes -= _size(gone, old)
 
@@ -96,7 +95,7 @@ def _size(key: _Key, contents: dict[str, bytes]) -> int:
     return len(repr(key)) + sum(map(len, contents.values()))
 
 
-_KEPT = _Kept()
+_CACHE = _Cache()
 
 
 def _make(

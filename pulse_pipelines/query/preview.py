@@ -1,4 +1,4 @@
-"""Preview: the newest rows of a dataset, after its slug was resolved in the tenant's RLS session."""
+"""Previews: the newest rows of a dataset, whose slug is resolved in the tenant's RLS session."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from pulse_pipelines.domain.event import Rejected, parse_timestamp
 from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
-from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, tries
+from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, widening_spans
 from pulse_pipelines.query.snapshots import as_of as snapshot_as_of
 from pulse_pipelines.query.snapshots import by_id, manifests, of_current, store_errors_explained
 from pulse_resources import iceberg, readable
@@ -30,7 +30,7 @@ BEFORE = "timestamp < make_timestamptz(?::BIGINT)"
 
 
 def moment(text: str) -> datetime:
-    """An RFC 3339 timestamp with its zone, in UTC. Raises UserError."""
+    """Parse an RFC 3339 timestamp with its zone, to UTC. Raises UserError."""
     found = parse_timestamp(text)
     if isinstance(found, Rejected):
         raise UserError(f"{text!r} is {found.detail}", fix="Write it like 2026-11-19T10:00:00Z")
@@ -38,20 +38,20 @@ def moment(text: str) -> datetime:
 
 
 def warm() -> None:
-    """Make ready what the first preview of this process would wait for."""
+    """Prepare the DuckDB instance that the first preview of this process needs."""
     duckdb_pool.warm(limits())
 
 
 def limits() -> duckdb_pool.Limits:
-    """What previews may take, by the settings."""
+    """The limits of previews, from the settings."""
     api = load_settings().api
     return duckdb_pool.Limits(
         "previews",
         memory=api.preview_memory,
         threads=max(1, (os.cpu_count() or 1) // api.preview_parallelism),
-        instances=1,  # a process reads one at a time
+        instances=1,  # a process runs one preview at a time
         seconds=api.preview_seconds,
-        trust_cache=True,  # files of the lake have names of their own and never change
+        trust_cache=True,  # data files have unique names and are immutable
     )
 
 
@@ -66,15 +66,15 @@ def preview(
     snapshot_id: int | None = None,
     as_of: datetime | None = None,
 ) -> pa.Table:
-    """At most `limit` rows of the dataset, latest event first, then by partition and offset.
+    """Read at most `limit` rows of the dataset, latest event first, then by partition and offset.
 
     Args:
         tenant, slug: whose dataset.
         limit: 1 to `MAX_ROWS` rows.
         columns: names of table columns, in the order wanted; all in the table's order if not given.
         start, end: rows with start <= timestamp < end; each may be absent.
-        snapshot_id: the table as this snapshot left it, with the schema that it had then.
-        as_of: the table as it was at this moment; before its first snapshot it had no rows.
+        snapshot_id: read the table at this snapshot, with its schema of that time.
+        as_of: read the table as of this moment; before its first snapshot it had no rows.
 
     Returns:
         The rows with the table's own columns, physical ones included; timestamps in UTC.
@@ -82,8 +82,8 @@ def preview(
     Raises:
         UserError: a value is out of its range, a column is not in the table, `snapshot_id` and
             `as_of` are both given, or the rows need more memory than a preview has.
-        NotFound: the tenant has no such dataset, whoever else has one; the dataset has no such
-            snapshot; or what was current at `as_of` is not kept any more.
+        NotFound: the tenant has no such dataset, even if another tenant has; the dataset has no such
+            snapshot; or the snapshot that was current at `as_of` has expired.
         Terminal: the dataset's table, or a file of it, is gone or damaged.
         Transient: the object store does not answer, previews are busy, or time is up.
     """
@@ -101,7 +101,7 @@ def preview(
             duckdb_pool.connect(allowed, until) as connection,
             partial_table.of_files(metadata, snapshot, schema.schema_id, seen) as location,
         ):
-            for part in tries(files, span, limit):
+            for part in widening_spans(files, span, limit):
                 within, moments = _within(part)
                 query = QUERY.format(columns=chosen, scan=duckdb_pool.SCAN, within=within)
                 rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
@@ -132,7 +132,7 @@ def _snapshot(
 ) -> tuple[Snapshot | None, Schema]:
     """The snapshot to read (None: no rows), and the schema to read it with.
 
-    The present is read with the present schema, which may have columns that no snapshot has yet.
+    The current state is read with the current schema, which may have columns that no snapshot has yet.
     """
     if snapshot_id is not None:
         snapshot: Snapshot | None = by_id(metadata, snapshot_id)
@@ -146,7 +146,7 @@ def _snapshot(
 
 
 def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
-    """The select list. Names match exactly: each is one that the table has."""
+    """The select list of column names, each of which must match a column of the table exactly."""
     names = [field.name for field in schema.fields]
     chosen = names if wanted is None else list(wanted)
     unknown = [name for name in chosen if name not in names]
@@ -175,7 +175,7 @@ def _files(
         with store_errors_explained():
             listed = manifests(snapshot.manifest_list)
             files = newest_files(metadata, listed, span, limit, until)
-            if files is None:  # DuckDB reads all of them itself
+            if files is None:  # DuckDB reads all manifests itself
                 readable.check(listed, iceberg.file_io())
             return files
     except TimeoutError as error:

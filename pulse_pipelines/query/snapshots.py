@@ -1,4 +1,4 @@
-"""Snapshots of a dataset: its history as its current metadata tells it, and moments to travel to."""
+"""Snapshots of a dataset: the history in its current metadata, and lookup by id or moment for time travel."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,12 +37,12 @@ class Snapshot:
     added_rows: int
     total_rows: int
     batch_id: str | None
-    """Of the batch that landed it; None: upkeep."""
+    """The batch that committed it; None: another writer, such as maintenance."""
     schema_id: int | None
 
 
 def snapshots(tenant: Tenant, slug: str, limit: int = SHOWN_SNAPSHOTS) -> list[Snapshot]:
-    """The dataset's snapshots that are kept, newest first.
+    """List the dataset's snapshots that have not expired, newest first.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -72,7 +72,7 @@ def _described(snapshot: IcebergSnapshot) -> Snapshot:
 
 
 def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str) -> _Made:
-    """What `use` makes of the current metadata of the dataset's table, resolved in the tenant's RLS session.
+    """Apply `use` to the current metadata of the dataset's table, resolved in the tenant's RLS session.
 
     Raises:
         as `snapshots`, and what `use` does.
@@ -89,13 +89,13 @@ def of_current(use: Callable[[TableMetadata], _Made], tenant: Tenant, slug: str)
 
 @lru_cache(maxsize=128)
 def metadata_at(table: iceberg.TableName, location: str) -> TableMetadata:
-    """A metadata file, which never changes. Raises as `iceberg.load_table`."""
+    """Read a metadata file, cached because it is immutable. Raises as `iceberg.load_table`."""
     return iceberg.load_table(table, location).metadata
 
 
 @lru_cache(maxsize=32)
 def manifests(manifest_list: str) -> tuple[ManifestFile, ...]:
-    """The manifests of a snapshot, as its list (which never changes either) names them.
+    """Read the manifests in a snapshot's manifest list, cached because it is immutable.
 
     Raises:
         OSError: the object store failed; FileNotFoundError: the list is gone.
@@ -105,7 +105,7 @@ def manifests(manifest_list: str) -> tuple[ManifestFile, ...]:
 
 @contextmanager
 def store_errors_explained() -> Iterator[None]:
-    """What reading a table's metadata raises, as errors of Pulse."""
+    """Convert errors of reading a table's metadata to errors of Pulse."""
     try:
         yield
     except FileNotFoundError as error:
@@ -117,21 +117,21 @@ def store_errors_explained() -> Iterator[None]:
         raise Transient(f"the object store does not answer: {error}", endpoint=endpoint) from error
     except PulseError:
         raise
-    except Exception as error:  # of whatever kind: damaged bytes are taken for lengths and types
+    except Exception as error:  # of any kind: damaged bytes are decoded as lengths and types
         raise Terminal(f"a file of the table is damaged: {error}") from error
 
 
 def history(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
-    """The current snapshot and its ancestors that are kept, newest first; none of an empty table."""
-    kept = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    """The current snapshot and its ancestors that have not expired, newest first."""
+    available = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     following = metadata.current_snapshot_id
-    while following is not None and following in kept:
-        yield kept[following]
-        following = kept[following].parent_snapshot_id
+    while following is not None and following in available:
+        yield available[following]
+        following = available[following].parent_snapshot_id
 
 
 def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:
-    """A snapshot of the table's history. Raises NotFound, also for one that was rolled back."""
+    """Find a snapshot in the table's history. Raises NotFound, also for one that was rolled back."""
     for snapshot in history(metadata):
         if snapshot.snapshot_id == snapshot_id:
             return snapshot
@@ -143,17 +143,17 @@ def by_id(metadata: TableMetadata, snapshot_id: int) -> IcebergSnapshot:
 
 
 def as_of(metadata: TableMetadata, moment: datetime) -> IcebergSnapshot | None:
-    """The snapshot that was current at a moment; None: the table was still empty.
+    """Find the snapshot that was current at a moment; None: the table was still empty.
 
     Raises:
-        NotFound: what was current then is not kept any more.
+        NotFound: that snapshot has expired.
     """
-    kept = list(history(metadata))
-    for snapshot in kept:
+    found = list(history(metadata))
+    for snapshot in found:
         if EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) <= moment:
             return snapshot
-    if kept and kept[-1].parent_snapshot_id is not None:
-        since = EPOCH + timedelta(milliseconds=kept[-1].timestamp_ms)
+    if found and found[-1].parent_snapshot_id is not None:
+        since = EPOCH + timedelta(milliseconds=found[-1].timestamp_ms)
         raise NotFound(
             f"the dataset's history is kept since {since.isoformat()} only",
             fix="Ask for a later moment",

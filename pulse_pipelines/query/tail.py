@@ -1,6 +1,6 @@
-"""Tail: the rows of a dataset as batches land them.
+"""Tail: follow the rows of a dataset as batches land them.
 
-Rows that compaction, backfills and erasures write again are not told twice: only appends are.
+Only appends are read, so rows that compaction, backfills and erasures rewrite are not repeated.
 """
 
 import time
@@ -21,10 +21,10 @@ QUERY = f"SELECT * FROM {duckdb_pool.SCAN} ORDER BY _kafka_partition, _offset"  
 
 
 def follow(tenant: Tenant, slug: str, pause: Callable[[], object] | None = None) -> Iterator[pa.Table]:
-    """The rows that land from now on, an append at a time, in the order of their offsets; never ends.
+    """Yield the rows that land from now on, one append at a time, in the order of their offsets, endlessly.
 
     Args:
-        pause: called between two looks; None: a second passes.
+        pause: called between polls; None: sleep for a second.
 
     Raises:
         NotFound: the tenant has no such dataset, or it was deleted.
@@ -51,14 +51,14 @@ def _latest(metadata: TableMetadata) -> int:
 
 
 def _appended(metadata: TableMetadata, after: int) -> tuple[list[pa.Table], int]:
-    """The rows of each append since a commit, the oldest first, and the latest commit."""
+    """The rows of each append since a sequence number, oldest first, and the latest sequence number."""
     fresh = [each for each in history(metadata) if (each.sequence_number or 0) > after]
     appends = [each for each in fresh if each.summary and each.summary.operation is Operation.APPEND]
     return [_rows(metadata, each) for each in reversed(appends)], _latest(metadata)
 
 
 def _rows(metadata: TableMetadata, append: Snapshot) -> pa.Table:
-    """What a snapshot added, by the table's schema as it is now."""
+    """The rows that a snapshot added, with the table's current schema."""
     io = iceberg.file_io()
     files = [
         entry.data_file

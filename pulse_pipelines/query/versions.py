@@ -1,7 +1,7 @@
-"""Versions: pages of a log of entities, in the order in which its versions came.
+"""Versions: pages of a log of entities, in the order of the log.
 
 A page begins after a *continuation*, `<generation>-<_updated>`. Versions become visible in the order of
-`_updated`, without a gap: whoever goes on from the last one he read misses none.
+`_updated`, without a gap: a reader that continues from the last version it read misses none.
 """
 
 import gzip
@@ -39,13 +39,13 @@ GZIP_LEVEL = 1
 @dataclass(frozen=True)
 class Page:
     lines: bytes
-    """A JSON object a version, each with its line feed; gzipped if that was asked for."""
+    """A JSON object per version, each with a line feed; gzipped if asked for."""
     following: str
-    """The continuation after it."""
+    """The continuation after the page."""
 
 
 def page(tenant: Tenant, slug: str, since: str | None, limit: int, packed: bool) -> Page:
-    """The versions after a continuation, at most `limit`; none where there are no more yet.
+    """Read at most `limit` versions after a continuation; an empty page if there are none yet.
 
     Args:
         since: a continuation; None: from the start.
@@ -53,7 +53,7 @@ def page(tenant: Tenant, slug: str, since: str | None, limit: int, packed: bool)
 
     Raises:
         NotFound: the tenant has no such dataset.
-        Conflict: it is one of events, or its log was rebuilt: `since` names the new start.
+        Conflict: it is a dataset of events, or its log was rebuilt: `since` names the new start.
         Terminal: a file of the table is gone or damaged.
         Transient: the object store does not answer, previews are busy, or time is up.
     """
@@ -99,7 +99,7 @@ def _rows(tenant: Tenant, log: CurrentLog, after: int, last: int) -> Iterable[Ma
 def _files(
     metadata: TableMetadata, snapshot: Snapshot, after: int, last: int, until: float
 ) -> list[DataFile] | None:
-    """The files that may hold these versions; None where files alone do not tell."""
+    """The files that may hold these versions; None if file bounds do not tell."""
     listed = manifests(snapshot.manifest_list)
     column = metadata.schema().find_field(UPDATED).field_id
     try:
@@ -110,7 +110,7 @@ def _files(
 
 
 def _version(dataset: Dataset, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A version as its readers get it: the entity as it was sent, typed by its columns."""
+    """A version as readers get it: the entity as it was sent, typed by its columns."""
     about = {
         ID: row["id"],
         "_updated": row[UPDATED],

@@ -25,7 +25,7 @@ from pulse_api import cli
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.query import partial_table
-from pulse_pipelines.query.file_pruning import Span, newest_files, tries
+from pulse_pipelines.query.file_pruning import Span, newest_files, widening_spans
 from pulse_pipelines.query.preview import moment, preview
 from pulse_pipelines.query.snapshots import manifests, of_current, snapshots
 from pulse_pipelines.tables import parquet_files
@@ -145,12 +145,12 @@ def test_the_newest_rows_of_large_files_are_looked_for_at_their_end(
     assert snapshot is not None
     whole = Span.between(BEGIN, BEGIN + timedelta(days=DAYS))
     found = newest_files(metadata, manifests(snapshot.manifest_list), whole, MAX_ROWS, FOREVER)
-    parts = list(tries(found, whole, 1))
+    parts = list(widening_spans(found, whole, 1))
     assert len(parts) > 1
     assert parts[-1] == whole
     assert all(shorter.start > longer.start for shorter, longer in pairwise(parts))
     assert {part.end for part in parts} == {whole.end}
-    assert list(tries(found, whole, MAX_ROWS)) == list(tries(None, whole, 1)) == [whole]
+    assert list(widening_spans(found, whole, MAX_ROWS)) == list(widening_spans(None, whole, 1)) == [whole]
 
 
 def test_snapshots_tell_the_history(lake: Lake) -> None:
@@ -422,9 +422,9 @@ def test_what_changes_is_seen_at_once_though_views_are_kept(stack: Settings) -> 
     owner.send(event("c", country="FR"))
     ingest(owner)
     assert (seen(), seen(snapshot_id=first)) == (["a", "b", "c"], ["a", "b"])
-    before = len(partial_table._KEPT._views)
+    before = len(partial_table._CACHE._views)
     assert seen() == ["a", "b", "c"]
-    assert len(partial_table._KEPT._views) == before, "it was kept"
+    assert len(partial_table._CACHE._views) == before, "it was kept"
     erasure.erase(owner.tenant, "orders", "event_id=a")
     assert seen() == ["b", "c"]
     with pytest.raises(NotFound):
@@ -435,13 +435,13 @@ def test_what_changes_is_seen_at_once_though_views_are_kept(stack: Settings) -> 
 
 
 def test_views_are_kept_within_their_bytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = partial_table._Kept()
-    monkeypatch.setattr(partial_table, "_KEPT", kept)
+    kept = partial_table._Cache()
+    monkeypatch.setattr(partial_table, "_CACHE", kept)
     tenant, ids = lake.owner.tenant, [each.snapshot_id for each in lake.table.snapshots()]
     preview(tenant, "orders", 1, snapshot_id=ids[0])
     one = kept.bytes
     assert one > 1_000
-    monkeypatch.setattr(partial_table, "KEPT_BYTES", 3 * one)
+    monkeypatch.setattr(partial_table, "CACHED_BYTES", 3 * one)
     for snapshot_id in ids:
         preview(tenant, "orders", MAX_ROWS, snapshot_id=snapshot_id)
         assert kept.bytes <= 3 * one
