@@ -86,17 +86,17 @@ def carry_out(
     rewriter: Rewriter | None = None,
     write: Callable[[postgres.Connection], None] = lambda connection: None,
 ) -> Dataset:
-    """Move a dataset, whatever that takes.
+    """Move a dataset to a newer, compatible version of its schema, and rewrite data files if need be.
 
     Args:
-        rewriter: of data files; None: `FilesToRewrite` is raised where there are any to be written again.
-        write: writes rows in the transaction that moves it.
+        rewriter: of data files; None: `FilesToRewrite` is raised if there are files to rewrite.
+        write: writes rows in the transaction that moves the dataset.
 
     Raises:
         UserError: `schema_uri` is not a schema address.
         NotFound: the dataset is gone, or the tenant has not published this schema.
         Conflict: it is another schema, or an earlier version.
-        Incompatible: events or rows of the version that it follows would not fit; it says which and why.
+        Incompatible: events or rows of the version that it follows would not fit; lists the changes.
         Terminal: the table, or a file of it, is gone or damaged.
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
     """
@@ -105,16 +105,16 @@ def carry_out(
 
 
 class _Files:
-    """Data files that are written again, by the table schema they follow and the path of what they replace.
+    """Rewritten data files of a move, remembered by target table schema and path of the original.
 
     Args:
-        rewriter: None: there is none, and no file may have to be.
+        rewriter: None: files that need a rewrite raise `FilesToRewrite`.
     """
 
     def __init__(self, rewriter: Rewriter | None) -> None:
         self._rewriter = rewriter
         self._again: dict[tuple[str, str], DataFile | None] = {}
-        """None where there was no need to."""
+        """None for files that need no rewrite."""
 
     def replaced(self, dataset: Dataset, table: Table, evolved: Evolved) -> list[tuple[DataFile, DataFile]]:
         """The table's current files with a replaced column, each with its rewritten file."""
