@@ -140,7 +140,7 @@ def _in_files(gated: Gated, dataset_id: UUID) -> Positions:
 
 
 def land_task(task: LandTask) -> Iterator[StagedTable | LandingFailed | Failure]:
-    """One Spark task: an outcome per dataset."""
+    """Stage a share of the batch in a Spark task; yields a result per dataset."""
     with ThreadPoolExecutor(OVERLAP, thread_name_prefix="land") as pool:
         yield from pool.map(_land_safely, task.datasets)
 

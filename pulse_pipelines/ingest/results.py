@@ -126,7 +126,7 @@ class Gated:
     plan: Plan
     topics: tuple[TopicDrained, ...]
     duplicates: Mapping[UUID, Positions]
-    """By dataset: positions of events whose id another event owns, and of unchanged entities."""
+    """By dataset: positions of duplicates (their id belongs to another event), and of unchanged entities."""
     fresh: "Mapping[UUID, Fresh]"
     """By dataset: the ids of all other events, which settle claims for its rows."""
     failures: tuple[Failure, ...] = ()

@@ -21,7 +21,7 @@ from pulse_pipelines.tables.ledger import RangeAccounting
 
 @dataclass(frozen=True)
 class TenantPart:
-    """Everything of one tenant in this batch."""
+    """One tenant's part of a batch: ranges, files, tables and staged dead letters."""
 
     tenant: Tenant
     ranges: tuple[OffsetRange, ...]

@@ -66,14 +66,14 @@ def issue_key(
     expires_at: datetime | None = None,
     issuer: str | None = None,
 ) -> IssuedKey:
-    """Issue a key of the tenant; its text is in the answer and nowhere else.
+    """Issue a key of the tenant; its text is only in the result.
 
     Args:
-        issuer: id of the key that asks, None for an operator. The new one ends with it at the latest.
+        issuer: id of the key that asks, None for an operator. The new key expires no later than the issuer.
 
     Raises:
         UserError: no scope, or no usable name.
-        Forbidden: a scope that the issuer has not, or the issuer is not in force.
+        Forbidden: a scope that the issuer lacks, or the issuer is not in force.
     """
     chosen = frozenset(scopes)
     if not chosen:
@@ -89,7 +89,7 @@ def issue_key(
 @contextmanager
 def _changing(tenant: Tenant) -> Iterator[postgres.Connection]:
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        # One change at a time: none is issued by a key that is being revoked.
+        # Serialized, so that a key that is being revoked cannot issue another.
         locks.wait(connection, Lock.KEYS, tenant.tenant_id)
         yield connection
 
@@ -97,7 +97,7 @@ def _changing(tenant: Tenant) -> Iterator[postgres.Connection]:
 def _granting(
     connection: postgres.Connection, tenant: Tenant, issuer: str | None, scopes: frozenset[KeyScope]
 ) -> ApiKey | None:
-    """The key that issues one with these scopes; None for an operator."""
+    """The issuer, checked to be in force and to have these scopes; None for an operator."""
     if issuer is None:
         return None
     by = _find(connection, tenant, issuer)

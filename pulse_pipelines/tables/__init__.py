@@ -1,1 +1,1 @@
-"""How rows become an Iceberg table: column types, files, the raw zone, and the one way to commit."""
+"""Iceberg tables: column types, data files, the raw zone, claims, the ledger and the commit protocol."""
