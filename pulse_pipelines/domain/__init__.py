@@ -1,1 +1,1 @@
-"""What Pulse is about, in plain Python and without I/O."""
+"""The domain model: tenants, events, schemas, datasets, batches and quotas; plain Python without I/O."""

@@ -1,7 +1,7 @@
-"""Batches: when a topic is due, what a batch takes, and the name it gets. Pure decisions.
+"""Batches: when a topic is due, which offset ranges a batch takes, and its id. Pure functions.
 
-A batch is a set of offset ranges; its id is derived from them, so that planning the same ranges twice
-can only ever name the same batch.
+A batch is a set of offset ranges; its id is derived from them, so that planning the same ranges twice always
+names the same batch.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Backlog:
-    """What waits in one tenant's topic: per partition the planned position and the end offset."""
+    """The unplanned events of one tenant's topic: per partition the planned position and the end offset."""
 
     tenant_id: UUID
     ranges: tuple[OffsetRange, ...]
@@ -37,7 +37,7 @@ class Backlog:
 
 
 def batch_id(ranges: Iterable[OffsetRange]) -> str:
-    """The name of the batch that consists of exactly these ranges."""
+    """The id of the batch that consists of exactly these ranges."""
     digest = hashlib.sha256()
     for r in sorted(ranges):
         digest.update(f"{r.tenant_id.hex}/{r.partition}/{r.start}/{r.end};".encode())
@@ -52,11 +52,11 @@ def due(
     flush_rows: int,
     flush_seconds: float,
 ) -> tuple[list[Backlog], list[Backlog]]:
-    """The backlogs to flush now: first seen waiting long enough ago (seconds); bulk (see `is_bulk`).
+    """The backlogs to flush now, as two groups: those due by waiting time, and bulk ones (see `is_bulk`).
 
-    What has waited half as long goes along with the former: one batch costs less than two, and tenants
-    that once went together are due together from then on. The two are never in one batch: all of a batch
-    settle together at its end, which a tenant that floods is far from when the others could be done.
+    Backlogs that have waited at least half of `flush_seconds` join the first group: one batch costs less
+    than two, and tenants flushed together are due together from then on. The groups are never in one batch:
+    a batch settles as a whole at its end, and a large backlog would delay the others.
     """
 
     def waits(backlog: Backlog, seconds: float) -> bool:
@@ -70,15 +70,15 @@ def due(
 
 
 def is_bulk(waiting: Iterable[int], flush_rows: int) -> bool:
-    """Whether one of the tenants of a batch, of whom so many events wait, has `flush_rows` of them."""
+    """Whether one of a batch's tenants, with these numbers of waiting events, has at least `flush_rows`."""
     return max(waiting, default=0) >= flush_rows
 
 
 def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
-    """Ranges of one batch over all due backlogs, at most `max_rows` events.
+    """Choose the ranges of one batch over all due backlogs, at most `max_rows` events.
 
-    Every topic gets an equal share first, so that one flooding tenant cannot keep others out; what the
-    small ones leave goes to the large ones.
+    Every topic gets an equal share first, so that a tenant with a large backlog cannot keep others out; the
+    unused part of small topics' shares goes to the large ones.
     """
     waiting = sorted(backlogs, key=lambda backlog: backlog.pending)
     taken: list[OffsetRange] = []
@@ -98,8 +98,8 @@ def plan(backlogs: Iterable[Backlog], max_rows: int) -> list[OffsetRange]:
 def share_out(backlogs: Iterable[Backlog], batches: int, worth: int) -> list[list[Backlog]]:
     """Split due backlogs over at most `batches` batches of about equal size.
 
-    Batches of different tenants overlap: one drains while another is at the gate. Fewer than `worth`
-    events each are not worth a run of their own.
+    Batches of different tenants overlap: one drains while another is in the dedup gate. A batch should have
+    at least `worth` events: fewer are not worth a run of their own.
     """
     waiting = sorted(backlogs, key=lambda backlog: backlog.pending, reverse=True)
     total = sum(backlog.pending for backlog in waiting)

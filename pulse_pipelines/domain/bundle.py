@@ -1,10 +1,9 @@
-"""Bundles: a published schema with what publishers write into definitions resolved, and the same meaning.
+"""Bundles: a published schema with all references resolved to JSON pointers, and the same meaning.
 
-Generators write documents of many: definitions have a `$schema` or an address of their own, refer to each
-other by these, and many of them nothing refers to. In a bundle every reference is a JSON pointer, only the
-root has an address, and definitions that nothing leads to are left out. Everything else stands where it
-stood, so that a pointer into the bundle is one into the document. What cannot be resolved stays as it is:
-`safety` refuses it.
+Generators merge many documents into one: definitions have a `$schema` or an address of their own, refer to
+each other by address, and many are unused. In a bundle every reference is a JSON pointer, only the root has
+an address, and unused definitions are left out. Everything else keeps its place, so that a pointer into the
+bundle is one into the document. References that cannot be resolved stay: `safety` refuses them.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from pulse_pipelines.domain.subschemas import (
 
 
 def bundled(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The bundle of a document; the very same where there is nothing to resolve."""
+    """The bundle of a document; the document itself if there is nothing to resolve."""
     root = dict(document) if not isinstance(document, dict) else document
     if any(keyword in node for _, node in subschemas(root) for keyword in DYNAMIC):
         return root
@@ -37,7 +36,7 @@ def bundled(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_draft(root: Node, node: Node) -> bool:
-    """Whether what a subschema says of its draft is what the root says."""
+    """Whether a subschema declares the root's draft, or none."""
     drafts = [str(each.get("$schema", root.get("$schema"))).removesuffix("#") for each in (root, node)]
     return drafts[0] == drafts[1]
 
@@ -48,18 +47,18 @@ class _Bundle:
         self._keyword = address_keyword(root)
         self._old = draft_of(root) <= 7
         self._places: dict[str, tuple[str, Node]] = {}
-        """By address: where a subschema with an address or an anchor is, and what it is."""
+        """Pointers and subschemas, by address or anchor."""
         self._bases: dict[int, str] = {}
-        """By subschema: the address that references in it start from."""
+        """Base address of the references in a subschema, by its `id`."""
         self._index("", root, "")
         self._pointers: dict[int, str] = {}
-        """By subschema with a reference that leads somewhere: the pointer that it leads to."""
+        """Target pointers of resolved references, by the `id` of the referring subschema."""
         self._reached = {""}
-        """Pointers that something leads to, and those above them."""
+        """Pointers that references lead to, and their ancestors."""
         self._strays: dict[str, Node] = {}
-        """By name: what a reference leads to where no schema is expected. It becomes a definition ..."""
+        """Targets of references outside all places of schemas, by name: they become definitions."""
         self._moved: dict[int, str] = {}
-        """... at this pointer."""
+        """Pointers of these new definitions, by the `id` of the subschema."""
         self._follow()
 
     def document(self) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class _Bundle:
             self._index(pointer + below, child, base)
 
     def _follow(self) -> None:
-        """Find what can be reached from the root, definitions only where something refers to them."""
+        """Find all subschemas reachable from the root, definitions only through references."""
         pending: list[tuple[str, Any, str]] = [("", self._root, "")]
         seen = set()
         while pending:
@@ -113,7 +112,7 @@ class _Bundle:
                     pending.append((pointer + below, child, base))
 
     def _target(self, reference: str, base: str) -> tuple[str, Any, str] | None:
-        """The pointer that a reference leads to, what is there, and its base; None: not in this document."""
+        """Target pointer, target and base address of a reference; None if it is not in this document."""
         whole = base + reference if reference.startswith("#") else urljoin(base, reference)
         address, _, fragment = whole.partition("#")
         if fragment and not fragment.startswith("/"):
@@ -125,7 +124,7 @@ class _Bundle:
         return (within[0] + unquote(fragment), target, address) if target is not None else None
 
     def _copied(self, pointer: str, node: Any) -> Any:
-        """The node as it is in the bundle: the very same where nothing in it changes."""
+        """The node of the bundle; the node itself if nothing in it changes."""
         if not isinstance(node, dict):
             return node
         changed: dict[str, Any] = {}
@@ -145,7 +144,7 @@ class _Bundle:
         return {key: changed.get(key, value) for key, value in node.items() if key not in dropped}
 
     def _plain(self, node: Node) -> bool:
-        """Whether its reference is a pointer into the document already."""
+        """Whether the node's reference is a pointer into the document already."""
         at_root = self._bases[id(node)] == self._bases[id(self._root)]
         same = unquote(node["$ref"]) == f"#{self._pointers[id(node)]}"
         return at_root and same and (node["$ref"] == "#" or node["$ref"].startswith("#/"))

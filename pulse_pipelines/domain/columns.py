@@ -49,7 +49,7 @@ class Kind(StrEnum):
     STRUCT = "struct"
     LIST = "list"
     JSON = "json"
-    """JSON text: what has no single type of its own."""
+    """JSON text, for values without one column type."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Column:
     name: str
     type: FieldType
     certain: bool = True
-    """Whether the type holds whatever the schema accepts there. Not so where a choice does not declare the
-    field and lets any value pass: such a value is looked at before it is stored."""
+    """Whether every value that the schema accepts fits the type. False if a choice does not declare the field
+    and accepts any value for it: then values are checked before they are stored."""
 
 
 def columns(document: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The declared properties that get a column of their own, in declared order.
+    """The declared properties that get a column, in declared order.
 
-    A property whose name is taken (in any case) is stored as `data_<name>`; one whose name
-    no engine takes unquoted stays in `_extra`.
+    A property with a reserved name (in any case) is stored as `data_<name>`; a property whose name would need
+    quotes in an engine stays in `_extra`.
 
     Raises:
         UserError: two properties would share a column, or there are more than `MAX_FIELDS`.
@@ -123,16 +123,16 @@ _FORMATS = {"date-time": Kind.TIMESTAMP, "date": Kind.DATE}
 
 
 class _Types:
-    """Makes column types of shapes. A small document can describe a type of any depth and size: deep parts
-    become JSON text, and so does a column with which there would be more than `MAX_FIELDS` members in
-    all."""
+    """Makes column types from shapes. A small document can describe a type of any depth and size: parts that
+    are too deep become JSON text, and so does a column with which all columns together would have more than
+    `MAX_FIELDS` members."""
 
     def __init__(self) -> None:
         self._left = MAX_FIELDS
         self._known: dict[tuple[int, int], tuple[FieldType, int]] = {}
 
     def column(self, shape: Shape) -> tuple[FieldType, bool]:
-        """The type of a column, and whether it holds every value that the shape stands for."""
+        """The type of a column, and whether it holds every value of the shape."""
         found, size = self._of(shape, 0)
         if found.kind is Kind.JSON or size > self._left:
             return JSON, True
@@ -140,18 +140,17 @@ class _Types:
         return found, _certain(shape, found)
 
     def _of(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
-        """The type, and how many members it has in it."""
+        """The type, and the number of members within it."""
         key = (id(shape), depth)
         if (known := self._known.get(key)) is None:
             known = self._known[key] = self._new(shape, depth)
         return known
 
     def _new(self, shape: Shape, depth: int) -> tuple[FieldType, int]:
-        """JSON text where there is more than one type; timestamps and dates are typed at the top level
-        only."""
+        """JSON text if there is more than one type; timestamps and dates are typed only at the top level."""
         types = shape.types - {"null"}
         if not types and depth:
-            return FieldType(Kind.STRING), 0  # of nulls alone: what stands beside them keeps its struct
+            return FieldType(Kind.STRING), 0  # only nulls: JSON text would make the whole struct JSON text
         if depth > MAX_TYPE_DEPTH:
             return JSON, 0
         if (scalar := _SCALARS.get(types)) is not None:

@@ -1,12 +1,12 @@
-"""Whether a dataset may move from one version of its schema to a newer one.
+"""Compatibility: whether a dataset may move from one version of its schema to a newer one.
 
-The rule: whatever the old version accepts, the new one accepts, for the properties that were declared; an
-added optional property is allowed by definition. And the table keeps every column: same name, same type, or
-one that holds the same values (integer → number, a struct with more members).
+The rule: the new version accepts everything that the old one accepts, for the declared properties; an added
+optional property is always allowed. And the table keeps every column: same name, and the same type or one
+that holds the same values (integer → number, a struct with more members).
 
-The comparison goes down where a subschema says what *is* accepted (`properties`, `items`, `$ref` ...); a
-keyword that can turn acceptance round (`not`, `if`, `oneOf` ...) must say the same in both. So it may refuse
-what a person can see to be harmless, never the other way round.
+The comparison descends into keywords that state what is accepted (`properties`, `items`, `$ref` ...);
+keywords that can invert acceptance (`not`, `if`, `oneOf` ...) must be the same in both. So it may refuse a
+change that a person sees to be harmless, but never allows an incompatible one.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,18 +23,18 @@ from pulse_pipelines.domain.subschemas import resolve
 
 @dataclass(frozen=True)
 class Incompatibility:
-    """One way in which a new version could refuse, or lose, what the old one accepted."""
+    """A change by which the new version could refuse, or lose, something that the old one accepted."""
 
     pointer: str
-    """JSON pointer into the schema, to where the change is."""
+    """JSON pointer into the schema, to the change."""
     change: str
-    """What changed."""
+    """The change, as text."""
     reason: str
     """Why the dataset cannot follow it."""
 
 
 def incompatibilities(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Incompatibility]:
-    """Everything that keeps a dataset from moving from `old` to `new`; empty when it may.
+    """All incompatibilities that prevent a dataset's move from `old` to `new`; empty if it is allowed.
 
     Args:
         old, new: documents that `schema.check_document` returned.
@@ -67,7 +67,7 @@ def _numbers(*values: Any) -> bool:
 
 
 BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
-    # Keyword: whether a bound is as wide as before, and what to call it when it is not.
+    # By keyword: whether a new bound is as wide as the old one, and the reason to give if not.
     "minimum": (_not_above, "smaller values were accepted before"),
     "exclusiveMinimum": (_not_above, "smaller values were accepted before"),
     "minLength": (_not_above, "shorter strings were accepted before"),
@@ -85,7 +85,7 @@ APPLICATORS = ("items", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", 
 DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies", "propertyNames")
 OF_VALUES = ("type", "enum", "const", "pattern", "multipleOf", "contentEncoding", "contentMediaType")
 MAY_GO = frozenset((*APPLICATORS, *DEPENDENT, *OF_VALUES, *BOUNDS, *UNEVALUATED))
-"""Without one of these, more is accepted. Others take effect through what stands beside them."""
+"""Keywords whose removal only widens what is accepted; the effect of others depends on their neighbours."""
 _ANYTHING: dict[str, Any] = {}
 
 
@@ -116,7 +116,7 @@ class _Comparison:
         self._keywords(pointer, old, new)
 
     def _target(self, node: Any, root: Mapping[str, Any], pointer: str) -> tuple[Any, str]:
-        """What a subschema that is nothing but a reference refers to, and where that is."""
+        """Target and pointer of a subschema that consists of a reference only; else the subschema itself."""
         seen = set()
         while isinstance(node, dict) and (reference := self._same.only_reference(node)) is not None:
             if not reference.startswith("#") or reference in seen:
@@ -212,7 +212,7 @@ class _Comparison:
             self.schemas(pointer, before, after)
 
     def _any_of(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-        """Choices may be added at the end; those that are told apart anywhere."""
+        """Choices may be added at the end, or anywhere if they have a discriminator."""
         if self._choices(pointer, "anyOf", old, new):
             return
         if len(new["anyOf"]) < len(old["anyOf"]):
@@ -221,12 +221,12 @@ class _Comparison:
             self.schemas(f"{pointer}/{index}", before, after)
 
     def _one_of(self, pointer: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-        """Choices that are told apart are compared by their values, and others may be added."""
+        """Choices with a discriminator are compared by its values, and others may be added."""
         if not self._choices(pointer, "oneOf", old, new):
             self._add(pointer, "oneOf changed", "it cannot be told that all it accepted is accepted")
 
     def _choices(self, pointer: str, keyword: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
-        """Whether both versions tell their choices apart by the same member; if so, they are compared."""
+        """Compare the choices by value if both versions have the same discriminator; returns whether so."""
         before, after = self._told_apart[0].get(id(old)), self._told_apart[1].get(id(new))
         if before is None or after is None:
             return False
@@ -257,7 +257,7 @@ def _types(declared: Any) -> set[str]:
 
 
 def _columns(old: tuple[Column, ...], new: tuple[Column, ...], said: set[str]) -> list[Incompatibility]:
-    """Columns that the new version would lose, rename or retype; those lost in `said` are known to be."""
+    """Columns that the new version would lose, rename or retype; losses at pointers in `said` are known."""
     found = []
     after = {column.field: column for column in new}
     for column in old:

@@ -1,9 +1,9 @@
-"""What judging an event may cost at most: a bound on the time, from the schema and the event's size alone.
+"""The cost model of validation: an upper bound on an event's CPU time, by its schema and size alone.
 
-Time is spent by values and by bytes. A member that is named stands at most once in its object, so what it
-costs is paid once for an event; what items and other members cost may be paid for every few bytes of it. The
-bound has therefore a part per event, a part per byte, and a part that grows with the square where items are
-compared with each other.
+Time is spent per value and per byte. A named member occurs at most once in its object, so its cost is paid
+once per event; the cost of items and other members may be paid for every few bytes. The bound therefore has a
+part per event, a part per byte, and a part that grows with the square where items are compared with each
+other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,14 +23,14 @@ from pulse_resources.errors import UserError
 
 ORDINARY_BYTES = 8_192
 MESSAGE_BYTE_NS = 200.0
-"""What breaks the schema is written into the message, for each of its bytes."""
+"""Nanoseconds per byte of an invalid value, which is written into the error message."""
 NAMED = 3
 """Keywords that a refusal tries to leave out, the heaviest first."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What the largest event may cost."""
+    """The maximum cost of the largest event."""
 
     max_bytes: int = 262_144
     seconds: float = 10.0
@@ -38,24 +38,24 @@ class Bound:
 
 @dataclass(frozen=True)
 class Cost:
-    """Nanoseconds that judging an event takes at most."""
+    """The upper bound on the nanoseconds of validating an event."""
 
     event: float
     byte: float
-    """For each byte of the event."""
+    """Nanoseconds for each byte of the event."""
 
     def seconds(self, size: int) -> float:
-        """Of an event of `size` bytes."""
+        """The bound in seconds for an event of `size` bytes."""
         return (self.event + self.byte * size) / 1e9
 
     def largest(self, seconds: float) -> int:
-        """Bytes of the largest event that takes no longer."""
+        """Size in bytes of the largest event within this time."""
         return max(0, int((seconds * 1e9 - self.event) / self.byte))
 
 
 @lru_cache(maxsize=1024)
 def cost_of(document: str) -> Cost:
-    """The cost of a published document, tight for ordinary events: documents never change."""
+    """The cost of a published document, tight for ordinary events; cached, since documents are immutable."""
     return cost(orjson.loads(document), ORDINARY_BYTES)
 
 
@@ -66,10 +66,10 @@ def cost(document: Mapping[str, Any], max_bytes: int) -> Cost:
 
 
 def check_cost(document: Mapping[str, Any], bound: Bound) -> None:
-    """Refuse a schema by which the largest event could take too long.
+    """Refuse a schema by which validating the largest event could take too long.
 
     Raises:
-        UserError: it names the keyword that costs most.
+        UserError: the schema is too expensive; names the most expensive keyword.
     """
     bundle = bundled(document)
     looks = Looks(bundle)
@@ -117,10 +117,10 @@ def _heaviness(weight: Weight) -> float:
 
 
 class _Costs:
-    """The model of one document.
+    """The cost model of one document.
 
     Args:
-        without: a subschema and a keyword that is left out.
+        without: a subschema and a keyword of it to leave out.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Costs:
         self._once: dict[int, tuple[float, float]] = {}
 
     def keywords(self) -> Iterable[tuple[int, str, Weight]]:
-        """Every keyword of every subschema that can look at a value, with what it costs."""
+        """Every keyword of every subschema that applies to some value, with its cost."""
         for key in self._looks.nodes:
             for keyword, weight in self._of_keywords(key).items():
                 yield key, keyword, weight
@@ -172,8 +172,8 @@ class _Costs:
         return found
 
     def _descend(self) -> None:
-        """Below each subschema: the most per byte, and the most that comparing items costs."""
-        for _ in range(MAX_LEVELS):  # one level of the event more each time, until that changes nothing
+        """Compute, below each subschema, the maximum cost per byte, and of comparing items."""
+        for _ in range(MAX_LEVELS):  # one more level of the event each time, up to a fixed point
             before = (dict(self._many), dict(self._unique))
             for key, ways in self._looks.ways.items():
                 for place in (place for way in ways for place in way.places):
@@ -185,12 +185,12 @@ class _Costs:
                 break
 
     def _ratio(self, place: Place) -> float:
-        """The most per byte of the values at a place, and below them."""
+        """The maximum cost per byte of the values at a place, and below them."""
         below = sum(self._many[child] * times for child, times in place.looks.items())
         return max(self._totals[id(place)].ratio(place.least), below)
 
     def _one(self, key: int, path: tuple[int, ...]) -> tuple[float, float]:
-        """Below one value of a subschema: what is paid once, and the most per byte."""
+        """Below one value of a subschema: the cost paid once, and the maximum per byte."""
         if (known := self._once.get(key)) is not None:
             return known
         found = [self._one_way(way, (*path, key)) for way in self._looks.ways[key]]
@@ -212,7 +212,7 @@ class _Costs:
         return self._cheapest(byte, choices)
 
     def _cheapest(self, byte: float, choices: list[tuple[float, float, float]]) -> tuple[float, float]:
-        """Which places to count as paid once, and which as paid per byte: either bounds the cost."""
+        """Choose which places count as paid once and which per byte: any choice is an upper bound."""
         choices.sort(key=lambda choice: choice[0] - choice[2])
         rates = [byte]
         for often, _, _ in choices:  # the first so many are paid per byte ...
@@ -228,11 +228,11 @@ class _Costs:
 
 
 MAX_PATH = 64
-"""Named members below each other that are followed; deeper ones are paid per byte."""
+"""Maximum nesting of named members whose cost counts once; deeper ones count per byte."""
 
 
 def _most(weights: Iterable[Weight]) -> Weight:
-    """At least as much as each."""
+    """The component-wise maximum."""
     return Weight(*map(max, zip(*weights, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""A dataset: a tenant's slug, the schema that its events follow, and the table that they land in."""
+"""Datasets: a tenant's slug, the schema that its events follow, and the table in which they land."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,19 +16,19 @@ from pulse_pipelines.domain.table_columns import fitted
 
 
 class OnInvalid(StrEnum):
-    """What the front door does with an event that is known to be bad."""
+    """The HTTP API's treatment of an invalid event: refuse it, or make it a dead letter."""
 
     REFUSE = "refuse"
     DEAD_LETTER = "dead_letter"
 
 
 class DatasetKind(StrEnum):
-    """What the rows of a dataset's table are."""
+    """The kind of a dataset's rows."""
 
     EVENTS = "events"
-    """Things that happened, each once."""
+    """Events, each one row."""
     ENTITIES = "entities"
-    """Versions of things: the table is their log (see `domain.entities`)."""
+    """Versions of entities: the table is their log (see `domain.entities`)."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Dataset:
     on_invalid: str
     created_at: datetime
     claim_seed: int
-    """Of the digests of its event ids: a secret, so that nobody can choose ids that collide."""
+    """Seed of the digests of its event ids; secret, so that no sender can choose ids that collide."""
     kind: str = DatasetKind.EVENTS
     earlier: tuple[tuple[int, str], ...] = ()
-    """Version and document of the schema versions that it followed before."""
+    """Numbers and documents of the schema versions that it followed before."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Dataset:
         return self.kind == DatasetKind.ENTITIES
 
     def column_of(self, role: str) -> str | None:
-        """The column of the property that plays a role (see `domain.roles`); None when there is none."""
+        """The column of the property with a role (see `domain.roles`); None if there is none."""
         field = played_by(self.schema, role)
         return next((column.name for column in self.columns if column.field == field), None)
 

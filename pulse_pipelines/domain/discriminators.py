@@ -1,8 +1,8 @@
-"""Discriminators: choices of which at most one can hold, told apart by the value of one member.
+"""Discriminators: members whose value decides which choice of a `oneOf` or `anyOf` can apply.
 
-Every choice of such a `oneOf` or `anyOf` describes an object, requires the member, and has strings for it
-that no other choice has. So the member's value says which choice to look at; `guards` writes that down for
-the validator, and `looks` counts on it.
+Every choice of such a union describes an object, requires the member, and allows strings for it that no
+other choice allows. So the member's value selects the choice to validate; `guards` rewrites schemas for the
+validator accordingly, and `looks` counts on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from urllib.parse import unquote
 from pulse_pipelines.domain.subschemas import Node, dict_of, draft_of, list_of, resolve, subschemas
 
 MAX_LEVELS = 32
-"""References and conditions between a choice and its member."""
+"""Maximum number of references and conditions between a choice and its member."""
 
 
 class Choice(NamedTuple):
     values: frozenset[str]
-    """Of the member, by which this one is to be looked at."""
+    """Values of the member that select this choice."""
     schema: Node
 
 
@@ -30,9 +30,9 @@ class Union(NamedTuple):
 
 
 def unions(root: Node) -> dict[int, Union]:
-    """By the `id` of a subschema of a bundle: its choices that are told apart.
+    """The unions with a discriminator in a bundle, by the `id` of their subschema.
 
-    Choices that a reference leads into keep their place, and so are not among them.
+    Unions that a reference leads into are left out, since their choices must keep their places.
     """
     if draft_of(root) < 7:  # they cannot say if and then
         return {}
@@ -50,27 +50,27 @@ def unions(root: Node) -> dict[int, Union]:
 
 
 def _entered(parts: list[str]) -> Iterator[str]:
-    """The lists of choices that a pointer leads into."""
+    """The pointers of all lists of choices on the way of a pointer."""
     for number, part in enumerate(parts):
         if part in ("oneOf", "anyOf"):
             yield "/".join(parts[: number + 1])
 
 
 class _Facts(NamedTuple):
-    """What is true of every value that a subschema accepts."""
+    """Facts that hold for every value that a subschema accepts."""
 
     is_object: bool = False
     required: frozenset[str] = frozenset()
-    """Members that it has."""
+    """Members that are always present."""
     texts: Mapping[str, frozenset[str]] = MappingProxyType({})
-    """The strings that a member can be, where it has it and can be nothing else."""
+    """All values of a member, if present, where these are strings only."""
 
     def known(self) -> frozenset[str]:
-        """Members that it has, and of which all strings are known."""
+        """Members that are always present, and whose values are all known."""
         return self.required.intersection(self.texts) if self.is_object else frozenset()
 
     def beside(self, other: "_Facts") -> "_Facts":
-        """Both are true."""
+        """The facts of a value for which both hold."""
         texts = dict(self.texts)
         for name, found in other.texts.items():
             texts[name] = texts.get(name, found) & found
@@ -84,7 +84,7 @@ class _AllFacts:
         self._known: dict[int, _Facts] = {}
 
     def of(self, schema: Any, level: int = 0) -> _Facts:
-        """The facts of a subschema, or fewer; none of what only leads to itself, or is far away."""
+        """The facts of a subschema, or fewer; none beyond `MAX_LEVELS`, or for a reference to itself."""
         if not isinstance(schema, dict) or level > MAX_LEVELS:
             return _Facts()
         if (known := self._known.get(id(schema))) is None:

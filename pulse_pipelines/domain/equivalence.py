@@ -1,4 +1,4 @@
-"""Whether two subschemas say the same: equal JSON but for annotations, wherever their references lead."""
+"""Equivalence of subschemas: equal JSON except for annotations, also where their references lead."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ TEXTS = ("title", "description", "default", "examples", "example", "$comment", "
 FLAGS = ("deprecated", "readOnly", "writeOnly")
 ADDRESSES = ("$schema", "$id", "id", "$anchor", "$defs", "definitions")
 ANNOTATIONS = frozenset((*TEXTS, *FLAGS, *ADDRESSES))
-"""They refuse no event. `format` is one: what it makes of a column is compared with the columns. Definitions
-matter where something refers to them, the root's address where something refers to it."""
+"""Keywords that refuse no event. `format` is one: its effect on a column is compared with the columns.
+Definitions and the root's address matter only through references to them."""
 OWN = "x-"
-"""What a keyword of the publisher's own begins with."""
+"""Prefix of custom keywords."""
 
 
 class Equivalence:
@@ -26,10 +26,10 @@ class Equivalence:
         self._follow_references()
 
     def _follow_references(self) -> None:
-        """Find the references that lead to something else than before.
+        """Find the references whose targets differ.
 
-        All are held for equal until one is not, and then those that lead to it are looked at again:
-        definitions may refer to each other in circles.
+        All are assumed equal until one differs; then references whose targets use it are compared again:
+        definitions may refer to each other in cycles.
         """
         users: dict[str, set[str]] = {}
         pending = list(_references(self._old) | _references(self._new))
@@ -51,7 +51,7 @@ class Equivalence:
         return all(self.values(keyword, old, new) for keyword in self.keywords(old) | self.keywords(new))
 
     def values(self, keyword: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-        """Whether a keyword says the same in both."""
+        """Whether a keyword has the same meaning in both."""
         if keyword not in old or keyword not in new:
             return False
         before, after = old[keyword], new[keyword]
@@ -68,7 +68,7 @@ class Equivalence:
         return self.json(before, after)
 
     def _member(self, old: Any, new: Any) -> bool:
-        """`dependencies` has lists of names beside subschemas."""
+        """Compare members of a map of subschemas; `dependencies` also has lists of names."""
         return self.json(old, new) if isinstance(old, list) else self.schemas(old, new)
 
     @staticmethod
@@ -80,17 +80,17 @@ class Equivalence:
 
     @staticmethod
     def keywords(node: Mapping[str, Any]) -> set[str]:
-        """Those that decide what is accepted."""
+        """The keywords of a subschema that affect what it accepts."""
         return {key for key in node if key not in ANNOTATIONS and not key.startswith(OWN)}
 
     def only_reference(self, node: Mapping[str, Any]) -> str | None:
-        """The reference of a subschema that says nothing else."""
+        """The reference of a subschema that has no other keyword; else None."""
         reference = node.get("$ref")
         return reference if isinstance(reference, str) and self.keywords(node) == {"$ref"} else None
 
     @staticmethod
     def json(old: Any, new: Any) -> bool:
-        """Whether two JSON values are equal; Python holds true and 1 for equal."""
+        """Whether two JSON values are equal; in Python, True equals 1."""
         return orjson.dumps(old, option=orjson.OPT_SORT_KEYS) == orjson.dumps(
             new, option=orjson.OPT_SORT_KEYS
         )

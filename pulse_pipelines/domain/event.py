@@ -1,4 +1,4 @@
-"""An event on its way in: the envelope, and the closed list of reasons why one cannot land.
+"""Received events: the envelope, checks of payloads before decoding, and parsing of dates and timestamps.
 
 An event is a JSON object with `event_id`, `dataset`, `timestamp` (RFC 3339), `data` (an object that
 follows the dataset's schema) and optionally `context`, `trace_id`, `tenant` and `schema_version` (the
@@ -23,9 +23,9 @@ INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A value, never an exception: an event that cannot land, and why.
+    """The reason why an event cannot land; a value, never an exception.
 
-    `pointer` is the JSON pointer (RFC 6901) into the event, where there is one.
+    `pointer` is the JSON pointer (RFC 6901) into the event, if there is one.
     """
 
     reason: Reason
@@ -46,7 +46,7 @@ def suspicious(payload: bytes) -> bool:
     """Whether the bytes may hold a NUL or an integer beyond 64 bits; never False when they do."""
     if b"\\u0000" in payload:
         return True
-    # Long runs of digits are mostly ids: a second look, without the strings, is rarely needed.
+    # Long runs of digits are mostly in strings, such as ids: only then strings are removed and checked again.
     return _many_digits(payload) and _many_digits(_JSON_STRING.sub(b"", payload))
 
 
@@ -54,13 +54,13 @@ def _many_digits(payload: bytes) -> bool:
     return _NINETEEN_DIGITS in payload.translate(_DIGITS_TO_ZERO)
 
 
-# Possessive, and the closing quote optional: a string without an end cannot make it start over.
+# Possessive, with an optional closing quote: an unterminated string causes no backtracking.
 _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def nesting(payload: bytes) -> int:
-    """How deep objects and arrays nest, counted without decoding: decoders recurse."""
+    """The nesting depth of objects and arrays, counted without decoding, because decoders recurse."""
     depth = deepest = 0
     for byte in _JSON_STRING.sub(b"", payload).translate(None, _NO_BRACKETS):
         if byte in b"{[":
@@ -73,7 +73,7 @@ def nesting(payload: bytes) -> int:
 
 
 def values(data: Any) -> int:
-    """How many values there are in a decoded JSON value."""
+    """The number of values within a decoded JSON value, itself included."""
     count, pending = 0, [data]
     while pending:
         value = pending.pop()
@@ -115,7 +115,7 @@ _FULL_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def parse_date(text: str) -> date:
-    """An RFC 3339 full-date. Raises ValueError; ISO 8601 has forms that RFC 3339 has not."""
+    """Parse an RFC 3339 full-date, without the other forms of ISO 8601. Raises ValueError."""
     if _FULL_DATE.fullmatch(text) is None:
         raise ValueError("not of the form YYYY-MM-DD")
     return date.fromisoformat(text)
@@ -126,7 +126,7 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|
 
 
 def parse_timestamp(text: object) -> datetime | Rejected:
-    """An RFC 3339 timestamp in UTC, cut to microseconds."""
+    """Parse an RFC 3339 timestamp to UTC, truncated to microseconds."""
     if isinstance(text, str) and _USUAL.fullmatch(text):
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(text).astimezone(UTC)
@@ -134,7 +134,7 @@ def parse_timestamp(text: object) -> datetime | Rejected:
     if match is None:
         return Rejected(Reason.INVALID_TIMESTAMP, "not an RFC 3339 timestamp with a zone offset")
     day, time, fraction, zone = match.groups()
-    # A leap second has no place in any of the stores; it is the last microsecond of its minute.
+    # No store can represent a leap second: it becomes the last microsecond of its minute.
     if time.endswith(":60"):
         time, fraction = f"{time[:-2]}59", "999999"
     zone = "+00:00" if zone in "Zz" else zone

@@ -1,9 +1,9 @@
-"""Guards: cheap checks before dear ones, so that honest schemas are judged fast by whatever event comes.
+"""Guards: rewrites of a schema that put cheap checks before expensive ones, with the same verdicts.
 
-The validator compares any number with each integer of an enum exactly, which takes long where the number
-has a large exponent, and does not matter once it is known to be an integer in range. Of choices that are
-told apart by a member only the one is looked at whose value it has, and patterns that could not be matched
-in linear time are said by other keywords. Verdicts stay the same.
+The validator compares any number with each integer of an enum exactly, which is slow for a number with a
+large exponent, and fast once the number is known to be an integer in range. Of choices with a discriminator
+only the one that the member selects is validated, and patterns that do not match in linear time are replaced
+by other keywords.
 """
 
 import copy
@@ -18,7 +18,7 @@ INT64 = range(-(2**63), 2**63)
 
 
 def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with guards; the very same where it needs none."""
+    """The document with guards; an unchanged copy if it needs none."""
     root: dict[str, Any] = dict(document)
     if not unions(root) and not any(guards(node, root) for _, node in subschemas(root)):
         return root
@@ -31,7 +31,7 @@ def guarded(document: Mapping[str, Any]) -> dict[str, Any]:
             if union is not None:
                 del node[union.keyword]
                 added.extend(_one_choice(union))
-            node["allOf"] = [*node.get("allOf", ()), *added]  # at the end: references to the others hold
+            node["allOf"] = [*node.get("allOf", ()), *added]  # at the end, so references to others stay valid
     return root
 
 
@@ -39,7 +39,7 @@ def guards(node: Node, root: Mapping[str, Any]) -> frozenset[str]:
     """The keywords of a subschema that get a guard."""
     if "$ref" in node:  # beside it older drafts ignore all others
         return frozenset()
-    # To draft 4 a number like 1.0 is no integer, and yet equal to one.
+    # In draft 4 a number like 1.0 is not an integer, but equal to one.
     exact = draft_of(root) == 4 and node.get("type") != "integer"
     found = {"enum"} if not exact and integers(node.get("enum")) else set()
     if isinstance(pattern := node.get("pattern"), str) and not compiles(pattern) and equivalent(pattern):
@@ -48,7 +48,7 @@ def guards(node: Node, root: Mapping[str, Any]) -> frozenset[str]:
 
 
 def integers(options: Any) -> bool:
-    """Whether the options of an enum are several integers of 64 bits, and possibly null."""
+    """Whether the options of an enum are two or more 64-bit integers, and possibly null."""
     found = [option for option in list_of(options) if option is not None]
     return len(found) > 1 and all(type(option) is int and option in INT64 for option in found)
 

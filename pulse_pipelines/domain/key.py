@@ -1,11 +1,11 @@
-"""API keys: how they are written, and how one is checked against what is stored. No I/O.
+"""API keys: their text form, and the check of a presented key against the stored hash. No I/O.
 
     pulse_<tenant id, 32 hex digits>_<key id, 12 hex digits>_<secret, 43 characters>
     pulse_operator_<key id>_<secret>
 
-The prefix lets scanners recognise a leaked key. The tenant in it only says in whose session to look the
-key up: without the secret it opens nothing. Only the SHA-256 of the secret is ever stored, which is
-enough for 256 random bits.
+The prefix lets scanners recognise a leaked key. The tenant in it only selects the session in which to look
+the key up: without the secret it grants nothing. Only the SHA-256 of the secret is stored, which suffices for
+256 random bits.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ NO_HASH = bytes(hashlib.sha256().digest_size)
 
 
 class KeyScope(StrEnum):
-    """What a tenant's key may do."""
+    """Permissions of a tenant's key."""
 
     COLLECT = "collect"
     """Send events."""
@@ -40,7 +40,7 @@ class KeyScope(StrEnum):
 
 @dataclass(frozen=True)
 class ApiKey:
-    """What is stored of a key; the secret is not."""
+    """A stored key: metadata and the hash of the secret."""
 
     key_id: str
     name: str
@@ -60,14 +60,14 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class IssuedKey:
-    """A new key: `text` is shown once and kept nowhere."""
+    """A new key: `text` is shown once and stored nowhere."""
 
     text: str
     stored: ApiKey
 
 
 class Credential(Protocol):
-    """What a caller presents: a key, or a token that was made of one."""
+    """A presented credential: a key, or a token made from one."""
 
     @property
     def tenant_id(self) -> UUID | None:
@@ -77,9 +77,9 @@ class Credential(Protocol):
     def key_id(self) -> str: ...
 
     def opens(self, key: ApiKey | None, now: datetime) -> bool:
-        """Whether it is of this key, and the key in force.
+        """Whether the credential belongs to this key, and the key is in force.
 
-        It takes as long for a key that there is as for one that there is not.
+        Takes the same time for an existing key as for a missing one.
         """
         ...
 
@@ -95,14 +95,14 @@ class Presented:
 
     @classmethod
     def parse(cls, text: str) -> "Presented | None":
-        """None when `text` is not written like a key."""
+        """Parse the text of a key; None if it is malformed."""
         match = PATTERN.fullmatch(text)
         if match is None:
             return None
         return cls(None if match[1] == "operator" else UUID(match[1]), match[2], match[3])
 
     def opens(self, key: ApiKey | None, now: datetime) -> bool:
-        """Whether the secret is this key's and the key is in force."""
+        """Whether the secret is that of this key, and the key is in force."""
         same = hmac.compare_digest(hash_of(self.secret), key.key_hash if key else NO_HASH)
         return same and key is not None and key.in_force(now)
 
@@ -113,7 +113,7 @@ def new_secret() -> tuple[str, str]:
 
 
 def written(tenant_id: UUID | None, key_id: str, secret: str) -> str:
-    """The whole key, as its owner gets it."""
+    """The text of a key, as its owner gets it."""
     return f"pulse_{tenant_id.hex if tenant_id else 'operator'}_{key_id}_{secret}"
 
 

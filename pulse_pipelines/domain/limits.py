@@ -1,4 +1,4 @@
-"""Event limits: size, depth, the accepted range of timestamps, and what validating an event may cost."""
+"""Event limits: size, depth, the accepted range of timestamps, and CPU time and memory of validation."""
 
 import math
 import sys
@@ -11,35 +11,35 @@ from pulse_pipelines.domain.reasons import Reason
 MICROSECOND = timedelta(microseconds=1)
 
 FAIR_NS = 100.0
-"""CPU time per byte that judging an event may take on nobody's account: all else that is done with it takes
-about as long, and the validator less than a tenth where a schema asks for nothing dear."""
+"""CPU time per byte of validation that is not charged to the budget: all other processing of an event takes
+about as long, and the validator less than a tenth for a schema without expensive keywords."""
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class EventLimits:
-    """Size, depth, and the range of timestamps that is accepted.
+    """Limits of an event: size, depth, timestamp range, and resources of validation.
 
-    The range ends `ahead` after the event was received: after its append by the broker's clock, or, at the
-    front door, where it has not been appended yet, by the API's own.
+    The range of timestamps ends `ahead` after the event was received: after its append by the broker's clock,
+    or, in the HTTP API, where it has not been appended yet, by the API's own clock.
     """
 
     max_bytes: int
-    """Larger payloads are refused ..."""
+    """Larger payloads are refused."""
     max_depth: int
-    """... and so are more deeply nested ones."""
+    """More deeply nested payloads are refused."""
     earliest: datetime
     ahead: timedelta
     judge_seconds: float
-    """CPU time that judging may take; what could take long is judged where it can be ended ..."""
+    """CPU time limit of validating one event; events that may take long are validated in a worker process."""
     judge_memory_bytes: int
-    """... as it is when that process takes more memory than this."""
+    """Memory limit of that process."""
     judge_batch_seconds: float
-    """What judging the events of one tenant may take beyond their fair share, in a task of a batch."""
+    """CPU time for validating one tenant's events in a task of a batch, beyond `FAIR_NS` per byte."""
 
     def untimely(self, moment: datetime, received: datetime) -> Rejected | None:
-        """Why an event with this timestamp that was received then is refused, if so."""
+        """The rejection of an event with this timestamp, received at that time; None if it is accepted."""
         latest = received + self.ahead if self.ahead < _LATEST - received else _LATEST
         if self.earliest <= moment <= latest:
             return None
@@ -54,7 +54,7 @@ class EventLimits:
 
 @dataclass
 class Budget:
-    """CPU time that judging the events of one tenant may take together, beyond their fair share."""
+    """CPU time for validating the events of one tenant together, beyond `FAIR_NS` per byte."""
 
     seconds: float = math.inf
     spent: float = 0.0
@@ -64,7 +64,7 @@ class Budget:
         return self.spent >= self.seconds
 
     def charge(self, seconds: float, size: int) -> None:
-        """Add what judging an event of so many bytes took."""
+        """Add the seconds of validating an event of `size` bytes."""
         self.spent += max(0.0, seconds - FAIR_NS * size / 1e9)
 
 
@@ -73,4 +73,4 @@ def _text(moment: datetime) -> str:
 
 
 UNLIMITED = EventLimits(2**63, 200, EARLIEST, timedelta.max, math.inf, sys.maxsize, math.inf)
-"""Of what landed before: it was within the limits of its time."""
+"""Limits for events that have landed before, which were within the limits of their time."""

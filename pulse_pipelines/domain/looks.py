@@ -1,9 +1,9 @@
-"""Looks: which subschemas of a schema look at which values of an event, and how often.
+"""Looks: applications of subschemas to values of an event, which subschema to which value and how often.
 
-Some keywords apply further subschemas to the *same* value (`allOf`, `anyOf`, `$ref`, `not` ...), others go
-into a member or an item of it. Where paths meet again, a small document multiplies: two references to a
-definition that has two references ... What an event may cost is counted on this; here only so much is refused
-that the count itself, and the validator's stack, stay within bounds.
+Some keywords apply further subschemas to the *same* value (`allOf`, `anyOf`, `$ref`, `not` ...), others to a
+member or an item of it. Where paths join, applications multiply: two references to a definition that has two
+references ... The cost model is computed from these counts; this module itself refuses only schemas for which
+the count, or the validator's stack, would grow without bounds.
 """
 
 from collections import Counter
@@ -28,54 +28,54 @@ from pulse_pipelines.domain.subschemas import (
 from pulse_resources.errors import UserError
 
 MAX_LOOKS = 10_000
-"""Subschemas that may look at one value."""
+"""Maximum subschemas applied to one value."""
 MAX_CHAIN = 100
-"""Subschemas of which each applies the next one to the same value."""
+"""Maximum length of a chain of subschemas that each apply the next one to the same value."""
 MAX_WORK = 200_000
-"""Entries of closures, and edges, that the count itself may look at."""
+"""Maximum entries of closures, and edges, that the count itself visits."""
 MEMBER_BYTES = 3
-"""Of a member's name without its characters: two quotes and a colon."""
+"""Bytes of a member's name besides its characters: two quotes and a colon."""
 MAX_LEVELS = 200
 """Levels of an event: the most that `ingest.max_event_depth` can be."""
 
 Edge = tuple[str, object, frozenset[object], Node]
-"""What a child subschema applies to: (members or items, the name or index or None for any, those that it
-leaves out, the subschema)."""
+"""The target of a child subschema: (members or items, the name or index or None for any, names or indexes
+that are excluded, the subschema)."""
 Value = tuple[str, str] | None
-"""A member and its string, by which choices are told apart; None: all of them are counted."""
+"""A discriminator and its value, by which one choice is selected; None: all choices are counted."""
 
 
 class Place(NamedTuple):
-    """A member or an item of a value, and the subschemas that look at it there, each so often."""
+    """A member or an item of a value, and the counts of subschemas that are applied to it."""
 
     once: bool
-    """Whether a value has at most one: it is a member by its name, or an item by its index."""
+    """Whether a value has at most one: a member by its name, or an item by its index."""
     least: int
-    """Bytes that the event spends on being there, without the value's own."""
+    """Minimum bytes of the event per occurrence, without the value itself."""
     looks: Counter[int]
 
 
 class Way(NamedTuple):
-    """What looks at a value that is of one kind, where choices are told apart, and at the value's parts."""
+    """The subschemas applied to a value, and to its parts, for one selection of choices by discriminator."""
 
     closure: Counter[int]
-    """Everything that looks at the value itself, and how often."""
+    """The subschemas applied to the value itself, with counts."""
     places: list[Place]
 
 
 def branches(document: Mapping[str, Any]) -> int:
-    """How many subschemas can look at one value of an event, whatever the event is.
+    """The maximum number of subschemas applied to one value, over all events.
 
     Raises:
-        UserError: more than `MAX_LOOKS`, or without an end.
+        UserError: it is more than `MAX_LOOKS`, or infinite.
     """
     return Looks(bundled(document)).count()
 
 
 def collected(document: Mapping[str, Any]) -> int:
-    """How many errors of choices the validator may collect for one value before it reports the first.
+    """The maximum number of errors of choices that the validator collects for one value before the first.
 
-    Those of choices that are told apart are not collected: the validator looks at the one alone.
+    Choices with a discriminator do not count: the validator applies only the selected one.
     """
     bundle = bundled(document)
     looks = Looks(bundle)
@@ -92,20 +92,20 @@ def collected(document: Mapping[str, Any]) -> int:
 
 
 class Looks:
-    """Which subschemas of a bundle look at which values of an event; they are known by their `id`.
+    """The applications of a bundle's subschemas, which are identified by their `id`.
 
     Raises:
-        UserError: they refer to themselves without an end, or too often.
+        UserError: they refer to themselves endlessly, or too often.
     """
 
     def __init__(self, root: Node) -> None:
         self._root = root
         self.unions: Mapping[int, Union] = unions(root)
-        """By subschema: its choices of which only one is looked at."""
+        """Unions with a discriminator, by the subschema that has them."""
         self.nodes: dict[int, Node] = {}
-        """Every subschema that can look at a value."""
+        """All subschemas that apply to some value."""
         self.ways: dict[int, list[Way]] = {}
-        """By subschema that is entered with a value of its own: what looks at that value and its parts."""
+        """Ways, by the subschema at which a value (the root, a member or an item) is entered."""
         self._closures: dict[tuple[int, Value], Counter[int]] = {}
         self._marks: dict[tuple[int, Value], Counter[int]] = {}
         self._work = 0
@@ -123,14 +123,14 @@ class Looks:
                 pending.extend(child for _, (_, _, _, child) in edges)
 
     def untold(self, node: Node) -> Iterator[Any]:
-        """The choices of a subschema that are not told apart."""
+        """The choices of a subschema without a discriminator."""
         told = self.unions.get(id(node))
         for keyword in ("anyOf", "oneOf"):
             if told is None or told.keyword != keyword:
                 yield from list_of(node.get(keyword))
 
     def count(self, among: Container[int] | None = None) -> int:
-        """The most subschemas that look at one value, of all or `among` some.
+        """The maximum number of subschemas applied to one value, of all or of those in `among`.
 
         Raises:
             UserError: more than `MAX_LOOKS`.
@@ -143,7 +143,7 @@ class Looks:
             for key, ways in self.ways.items()
         }
         most = dict(weights)
-        for _ in range(MAX_LEVELS):  # one level of the event more each time, until that changes nothing
+        for _ in range(MAX_LEVELS):  # one more level of the event each time, up to a fixed point
             deeper = {
                 key: max(weights[key], *(_sum(place.looks, most) for way in ways for place in way.places), 0)
                 for key, ways in self.ways.items()
@@ -156,7 +156,7 @@ class Looks:
         return most[id(self._root)]
 
     def _values(self, node: Node) -> list[Value]:
-        """A value for each way in which choices are told apart, by the member that has most of them."""
+        """A value for each selection of choices, by the discriminator with the most values."""
         found: dict[str, dict[str, list[int]]] = {}
         for key in self._closure(node, None):
             if (union := self.unions.get(key)) is not None:
@@ -197,7 +197,7 @@ class Looks:
         return found
 
     def _marked(self, node: Node, value: Value) -> Counter[int]:
-        """What looks at a value once more to find out which parts of it `node` has evaluated."""
+        """The subschemas applied once more, to find the parts of a value that `node` has evaluated."""
         if (known := self._marks.get((id(node), value))) is not None:
             return known
         found = Counter[int]()
@@ -238,7 +238,7 @@ class Looks:
 
 
 def _children(node: Node) -> Iterator[Edge]:
-    """The subschemas that `node` applies to members and items of a value."""
+    """The edges from `node` to subschemas that it applies to members and items of a value."""
     properties = dict_of(node.get("properties"))
     named = frozenset[object](properties)
     members: list[tuple[object, frozenset[object], Any]] = [

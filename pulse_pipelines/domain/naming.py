@@ -1,4 +1,4 @@
-"""Names for people, of tenants, datasets and keys: text that only says what it says, wherever it is shown."""
+"""Display names of tenants, datasets and keys: no characters that control terminals or text direction."""
 
 import re
 
@@ -6,16 +6,16 @@ from pulse_resources.errors import UserError
 
 MAX_NAME = 200
 STEERING = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"
-"""Of a character class: what steers a terminal, breaks a line, or turns the text around it."""
+"""Members of a regex character class: characters that control a terminal, a line, or the text direction."""
 NAME_PATTERN = f"^[^{STEERING}]+$"
 _NAME = re.compile(f"[^{STEERING}\ud800-\udfff]{{1,{MAX_NAME}}}")
 
 
 def check_name(kind: str, name: str) -> str:
-    """`name` itself when it can be shown as it is.
+    """Check a display name; returns it.
 
     Raises:
-        UserError: it cannot.
+        UserError: it is empty, too long, or has control characters.
     """
     if not _NAME.fullmatch(name):
         raise UserError(

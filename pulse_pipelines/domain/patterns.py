@@ -1,9 +1,8 @@
-"""Patterns: regular expressions that are matched in linear time, within bounds of memory.
+"""Patterns: regular expressions that match in linear time and bounded memory, and replacements for others.
 
-What looks around or refers back cannot be, and a compiled pattern may have no more than `MAX_COMPILED`
-bytes. Two forms that people write would be refused by that and need not be, since other keywords say the
-same: a count of one class of characters is a length, and a look-ahead at the beginning is a condition of
-its own.
+Look-arounds and back-references cannot, and a compiled pattern may have at most `MAX_COMPILED` bytes. Two
+common forms that this would refuse are replaced by equivalent keywords: a count of one character class
+becomes a length, and a look-ahead at the beginning a separate condition.
 """
 
 import re
@@ -15,20 +14,20 @@ import jsonschema_rs
 
 MAX_COMPILED = 131_072
 LINEAR = jsonschema_rs.RegexOptions(size_limit=MAX_COMPILED, dfa_size_limit=MAX_COMPILED)
-"""Bytes of a compiled pattern, and of what matching it keeps (by default 2 MiB, for each pattern)."""
+"""Limits in bytes of a compiled pattern, and of its cache while matching (by default 2 MiB per pattern)."""
 
 _COUNTED = re.compile(
     r"\^((?:\\[pP]\{[^}]*\}|\\[dDsSwW\W]|\[(?:\\.|[^\\\[\]])+\]|[^\\\[\](){}*+?|^$]))\{(\d{1,9})(?:(,)(\d{0,9}))?\}\$",
     re.DOTALL,
 )
-"""One class of characters, so often: nothing before it, and nothing after it."""
+"""One character class with a count, anchored at both ends."""
 _LOOKAHEADS = {"^(?=": "=", "^(?!": "!"}
 _BACKTRACKING = re.compile(r"\(\?<?[=!]|\\[1-9]|\(\?P=|\\k<")
 
 
 @lru_cache(maxsize=4096)
 def compiles(pattern: str, size: int = MAX_COMPILED) -> bool:
-    """Whether a pattern can be matched in linear time by a program of so many bytes."""
+    """Whether a pattern compiles to a linear-time program of at most `size` bytes."""
     options = jsonschema_rs.RegexOptions(size_limit=size)
     try:
         jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
@@ -38,8 +37,7 @@ def compiles(pattern: str, size: int = MAX_COMPILED) -> bool:
 
 
 def equivalent(pattern: str) -> list[dict[str, Any]] | None:
-    """Subschemas that together accept what a pattern does that does not compile as it stands; None: there
-    are none."""
+    """Subschemas that together accept the same as a pattern that does not compile; None if there are none."""
     found: list[dict[str, Any]] = []
     while (kind := _LOOKAHEADS.get(pattern[:4])) is not None:
         if (end := _closing(pattern, 1)) is None:
@@ -60,15 +58,15 @@ def equivalent(pattern: str) -> list[dict[str, Any]] | None:
 
 
 def patterns_in(found: list[dict[str, Any]]) -> list[str]:
-    """The patterns of what `equivalent` gives."""
+    """The patterns in the subschemas that `equivalent` returns."""
     return [str(each["pattern"]) for one in found for each in (one, one.get("not", {})) if "pattern" in each]
 
 
 def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
-    """Why a pattern is refused, and what to write instead; None: it is not.
+    """Why a pattern is refused, and what to write instead; None if it is accepted.
 
     Args:
-        of_names: whether it is one of `patternProperties`, for which no other keywords can stand.
+        of_names: whether it is one of `patternProperties`, which other keywords cannot replace.
     """
     if compiles(pattern) or (not of_names and equivalent(pattern) is not None):
         return None
@@ -87,7 +85,7 @@ def complaint(pattern: str, *, of_names: bool) -> tuple[str, str] | None:
 
 
 def _is_one(pattern: str) -> bool:
-    """Whether another engine, without bounds of memory, makes a regular expression of it."""
+    """Whether Python's engine, which has no memory limit, compiles the pattern."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
@@ -101,7 +99,7 @@ def _outside(pattern: str) -> str:
 
 
 def _closing(pattern: str, opened: int) -> int | None:
-    """Where the group ends that begins at an index."""
+    """The index of the parenthesis that closes the group opened at an index."""
     for index, character, depth in _scanned(pattern[opened:]):
         if character == ")" and depth == 1:
             return opened + index
@@ -109,7 +107,7 @@ def _closing(pattern: str, opened: int) -> int | None:
 
 
 def _scanned(pattern: str) -> Iterator[tuple[int, str, int]]:
-    """Characters that are neither escaped nor in a class, with how many groups they are in."""
+    """Index, character and group depth of all characters that are neither escaped nor in a class."""
     index = depth = 0
     inside = False
     while index < len(pattern):

@@ -1,4 +1,4 @@
-"""Quotas and rates of a tenant. Positive: a maximum; -1: unlimited; 0: none configured."""
+"""Quotas and rates of a tenant: positive is a maximum, -1 unlimited, 0 not configured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ EVENTS, ENTITIES = "events", "entities"
 """Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
 
 COUNTED = "pulse.counted"
-"""Header of a message whose event took its place in the month before it was published, as its sender says.
-Who lies gets no place by it that the tenant has not: only its own other events go without."""
+"""Header of a message whose event has a place in the month's quota, reserved before it was published. A
+producer that forges it gains no place: only other events of the same tenant lose theirs."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a tenant may have and do; a limit that is not configured is the installation's default."""
+    """Limits of a tenant; a limit that is not configured falls back to the installation's default."""
 
     max_datasets: int = NOT_CONFIGURED
     max_records_per_month: int = NOT_CONFIGURED
@@ -24,7 +24,7 @@ class Limits:
     max_entity_datasets: int = NOT_CONFIGURED
 
     def over(self, defaults: "Limits") -> "Limits":
-        """These limits, with the defaults where none is configured."""
+        """These limits, completed by the defaults."""
         return Limits(
             self.max_datasets or defaults.max_datasets,
             self.max_records_per_month or defaults.max_records_per_month,
@@ -35,15 +35,15 @@ class Limits:
 
 
 def limited(limit: float) -> bool:
-    """Whether a limit, after defaults, is a maximum at all."""
+    """Whether a limit, after defaults, is a maximum."""
     return limit > 0
 
 
 def part(rate: float, own: float, others: Sequence[float]) -> float:
-    """What one of several processes may let through of a rate, by what each is asked for (all per second).
+    """The share of a rate for one of several processes, by the demand on each (all per second).
 
-    Each gets what it is asked for, up to an equal part of what is left by those who are asked for less; of
-    what nobody is asked for each gets an equal part. So all parts together are the rate.
+    Max-min fair: each gets its demand, up to an equal part of what processes with less demand leave; any
+    remainder is divided equally. So all shares add up to the rate.
     """
     left, asking = rate, sorted((own, *others))
     while asking and asking[0] <= left / len(asking):
@@ -54,7 +54,7 @@ def part(rate: float, own: float, others: Sequence[float]) -> float:
 
 
 def admit(used: int, asked: "list[int]", maximum: int) -> list[bool]:
-    """Which of these requests, in order, still fit: one too large does not keep a later one out."""
+    """Whether each request, in order, still fits: one that is too large does not exclude later ones."""
     verdicts = []
     for count in asked:
         fits = used + count <= maximum

@@ -1,4 +1,4 @@
-"""The reasons why an event becomes a dead letter: a closed list, and what to do about each.
+"""Reasons of dead letters: a closed list, with advice for each.
 
 A new reason is an entry here, and a row in docs/reasons.md; a test compares the two.
 """
@@ -10,9 +10,9 @@ class Reason(StrEnum):
     """Why an event became a dead letter."""
 
     advice: str
-    """What to do about it."""
+    """What to do about it, for people."""
     is_decoded: bool
-    """Whether it is known that the event is JSON."""
+    """Whether events with this reason are known to be JSON."""
 
     def __new__(cls, value: str, advice: str = "", is_decoded: bool = True) -> "Reason":
         reason = str.__new__(cls, value)

@@ -1,17 +1,17 @@
-"""What a request may ask for: bounds and choices that the front doors name before anything is looked at."""
+"""Limits and choices of request parameters, shared by the HTTP API and the command line."""
 
 from enum import StrEnum
 
 MAX_ROWS = 10_000
-"""Of one preview."""
+"""Maximum rows of a preview."""
 SHOWN_SNAPSHOTS = 100
-"""Of a table, the newest, where no number is asked for."""
+"""Default number of a table's newest snapshots to list."""
 MAX_LETTERS = 1_000
-"""Of one page of dead letters, and of one request that names them."""
+"""Maximum dead letters of a page, and of a request by ids."""
 
 
 class State(StrEnum):
-    """What became of a dead letter."""
+    """States of a dead letter, and ALL for filters."""
 
     OPEN = "open"
     REPLAYED = "replayed"
@@ -22,20 +22,20 @@ class State(StrEnum):
 
 
 class Task(StrEnum):
-    """What upkeep does to a table, in the order in which it does it."""
+    """Maintenance tasks of a table, in the order of their execution."""
 
     MERGE = "merge"
-    """L1: the small files of a day become few."""
+    """L1: merge the small files of a day."""
     SORT = "sort"
-    """L2: a quiet day becomes few large files, sorted by timestamp."""
+    """L2: rewrite a quiet day as few large files, sorted by timestamp."""
     MANIFESTS = "manifests"
     EXPIRE = "expire"
     SWEEP = "sweep"
-    """Remove what nothing reaches any more from the table's folder."""
+    """Remove orphan files from the table's folder."""
     RAW = "raw"
-    """Remove what no ledger knows from a tenant's raw zone."""
+    """Remove objects that the ledger does not know from a tenant's raw zone."""
     RETENTION = "retention"
 
 
 MAX_VERSIONS = 10_000
-"""In one page of a log of entities."""
+"""Maximum versions of one page of a log of entities."""

@@ -1,7 +1,7 @@
-"""Roles: what a published schema says that its properties are for, by keywords of Pulse's own at its root.
+"""Roles of properties, declared by custom keywords at the root of a published schema.
 
-`"x-pulse-actor": "customer"` names who did what happened, so that behaviour can be summarised;
-`"x-pulse-type": "kind"` names what happened, so that events can be counted by it. They refuse no event, and
+`"x-pulse-actor": "customer"` names the property with the event's actor, by which behaviour is summarised;
+`"x-pulse-type": "kind"` the property with its type, by which events are counted. Roles refuse no event, and
 versions of a schema may differ in them.
 """
 
@@ -13,19 +13,19 @@ from pulse_resources.errors import UserError
 ACTOR = "x-pulse-actor"
 EVENT_TYPE = "x-pulse-type"
 KINDS = {ACTOR: ("string", "long"), EVENT_TYPE: ("string",)}
-"""Kinds of columns that a property may have to play the role."""
+"""Kinds of columns allowed for the property of a role."""
 _NAMES = {"string": "string", "long": "integer"}
 
 
 def check_roles(document: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    """Refuse a role that no declared property can play.
+    """Refuse a role of a property that is not declared, or whose column has the wrong kind.
 
     Args:
         document: a schema.
-        kinds: the kind of column of each declared property that has one.
+        kinds: the kinds of columns of the declared properties that have one.
 
     Raises:
-        UserError: it names the keyword by its JSON pointer.
+        UserError: a role is not valid; names the keyword by its JSON pointer.
     """
     for keyword in KINDS.keys() & document.keys():
         field, wanted = document[keyword], " or ".join(_NAMES[kind] for kind in KINDS[keyword])
@@ -42,6 +42,6 @@ def check_roles(document: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
 
 
 def played_by(document: Mapping[str, Any], role: str) -> str | None:
-    """The property that plays a role in a schema that `check_roles` accepted; None when there is none."""
+    """The property with a role in a schema that `check_roles` accepted; None if there is none."""
     field = document.get(role)
     return field if isinstance(field, str) else None

@@ -1,7 +1,7 @@
-"""What a schema may be, beyond what its draft says: bounds that keep every check of an event within bounds.
+"""Safety bounds of a schema, beyond the rules of its draft, so that validation stays within bounds.
 
-Nothing is fetched: references outside the document are refused. What is left of a bundle is bounded here by
-counts; how long an event can take by it is what `cost` says.
+Nothing is fetched: references outside the document are refused. Everything else in a bundle is bounded here
+by counts; the CPU time of an event is bounded by `cost`.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from pulse_pipelines.domain.subschemas import DYNAMIC, Node, dict_of, resolve, s
 from pulse_resources.errors import UserError
 
 MAX_PATTERNS = 100
-"""Different ones: each takes memory when it is compiled, and again when it is matched."""
+"""Maximum number of distinct patterns: each takes memory when compiled, and again while matching."""
 MAX_PATTERN_BYTES = 1_000
 
 
 def check_bounds(bundle: Mapping[str, Any]) -> None:
-    """Refuse a schema that is valid but that cannot be kept within bounds.
+    """Refuse a valid schema that exceeds the safety bounds.
 
     Raises:
         UserError: it refers outside itself, refers dynamically, has parts of another draft, has patterns
-            that are too many, too large or backtrack, refers to itself without an end, or lets too many
-            subschemas look at one value.
+            that are too many, too large or backtrack, refers to itself endlessly, or applies too many
+            subschemas to one value.
     """
     patterns: set[str] = set()
     for pointer, node in subschemas(bundle):

@@ -1,4 +1,4 @@
-"""A published JSON Schema: its address, its checks, and the typed columns that it declares."""
+"""Published JSON Schemas: address, checks before publication, and compiled validators."""
 
 import re
 from collections.abc import Mapping
@@ -31,15 +31,15 @@ DRAFTS = (
     "http://json-schema.org/draft-04/schema",
 )
 MAX_BYTES = 524_288
-"""Of a document without its white space; with it, it may have four times as many."""
+"""Maximum size of a document without white space; with it, four times as much."""
 MAX_DEPTH = 64
-"""Of the document; validators and table schemas are walked recursively."""
+"""Maximum nesting of a document: validators and table schemas are walked recursively."""
 OF_OBJECTS = frozenset(
     ("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties")
 )
-"""Keywords of which one is enough to tell that a schema without a type is meant for objects."""
+"""Keywords any of which shows that a schema without a type is meant for objects."""
 MAX_COLLECTED = 2_500
-"""Errors of alternatives that may be collected to locate a violation: each takes up to 16 microseconds."""
+"""Maximum errors of choices collected to locate a violation: each takes up to 16 microseconds."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SchemaUri:
 
     @classmethod
     def parse(cls, text: str) -> "SchemaUri":
-        """Raises UserError when `text` is not a schema address."""
+        """Parse a schema address. Raises UserError if it is malformed."""
         match = re.fullmatch(r"pulse://([a-z][a-z0-9_]*)/([a-z][a-z0-9_]*)/([1-9][0-9]{0,8})", text)
         if match is None:
             raise UserError(
@@ -71,11 +71,10 @@ def refuse_remote(uri: str) -> Any:
 
 
 def validator(document: Mapping[str, Any]) -> Any:
-    """A compiled validator (`is_valid`, `iter_errors`) of a schema that `check_document` accepted.
+    """Compile the validator (`is_valid`, `iter_errors`) of a schema that `check_document` accepted.
 
-    Patterns run in linear time, whatever they and the event are; look-arounds and back-references, which
-    cannot, are refused. `format` is an annotation in every draft: what makes a typed column is checked
-    when it is typed.
+    Patterns always match in linear time; look-arounds and back-references, which cannot, are refused.
+    `format` is an annotation in every draft: the formats of typed columns are checked when values are typed.
     """
     return jsonschema_rs.validator_for(
         guarded(bundled(document)),
@@ -88,23 +87,23 @@ def validator(document: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def compiled(document: str) -> Any:
-    """The validator of a published document: documents never change, so it can be kept."""
+    """The validator of a published document, cached because documents are immutable."""
     return validator(orjson.loads(document))
 
 
 @lru_cache(maxsize=1024)
 def _collected(document: str) -> int:
-    """How many errors the validator may collect for one value of an event before it reports the first."""
+    """The maximum number of errors that the validator collects for one value before it reports the first."""
     if '"anyOf"' not in document and '"oneOf"' not in document:
         return 0
     return collected(orjson.loads(document))
 
 
 def violation(document: str, data: Any) -> tuple[str, str] | None:
-    """The JSON pointer and the message of the first way in which `data` breaks a published document.
+    """JSON pointer and message of the first violation of a published document by `data`; None if valid.
 
-    None when it does not. The validator collects the errors of all alternatives before it reports the first;
-    where those could be too many, only the verdict is given, at the pointer of `data` itself.
+    The validator collects the errors of all choices before it reports the first; if these could be too many,
+    the violation is not located, and the pointer is that of `data` itself.
     """
     check = compiled(document)
     if check.is_valid(data):
@@ -119,17 +118,17 @@ def violation(document: str, data: Any) -> tuple[str, str] | None:
 
 
 def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, Any]:
-    """The schema as a document, once it is known to be usable.
+    """Parse a schema, and check that it is usable; returns the document.
 
     Args:
-        bound: what the largest event may cost; None for a schema that was published before.
+        bound: maximum cost of the largest event; None for a schema that was published before.
 
     Raises:
         UserError: not JSON, too large or deep, not a schema of its draft, refers outside itself, could
             take too long to check events by (`safety.check_bounds`, `cost.check_cost`), does not describe
             an object, declares columns that cannot live side by side, or gives a role to what cannot play it.
     """
-    # What is no Unicode becomes bytes that are no JSON.
+    # Lone surrogates become bytes that are not JSON.
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     _check_size(len(encoded), 4 * MAX_BYTES)
     if nesting(encoded) > MAX_DEPTH:
@@ -166,7 +165,7 @@ def _check_size(size: int, limit: int) -> None:
 
 
 def _check_object(bundle: Mapping[str, Any]) -> None:
-    """Refuse a schema that accepts no object, or that says nothing of any."""
+    """Refuse a schema that accepts no object, or that does not constrain objects at all."""
     shape = Shapes(bundle).of(bundle)
     fix = 'An event\'s data is an object: add "type": "object"'
     if "object" not in shape.types:

@@ -1,4 +1,4 @@
-"""The scope of an attempt: a tenant and its datasets."""
+"""Scopes: a tenant and its datasets, by which an attempt processes the tenant's events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,4 +16,4 @@ class Scope:
     topic_id: str | None = None
     """The broker's id of the topic that the ranges are offsets of."""
     bases: Mapping[int, int] = field(default_factory=dict)
-    """By partition, what is added to the broker's offsets (see `ingest.data_loss`)."""
+    """What is added to the broker's offsets, by partition (see `ingest.data_loss`)."""

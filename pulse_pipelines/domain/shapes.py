@@ -1,8 +1,8 @@
-"""Shapes: which values a schema can accept, as far as a column has to know.
+"""Shapes: an over-approximation of the values that a schema accepts, from which column types are derived.
 
-A shape is a set of JSON types, with what arrays contain and which members objects declare. `allOf`, `$ref`
-and keywords side by side narrow it down; `anyOf`, `oneOf`, `then` and `else` are choices, whose shape is
-their union. Each subschema is looked at once: where it refers to itself, the inner one is anything.
+A shape is a set of JSON types, with the shapes of array items and of declared object members. `allOf`, `$ref`
+and adjacent keywords narrow it; `anyOf`, `oneOf`, `then` and `else` are choices, whose shape is their union.
+Each subschema is visited once: where it refers to itself, the inner shape is anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,32 +12,32 @@ from typing import Any
 from pulse_pipelines.domain.subschemas import DEFINITIONS, Node, children, dict_of, draft_of, list_of, resolve
 
 FRACTION = "fraction"
-"""A number that is no integer; "number" in a schema is both."""
+"""The type of numbers that are not integers; "number" in a schema is both."""
 EVERY = frozenset(("null", "boolean", "integer", FRACTION, "string", "array", "object"))
 MAX_WORK = 100_000
-"""Shapes that are put together, and their members: references can multiply them. What comes then is ..."""
+"""Merged shapes and members (references can multiply them) beyond which the result is anything."""
 MAX_LEVELS = 50
-"""... anything, and so is what is further inside."""
+"""Nesting of merges beyond which the result is anything."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
     types: frozenset[str] = EVERY
     format: str | None = None
-    """Of strings, where all have the same."""
+    """The format of all strings; None if it differs or there is none."""
     item: "Shape | None" = None
-    """Of arrays, where all items have one."""
+    """The shape of array items; None if it is unknown."""
     members: Mapping[str, "Shape"] = field(default_factory=dict)
-    """Of objects, by the names that are declared."""
+    """The shapes of declared object members, by name."""
     rest: "Shape | None" = None
-    """Of all other members; None: nothing is said of them."""
+    """The shape of all other members; None if it is not declared."""
     declared: bool = True
-    """Whether a schema says anything of such a value: one that lets undeclared members pass does not."""
+    """Whether a schema declares the value; False for members that are accepted without a declaration."""
     certain: bool = True
-    """Whether what is accepted has one of the types, whichever choice it follows."""
+    """Whether every accepted value has one of the types, whichever choice it follows."""
 
     def member(self, name: str) -> "Shape":
-        """What is known of a member."""
+        """The shape of a member."""
         return self.members.get(name) or self.rest or UNDECLARED
 
 
@@ -51,7 +51,7 @@ class Shapes:
 
     def __init__(self, root: Node) -> None:
         self._root = root
-        # Beside a reference older drafts ignore all other keywords.
+        # Drafts up to 7 ignore all keywords beside a reference.
         self._draft = draft_of(root)
         self._alone = self._draft <= 7
         self._known: dict[int, Shape] = {}
@@ -60,13 +60,13 @@ class Shapes:
         self._look(root)
 
     def of(self, node: Any) -> Shape:
-        """The shape of a subschema; that of one which is still being looked at is anything."""
+        """The shape of a subschema; anything while it is still being computed."""
         if not isinstance(node, dict):
             return NOTHING if node is False else ANYTHING
         return self._known.get(id(node), ANYTHING)
 
     def _look(self, root: Node) -> None:
-        """Look at every subschema after those that it is made of, however long their chains are."""
+        """Compute the shapes of all subschemas bottom-up, iteratively, since chains may be long."""
         pending = [(root, self._inner(root))]
         begun = {id(root)}
         while pending:
@@ -85,7 +85,7 @@ class Shapes:
         yield from (child for pointer, child in children(node) if pointer.split("/")[1] not in DEFINITIONS)
 
     def _parts(self, node: Node) -> Iterable[Shape]:
-        """What holds at once for a value of a subschema."""
+        """The shapes that a value of a subschema must all have."""
         reference = node.get("$ref")
         if not (isinstance(reference, str) and self._alone):
             yield self._own(node)
@@ -105,14 +105,14 @@ class Shapes:
                     yield self._union((self.of(child), UNDECLARED))
 
     def _own(self, node: Node) -> Shape:
-        """What the keywords of a subschema say that go into a value."""
+        """The shape by a subschema's own keywords, without references and choices."""
         types, declared = EVERY, node.get("type")
         if declared is not None:
             named = frozenset(declared if isinstance(declared, list) else [declared])
             types = named & EVERY | ({"integer", FRACTION} if "number" in named else set())
         constant = "const" in node and self._draft > 4
         options = [node["const"]] if constant else node.get("enum")
-        if declared is None and isinstance(options, list):  # a declared type is the one that publishers mean
+        if declared is None and isinstance(options, list):  # a declared type takes precedence over options
             types = frozenset(map(_type_of, options))
         items, item = node.get("items"), None
         if "prefixItems" not in node and isinstance(items, dict | bool):
@@ -151,7 +151,7 @@ class Shapes:
         self._level += 1
         found = self._both(a, b) if narrow else self._either(a, b)
         self._level -= 1
-        self._merged[key] = (a, b, found)  # with both of them, so that no other shape gets their ids
+        self._merged[key] = (a, b, found)  # keeps both alive, so that no other shape gets their ids
         return found
 
     def _both(self, a: Shape, b: Shape) -> Shape:
@@ -159,7 +159,7 @@ class Shapes:
             return a if a.declared else b
         if a is ANYTHING or not a.declared:
             return b
-        # What is not certain rules nothing out.
+        # An uncertain shape rules nothing out.
         types = a.types & b.types or (b.types if not a.certain else a.types if not b.certain else frozenset())
         formats = {a.format, b.format} - {None}
         return Shape(
@@ -180,7 +180,7 @@ class Shapes:
                 return other
             if not one.declared:
                 return self._doubtful(other) if other.declared else one
-        # What is not certain may be of any type, with members and items that it says nothing of.
+        # An uncertain value may be of any type, with undeclared members and items.
         if not a.certain and not {"object", "array"} <= a.types:
             b = self._doubtful(b)
         if not b.certain and not {"object", "array"} <= b.types:
@@ -204,7 +204,7 @@ class Shapes:
         return replace(merged, certain=certain)
 
     def _doubtful(self, shape: Shape) -> Shape:
-        """The shape, if a choice declares it and another one says nothing."""
+        """The shape if one choice declares it, and another accepts anything."""
         members = {name: self._merge(each, UNDECLARED, narrow=False) for name, each in shape.members.items()}
         item = self._merge(shape.item, UNDECLARED, narrow=False) if shape.item else None
         return replace(shape, members=members, item=item, rest=None, certain=False)

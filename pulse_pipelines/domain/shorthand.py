@@ -15,17 +15,17 @@ TYPES: dict[str, dict[str, Any]] = {
     "timestamp": {"type": "string", "format": "date-time"},
     "date": {"type": "string", "format": "date"},
 }
-_KEPT = ("title", "description", ACTOR, EVENT_TYPE)
-_KEYS = {"fields", "required", *_KEPT}
+_COPIED = ("title", "description", ACTOR, EVENT_TYPE)
+_KEYS = {"fields", "required", *_COPIED}
 
 
 def is_shorthand(document: object) -> bool:
-    """Whether a document is the shorthand and no JSON Schema."""
+    """Whether a document is in the shorthand, not a JSON Schema."""
     return isinstance(document, dict) and "fields" in document and "type" not in document
 
 
 def expand(short: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema that the shorthand stands for; fields are optional unless `required` lists them.
+    """Expand the shorthand to a JSON Schema; fields are optional unless `required` lists them.
 
     Raises:
         UserError: an unknown key or type, or a required field that is not declared.
@@ -43,7 +43,7 @@ def expand(short: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "$schema": DEFAULT_DRAFT,
         "type": "object",
-        **{key: short[key] for key in _KEPT if key in short},
+        **{key: short[key] for key in _COPIED if key in short},
         "properties": {name: dict(TYPES[kind]) for name, kind in fields.items()},
         **({"required": required} if required else {}),
     }

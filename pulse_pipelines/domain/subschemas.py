@@ -1,4 +1,4 @@
-"""The subschemas of a JSON Schema: where the keywords of every accepted draft expect one."""
+"""Traversal of the subschemas of a JSON Schema, by the keywords of all accepted drafts."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ Node = Mapping[str, Any]
 
 
 def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
-    """Every subschema that is an object, with its JSON pointer, the node itself first."""
+    """All subschemas that are objects, with their JSON pointers, the node itself first."""
     if not isinstance(node, dict):
         return
     yield pointer, node
@@ -30,7 +30,7 @@ def subschemas(node: Any, pointer: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def children(node: Node) -> Iterator[tuple[str, Node]]:
-    """The subschemas right below one, with the pointers from there."""
+    """The direct subschemas of a node, with relative pointers."""
     for keyword, value in node.items():
         if isinstance(value, dict):
             if keyword in _SINGLE:
@@ -46,7 +46,7 @@ def children(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a JSON pointer reference (`#`, `#/...`) refers to in its document; None when that is nothing."""
+    """The target of a JSON pointer reference (`#`, `#/...`) in its document; None if there is none."""
     node: Any = root
     for part in unquote(reference).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -66,7 +66,7 @@ def draft_of(root: Node) -> int:
 
 
 def address_keyword(root: Node) -> str:
-    """What the draft of a document calls the address of a subschema."""
+    """The keyword for a subschema's address in the document's draft."""
     return "id" if draft_of(root) == 4 else "$id"
 
 
@@ -86,5 +86,5 @@ def list_of(value: Any) -> list[Any]:
 
 
 def escaped(name: str) -> str:
-    """A name as it stands in a JSON pointer."""
+    """A name escaped for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

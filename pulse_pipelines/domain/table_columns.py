@@ -1,7 +1,7 @@
-"""The columns of a table that exists: what its schema declares, kept as the table has kept it so far.
+"""Columns of existing tables: the declared columns of a schema, fitted to the types that a table has.
 
-What a schema declares is derived by the rule of this version of Pulse; a table was made by the rule of its
-time. A column that a table keeps as JSON text remains that, and what it has no column for stays in
+Declared columns are derived by the rules of this version of Pulse; a table was made by those of an earlier
+one. A column that the table has as JSON text stays JSON text, and a property without a column stays in
 `_extra`.
 """
 
@@ -15,19 +15,19 @@ from pulse_pipelines.domain.columns import JSON, Column, FieldType, Kind
 from pulse_pipelines.domain.subschemas import list_of, resolve
 
 TEXT, JSON_TEXT = "text", "JSON text"
-"""What a table says of its columns of text. Tables of Pulse 0.1 say nothing: only what a schema declares to
-be a string in so many words is text there."""
+"""The `doc` of text columns in a table. Tables of Pulse 0.1 have none: there a column is text only if the
+schema declares its type to be string literally."""
 
 
 def fitted(
     columns: Iterable[Column], document: Mapping[str, Any], table_schema: str, *, grow: bool = False
 ) -> tuple[Column, ...]:
-    """The columns as a table holds them.
+    """The columns with the types that a table has.
 
     Args:
-        columns: what the document declares.
+        columns: the declared columns of the document.
         table_schema: of the table, as JSON.
-        grow: keep what the table does not have yet, since it is about to get it.
+        grow: include columns and members that the table lacks, to be added to it.
     """
     fields = {field["name"]: field for field in orjson.loads(table_schema)["fields"]}
     found = []

@@ -1,4 +1,4 @@
-"""A tenant, and the one place that knows the names of everything that belongs to it."""
+"""Tenants, and the names of everything that belongs to one: topics, namespace, tables and folders."""
 
 import re
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from pulse_resources.errors import UserError
 
 SLUG = re.compile(r"[a-z][a-z0-9_]{0,62}")
 CURATED = "__"
-"""In the name of a table: what follows is a rollup of the dataset before it. No dataset's slug has it."""
+"""Separator in names of curated tables, `<slug>__<rollup>`; no dataset's slug contains it."""
 
 
 def check_slug(kind: str, slug: str) -> str:
-    """`slug` itself when it can name a topic, a table, an object prefix and a Dagster partition.
+    """Check that a slug can name a topic, a table, an object prefix and a Dagster partition; returns it.
 
     Raises:
         UserError: it cannot.
@@ -48,11 +48,11 @@ class Tenant:
         return f"pulse_{self.tenant_id.hex}"
 
     def curated_table(self, slug: str, rollup: str) -> tuple[str, str]:
-        """Iceberg name of the table that a rollup of a dataset is written to."""
+        """Iceberg name of the table of a dataset's rollup."""
         return self.namespace, f"{slug}{CURATED}{rollup}"
 
     def table_location(self, bucket: str, slug: str, dataset_id: UUID) -> str:
-        """One of its own for each dataset: files of a deleted one stay when its slug is used again."""
+        """Folder of a dataset's table; unique per dataset, since files of a deleted dataset stay."""
         return f"s3://{bucket}/iceberg/{self.namespace}/{slug}/{dataset_id.hex[:12]}"
 
     def raw_prefix(self, bucket: str, dataset: str) -> str:

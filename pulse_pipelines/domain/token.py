@@ -1,8 +1,8 @@
-"""Tokens of the REST catalog: made of a key for a short time, signed by the service. No I/O.
+"""Tokens of the REST catalog: short-lived credentials made from a key, signed by the service. No I/O.
 
     pulse-token_<tenant id, 32 hex digits>_<key id, 12 hex digits>_<ends, seconds since 1970>_<signature>
 
-A token is no more than its key: whoever checks one looks the key up, so that revoking that ends both.
+A token grants no more than its key: its check looks the key up, so that revoking the key ends both.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ PATTERN = re.compile(r"pulse-token_([0-9a-f]{32})_([0-9a-f]{12})_(\d{1,12})_([0-
 
 @dataclass(frozen=True)
 class Token:
-    """A token whose signature was the service's."""
+    """A token with a valid signature."""
 
     tenant_id: UUID
     key_id: str
     ends: datetime
 
     def opens(self, key: ApiKey | None, now: datetime) -> bool:
-        """Whether it has not ended, and its key is in force."""
+        """Whether the token has not expired, and its key is in force."""
         return now < self.ends and key is not None and key.in_force(now)
 
 
 def issue(secret: str, tenant_id: UUID, key_id: str, ends: datetime) -> str:
-    """The text of a token that ends at a moment (whole seconds)."""
+    """The text of a token that expires at `ends` (whole seconds)."""
     head = f"pulse-token_{tenant_id.hex}_{key_id}_{int(ends.timestamp())}"
     return f"{head}_{_signature(secret, head)}"
 
 
 def parse(secret: str, text: str) -> Token | None:
-    """The token; None when it is none, or signed by somebody else. It may have ended."""
+    """Parse a token, which may have expired; None if it is malformed, or its signature is wrong."""
     match = PATTERN.fullmatch(text)
     if match is None or not hmac.compare_digest(_signature(secret, text.rpartition("_")[0]), match[4]):
         return None

@@ -1,5 +1,5 @@
-"""`uniqueItems` in linear time: the validator's own compares short arrays pair by pair, and numbers digit
-by digit."""
+"""`uniqueItems` in linear time: the validator's own implementation compares short arrays pair by pair, and
+numbers digit by digit."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class UniqueItems:
-    """The keyword, as the validator calls it; what is no array has unique items."""
+    """The keyword's implementation for the validator; values that are not arrays are valid."""
 
     def __init__(self, parent: Any, wanted: bool, location: Any) -> None:
         self._wanted = wanted
@@ -19,7 +19,7 @@ class UniqueItems:
         try:
             equal = _equal_items(instance)
         except MemoryError:
-            os.abort()  # as the validator does, which would take any exception for a verdict
+            os.abort()  # as the validator does, which takes any exception for a violation
         if equal:
             raise ValueError("the array has equal items")
 
@@ -35,9 +35,9 @@ def _equal_items(items: list[Any]) -> bool:
 
 
 def _key(value: Any) -> bytes:
-    """Bytes that two values share just where JSON Schema holds them for equal: 1 is 1.0, and true is not 1.
+    """Canonical bytes, the same for values that are equal in JSON Schema: 1 is 1.0, and true is not 1.
 
-    Bytes and strings have secret hashes: nobody can choose values that collide.
+    Python hashes bytes and strings with a secret seed, so senders cannot choose values that collide.
     """
     parts: list[str] = []
     _write(value, parts.append)

@@ -1,8 +1,8 @@
-"""What the keywords of one subschema cost the validator, as nanoseconds measured on jsonschema-rs 0.60.
+"""Weights: the validator's costs of the keywords of a subschema, in nanoseconds (jsonschema-rs 0.60).
 
-Costs differ by the kind of value that is looked at. Each is what the worst value of that kind takes: numbers
-with large exponents, for instance, are compared exactly and digit by digit, which is why a number that is no
-64-bit integer is dear wherever it stands in a schema. Generous on purpose: they are an upper bound.
+Costs differ by the kind of the value. Each is that of the worst value of the kind: numbers with large
+exponents, for instance, are compared exactly and digit by digit, so that any number in a schema that is not a
+64-bit integer is expensive. They are generous, as an upper bound must be.
 """
 
 import math
@@ -17,9 +17,10 @@ from pulse_pipelines.domain.subschemas import Node, dict_of, list_of
 
 
 class Weight(NamedTuple):
-    """Nanoseconds that looking at one value takes, by its kind: for the value, and for each byte of its own.
+    """Nanoseconds of validating one value, by its kind: for the value, and for each of its own bytes.
 
-    Members and items are values of their own. A number has no part per byte: its text says little about it.
+    Members and items are separate values. A number has no part per byte: its cost depends little on its
+    length.
     """
 
     number: float = 0.0
@@ -30,10 +31,10 @@ class Weight(NamedTuple):
     array: float = 0.0
     array_byte: float = 0.0
     unique: float = 0.0
-    """Per byte of everything in an array, where its items are compared with each other."""
+    """Per byte of an array's whole content, if its items are compared with each other."""
 
     def plus(self, other: "Weight", times: int = 1) -> "Weight":
-        """The sum, with `other` counted so often."""
+        """The sum of this weight and `times` the other."""
         return Weight(
             self.number + times * other.number,
             self.string + times * other.string,
@@ -47,19 +48,19 @@ class Weight(NamedTuple):
 
     @property
     def visit(self) -> float:
-        """Of a value of the dearest kind, whatever its size."""
+        """The cost of a value of the most expensive kind, regardless of size."""
         return max(self.number, self.string, self.object, self.array)
 
     @property
     def byte(self) -> float:
-        """Of a value of the dearest kind, for each byte of its own."""
+        """The cost per own byte of a value of the most expensive kind."""
         return max(self.string_byte, self.object_byte, self.array_byte)
 
     def ratio(self, least: int) -> float:
-        """Per byte of the event, where values stand close together: each after `least` bytes of its name.
+        """The maximum cost per byte of the event, if values follow each other, each after `least` bytes.
 
-        The shortest string is `"",`, and so are `{},` and `[],`. Shorter numbers cost less than `number`:
-        those that cost as much have an exponent.
+        The shortest values are `"",`, `{},` and `[],` with 3 bytes. Numbers that cost `number` have an
+        exponent, and so at least 5 bytes; shorter ones cost less.
         """
         return max(
             self.number / (5 + least),
@@ -71,11 +72,11 @@ class Weight(NamedTuple):
 
 NOTHING = Weight()
 BASE = Weight(100.0, 40.0, 1.0, 60.0, 8.0, 60.0, 4.0)
-"""Of every subschema, with all keywords that are not named below."""
+"""Weight of every subschema, including all keywords that are not listed below."""
 
 
 def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
-    """What each keyword of a subschema costs beyond `BASE`, where those in `guards` have one."""
+    """The weights of a subschema's keywords beyond `BASE`; those in `guards` are guarded."""
     found = {
         keyword: weigh(value) for keyword, value in node.items() if (weigh := _WEIGH.get(keyword)) is not None
     }
@@ -93,7 +94,7 @@ def weights(node: Node, guards: frozenset[str]) -> dict[str, Weight]:
 
 
 def of_union(union: Union) -> Weight:
-    """Asking each of the choices that are told apart whether it is the one."""
+    """The weight of selecting a union's choice by its discriminator."""
     longest = max(len(text.encode()) for choice in union.choices for text in choice.values)
     return Weight(object=(300.0 + longest) * len(union.choices))
 
@@ -114,7 +115,7 @@ def _whole(number: float) -> bool:
 
 
 def _equal(option: Any) -> Weight:
-    """Comparing a value with this one."""
+    """The weight of comparing a value with an option."""
     if isinstance(option, bool) or option is None:
         return Weight(number=10, string=10, object=10, array=10)
     if isinstance(option, int | float):
@@ -196,14 +197,14 @@ _WEIGH: Mapping[str, Callable[[Any], Weight]] = {
 
 # Patterns: the engine is linear in the string, with a factor that grows with the compiled program.
 _STEPS = tuple(int(1_024 * 2 ** (step / 2)) for step in range(15))
-"""Sizes of a compiled pattern that are told apart, in bytes."""
+"""Steps, in bytes, to which sizes of compiled patterns are rounded up."""
 _STEEP = 24_000
-"""Up to here the time per byte grows with the program, then more slowly."""
+"""Size up to which the time per byte grows steeply with the program; beyond it, more slowly."""
 
 
 @lru_cache(maxsize=4096)
 def pattern_cost(pattern: str) -> float:
-    """Nanoseconds that matching the worst string takes, for each of its bytes."""
+    """Nanoseconds per byte of matching the worst string."""
     low, high = 0, len(_STEPS) - 1
     while low < high:
         middle = (low + high) // 2
