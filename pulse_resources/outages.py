@@ -13,7 +13,7 @@ CONNECT_S = 10.0
 
 
 def check(session: SparkSession | None = None) -> None:
-    """Check the object store, and Spark if the work has a session of it. Postgres fails by itself.
+    """Check the object store, and Spark if the work has a session of it. A Postgres outage raises anyway.
 
     Raises:
         Transient: a service does not answer: the failure may not be the tenant's own.

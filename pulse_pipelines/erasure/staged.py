@@ -2,7 +2,7 @@
 
 An attempt drops its tables when it ends, and the next attempt drops those of one that died. Tables of a batch
 that settled just before its run died stay until the next batch. Every staged row before the covered offsets
-is settled and never read again, so all of them are deleted, whoever's they are.
+is settled and never read again, so all of the tenant's are deleted, not only the person's.
 """
 
 from collections.abc import Mapping

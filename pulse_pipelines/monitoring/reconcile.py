@@ -42,13 +42,13 @@ class Problem:
     kind: str
     """Kind of discrepancy:
 
-    gap, count        the ledger does not agree with itself, or with what there is
+    gap, count        the ledger disagrees with itself, or with the data
     missing           an event is nowhere
     double            an event is in two places
-    unaccounted       an event is where none can be
+    unaccounted       an event is at an offset that is not settled
     double_id         several rows have one event id
     unclaimed         a row's event id is not claimed: sent again, it would land again
-    idle_claim        an event id is claimed for what is no row: sent again, it would not land
+    idle_claim        a claimed event id has no row: sent again, it would not land
     lost              an event was dropped as a duplicate, and nothing with its id has landed
     unreadable        a file is gone or damaged
     """

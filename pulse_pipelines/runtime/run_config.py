@@ -1,7 +1,7 @@
 """Run config restricted to literal values: `{"env": "NAME"}` does not read an environment variable.
 
 Dagster gives each string, number and boolean of a `Config` a type that resolves such a name where the run
-executes. So whoever may launch a run could read the services' passwords in the run's errors and logs.
+executes. So anybody who may launch a run could read the services' passwords in the run's errors and logs.
 """
 
 from dagster._config.config_type import ConfigBoolInstance, ConfigIntInstance, ConfigStringInstance

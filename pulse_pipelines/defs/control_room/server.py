@@ -125,7 +125,7 @@ def serve(workspace: str, log_level: str) -> None:
     """Run the server.
 
     Raises:
-        UserError: the settings let nobody in.
+        UserError: no way to sign in is configured.
     """
     settings = load_settings().dagster
     if not Identity(settings).known():

@@ -59,10 +59,6 @@ class CheckSummary:
         ordered = sorted(self.results.items(), key=lambda item: not item[1].grave)
         return [(tenant, problem) for tenant, result in ordered for problem in result.problems]
 
-    @property
-    def grave(self) -> bool:
-        return any(result.grave for result in self.results.values() if result.problems)
-
 
 class Inspection:
     """A round of checks in one scope.
