@@ -1,10 +1,10 @@
-"""Claims held against rows: each row has its id claimed, and each claim has its row.
+"""Claims held against rows: each row has its id claimed, each claim has its row, each filter is of its run.
 
 The claims of a dataset are copied to a file in the snapshot in which the ledger is read; DuckDB joins them
 with the digests of the rows' ids, and goes to the disk where memory is short.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from duckdb.func import ARROW
 
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables import claim_files
+from pulse_pipelines.tables import claim_files, claim_filters
 from pulse_pipelines.tables.claims import runs
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import postgres
@@ -60,6 +60,8 @@ class Claims:
     seed: int
     erased: int
     """How many of them are of rows that erasures took: their claims outlive them."""
+    wrong_filters: Sequence[int] = ()
+    """Runs whose filter is not of their digests."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,20 @@ class Rows:
     """Of the copies that were given: those whose id has no row and no claim."""
 
 
-def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -> None:
-    """Copy the claims of a dataset to a Parquet file, as this transaction's snapshot has them."""
+def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -> Sequence[int]:
+    """Copy the claims of a dataset to a Parquet file, as this transaction's snapshot has them.
+
+    Returns:
+        The runs whose filter is not of their digests.
+    """
+    wrong = []
     with pq.ParquetWriter(path, CLAIMS, use_dictionary=False) as writer:  # no two are the same
         for run in runs(connection, [dataset_id])[dataset_id]:
             digests = claim_files.digests(connection, run)
             writer.write_table(pa.table([digests.blobs()], CLAIMS))
+            if run.filter_bytes and claim_files.filter_of(connection, run) != claim_filters.make(digests):
+                wrong.append(run.run)
+    return wrong
 
 
 def compare(

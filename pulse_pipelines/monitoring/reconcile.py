@@ -3,8 +3,8 @@
 Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the
 settled position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset
 that holds no message. Each row has its event id claimed, as far as retention keeps claims,
-and each claim its row, so that no event can land twice and none is kept out. What is missing or double is
-named.
+each claim its row, and each large run of claims its own filter, so that no event can land twice and none is
+kept out. What is missing or double is named.
 """
 
 from collections import defaultdict
@@ -31,6 +31,8 @@ SHOWN = 10
 FIXES = {
     "unclaimed": "the rows are right; do not send these events again: each would land a second time",
     "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
+    "wrong_filter": "UPDATE processed_event_ids SET filter = NULL WHERE run = <number>, as Postgres' "
+    "superuser, and the run itself is asked from then on; what has landed twice is among the other problems",
 }
 """What to do about a problem that nothing repairs, by its kind."""
 
@@ -49,6 +51,7 @@ class Problem:
     double_id         several rows have one event id
     unclaimed         a row's event id is not claimed: sent again, it would land again
     idle_claim        an event id is claimed for what is no row: sent again, it would not land
+    wrong_filter      ids of a large run of claims may not be found: sent again, they would land again
     lost              an event was dropped as a duplicate, and nothing with its id has landed
     unreadable        a file is gone or damaged
     """
@@ -115,6 +118,7 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     for table, rows in tables:
         report.problems.extend(_unclaimed(table, rows, found))
         report.problems.extend(_idle(table, rows, missing, retired=recorded.retired))
+        report.problems.extend(_wrong_filters(table))
     return report
 
 
@@ -240,6 +244,12 @@ def _idle(table: Table, rows: Rows, missing: int, *, retired: bool) -> Iterable[
         yield Problem("idle_claim", f"{table.name}: claims without a row", odd - missing)
     if odd < 0 and not retired:
         yield Problem("unclaimed", f"{table.name}: erased rows whose id is not claimed", -odd)
+
+
+def _wrong_filters(table: Table) -> Iterable[Problem]:
+    if table.claims and (wrong := table.claims.wrong_filters):
+        numbers = ", ".join(map(str, wrong[:SHOWN]))
+        yield Problem("wrong_filter", f"{table.name}: filters of the runs of claims {numbers}", len(wrong))
 
 
 def _accounted(offsets: Offsets, once: npt.NDArray[np.bool_]) -> Offsets:
