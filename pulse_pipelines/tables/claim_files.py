@@ -182,17 +182,27 @@ def _write(path: Path, parts: Iterable[bytes]) -> None:
     unfinished = path.with_name(f"{path.name}-{token()}")
     try:
         with unfinished.open("wb") as file:
-            left = b""
-            for part in parts:
-                left += part
-                whole = len(left) - len(left) % SLICE
-                file.write(left[:whole])
-                left = left[whole:]
-            file.write(left)
+            for block in _blocks(parts):
+                file.write(block)
         unfinished.rename(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _blocks(parts: Iterable[bytes]) -> Iterator[memoryview]:
+    """The same bytes in blocks of `SLICE`, each valid until the next one."""
+    block, filled = memoryview(bytearray(SLICE)), 0
+    for part in parts:
+        left = memoryview(part)
+        while left:
+            taken = left[: SLICE - filled]
+            block[filled : filled + len(taken)] = taken
+            left, filled = left[len(taken) :], filled + len(taken)
+            if filled == SLICE:
+                yield block
+                filled = 0
+    yield block[:filled]
 
 
 def _filters_path(pieces: Sequence[Run]) -> Path:
