@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from pulse_pipelines.tables.digests import Digests, Mask, Places
 
-BUCKET = 16
+BUCKET = 8
 """Digests of a bucket: so many to twice as many."""
 HEAD_BITS, PRINT_BITS = 64, 16
 HEAD = struct.Struct("<4Q")
@@ -76,7 +76,8 @@ class Filters:
     """Filters of runs of which each begins after the one before has ended, searched as one."""
 
     def __init__(self, memory: npt.NDArray[np.uint8], runs: Iterable[tuple[int, int]]) -> None:
-        """
+        """Take filters as they are.
+
         Args:
             memory: the filters, one after the other.
             runs: of each the number of ids, and the bytes of its filter.
@@ -112,21 +113,23 @@ class Filters:
             raise Torn
         prints = (below >> (shift - np.uint64(PRINT_BITS))).astype("<u2")
         base = self._prints[run]
-        start = self._bound(base + start, base + end, prints, before=np.less)
-        there = np.flatnonzero(start < base + end)
-        there = there[self._halves[start[there]] == prints[there]]
-        run, start, base = run[there], start[there], base[there]
-        after = self._bound(start, base + end[there], prints[there], before=np.less_equal)
-        return Candidates(inside[there], run, start - base, after - start)
+        start, end = start + base, end + base
+        at = self._bound(start, end - start, prints, before=np.less)
+        there = np.flatnonzero((at < end) & (self._halves.take(at, mode="clip") == prints))
+        at, run, prints = at[there], run[there], prints[there]
+        after = self._bound(at, end[there] - at, prints, before=np.less_equal)
+        return Candidates(inside[there], run, at - base[there], after - at)
 
-    def _bound(self, low: Places, high: Places, prints: npt.NDArray[np.uint16], before: np.ufunc) -> Places:
-        """By print the first place from `low` on, or `high`, whose print does not come before it."""
-        low, last = low.copy(), np.maximum(high - 1, low)
-        for _ in range(int((high - low).max(initial=0)).bit_length()):
-            middle = (low + high) >> 1
-            ahead = before(self._halves[np.minimum(middle, last)], prints) & (low < high)
-            low, high = np.where(ahead, middle + 1, low), np.where(ahead, high, middle)
-        return low
+    def _bound(
+        self, first: Places, count: Places, prints: npt.NDArray[np.uint16], before: np.ufunc
+    ) -> Places:
+        """By print the first of so many places with none that comes before it, or the place after them."""
+        at, left = first.copy(), count.copy()
+        for _ in range(int(count.max(initial=1)).bit_length()):  # all alike, without a branch
+            half = left >> 1
+            at += half * before(self._halves.take(at + (half - 1), mode="clip"), prints)
+            left -= half
+        return at + (before(self._halves.take(at, mode="clip"), prints) & (count > 0))
 
 
 def _buckets(first: int, last: int, shift: int) -> int:

@@ -22,7 +22,7 @@ from pulse_resources.faults import fail_point
 Holders = npt.NDArray[np.int64]
 """By digest the number of a run that has it; 0: none."""
 
-IDS_PER_RANGE = 256
+IDS_PER_RANGE = 128
 """A range is read in the time in which so many ids of a run are fetched."""
 RANGES = 4_096
 """That are asked for at a time."""

@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 from yoyo import step
 
 LARGE_IDS = 262_144
-BUCKET, PRINT_BITS = 16, 16
+BUCKET, PRINT_BITS = 8, 16
 
 LARGE = "SELECT dataset_id, run FROM processed_event_ids WHERE ids >= %s ORDER BY dataset_id, run"
 DIGESTS = "SELECT digests FROM processed_event_ids WHERE dataset_id = %s AND run = %s"
