@@ -11,20 +11,20 @@ from rich.console import Console
 from benchmarks import load
 from benchmarks.steps import run_batch
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables.claims import MERGED_IDS
+from pulse_pipelines.tables import claim_filters
+from pulse_pipelines.tables.claims import LARGE_IDS, MERGED_IDS
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources.settings import load_settings
 
 BATCH = 10_000
 TIMES = 7
-LEVEL = 3
-"""Merge level of the existing runs."""
 FIND = "SELECT dataset_id FROM pdm_datasets WHERE tenant_id = %s"
 # As `maintenance.merge_claims` leaves them: pieces of one run, each a range of digests.
 FILL = """
-INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
-SELECT run, %s, %s, %s, %s, '{}', %b FROM nextval('claim_runs') run
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests, filter)
+SELECT run, %s, %s, %s, %s, '{}', %b, %b FROM nextval('claim_runs') run
 """
+NEWEST = "SELECT nextval('claim_runs')"
 SIZE = "SELECT pg_total_relation_size('processed_event_ids'), sum(ids) FROM processed_event_ids"
 
 
@@ -69,11 +69,13 @@ def fill(tenant: Tenant, ids: int) -> float:
         settings.postgres.superuser_url(settings.postgres.database), autocommit=True
     ) as connection:
         (dataset,) = connection.execute(FIND, [tenant.tenant_id]).fetchone() or [None]
+        (newest,) = connection.execute(NEWEST).fetchone() or [None]
         for number in range(pieces):
             each = ids // pieces
             heads = np.sort(draw.integers(number * span, (number + 1) * span - 1, each, np.uint64))
-            packed = Digests(heads, draw.integers(0, 2**64 - 1, each, np.uint64)).packed()
-            connection.execute(FILL, [LEVEL, tenant.tenant_id, dataset, each, packed])
+            run = Digests(heads, draw.integers(0, 2**64 - 1, each, np.uint64))
+            found = claim_filters.make(run) if each >= LARGE_IDS else None
+            connection.execute(FILL, [newest, tenant.tenant_id, dataset, each, run.packed(), found])
         connection.execute("CHECKPOINT")
         size, held = connection.execute(SIZE).fetchone() or (0, 1)
     return float(size / held)

@@ -47,11 +47,8 @@ def merge_claims(dataset: Dataset) -> int:
 
 def _mergeable(runs: Iterable[Run]) -> list[Run]:
     """The runs to merge, if any: pieces of one merge are one run."""
-    whole: dict[int, list[Run]] = defaultdict(list)
-    for run in runs:
-        whole[run.newest].append(run)
     of_window: dict[int, list[list[Run]]] = defaultdict(list)
-    for pieces in whole.values():
+    for pieces in claim_files.wholes(runs):
         of_window[claims.window(pieces[0].claimed_on)].append(pieces)
     for together in of_window.values():
         by_size = sorted(together, key=_ids)

@@ -139,8 +139,9 @@ def read(tenant: Tenant, folder: Path, *, raw: bool) -> Accounts:
         for slug, location, kind, dataset_id, seed, erased in connection.execute(TABLES, values).fetchall():
             claims = None
             if dataset_id is not None and kind == EVENTS:
-                claims = Claims(folder / f"{dataset_id}.parquet", seed, erased)
-                copy_claims(connection, dataset_id, claims.path)
+                path = folder / f"{dataset_id}.parquet"
+                wrong = copy_claims(connection, dataset_id, path)
+                claims = Claims(path, seed, erased, wrong)
             tables.append(Table(slug, location, False, claims, kind != EVENTS))
         deleted = connection.execute(DELETED, values)
         accounts = Accounts(

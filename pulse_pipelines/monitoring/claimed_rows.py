@@ -1,10 +1,10 @@
-"""Claims compared with rows: each row has a claim of its id, and each claim has a row.
+"""Claims compared with rows: each row has a claim, each claim a row, and each large run its own filter.
 
 A dataset's claims are copied to a file in the same snapshot as the ledger; DuckDB joins them with the digests
 of the rows' ids and spills to disk when memory is short.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from duckdb.func import ARROW
 
 from pulse_pipelines.query import duckdb_pool
-from pulse_pipelines.tables import claim_files
+from pulse_pipelines.tables import claim_files, claim_filters
 from pulse_pipelines.tables.claims import runs
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import postgres
@@ -60,6 +60,8 @@ class Claims:
     seed: int
     erased: int
     """Number of claims whose rows were erased: a claim outlives its row."""
+    wrong_filters: Sequence[int] = ()
+    """Runs whose filter does not match their digests."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,20 @@ class Rows:
     """Copies among those passed in whose id has neither row nor claim."""
 
 
-def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -> None:
-    """Copy a dataset's claims to a Parquet file, from this transaction's snapshot."""
+def copy_claims(connection: postgres.Connection, dataset_id: UUID, path: Path) -> Sequence[int]:
+    """Copy a dataset's claims to a Parquet file, from this transaction's snapshot.
+
+    Returns:
+        The runs whose filter does not match their digests.
+    """
+    wrong = []
     with pq.ParquetWriter(path, CLAIMS, use_dictionary=False) as writer:  # all values are distinct
         for run in runs(connection, [dataset_id])[dataset_id]:
             digests = claim_files.digests(connection, run)
             writer.write_table(pa.table([digests.blobs()], CLAIMS))
+            if run.filter_bytes and claim_files.filter_of(connection, run) != claim_filters.make(digests):
+                wrong.append(run.run)
+    return wrong
 
 
 def compare(

@@ -2,9 +2,9 @@
 
 Per tenant: drained = landed + duplicates + dead-lettered, and every (partition, offset) below the settled
 position is exactly one of a row, a dead letter, a recorded duplicate, an erased row, or an offset without a
-message. Each row has a claim of its event id, as far as retention keeps claims, and each claim has a row, so
-that no event can land twice and none is refused wrongly. Missing and duplicate offsets are named.
-named.
+message. Each row has a claim of its event id, as far as retention keeps claims, each claim has a row, and
+each large run of claims has its own filter, so that no event can land twice and none is refused wrongly.
+Missing and duplicate offsets are named.
 """
 
 from collections import defaultdict
@@ -31,6 +31,8 @@ SHOWN = 10
 FIXES = {
     "unclaimed": "the rows are right; do not send these events again: each would land a second time",
     "idle_claim": "what these events are is right; one that has to land is sent again under another event id",
+    "wrong_filter": "UPDATE processed_event_ids SET filter = NULL WHERE run = <number>, as Postgres' "
+    "superuser, and the run itself is asked from then on; what has landed twice is among the other problems",
 }
 """Next step for each kind of problem that cannot be repaired automatically."""
 
@@ -49,6 +51,7 @@ class Problem:
     double_id         several rows have one event id
     unclaimed         a row's event id is not claimed: sent again, it would land again
     idle_claim        a claimed event id has no row: sent again, it would not land
+    wrong_filter      ids of a large run of claims may not be found: sent again, they would land again
     lost              an event was dropped as a duplicate, and nothing with its id has landed
     unreadable        a file is gone or damaged
     """
@@ -115,6 +118,7 @@ def reconcile_tenant(tenant: Tenant, *, raw: bool = False) -> TenantReport:
     for table, rows in tables:
         report.problems.extend(_unclaimed(table, rows, found))
         report.problems.extend(_idle(table, rows, missing, retired=recorded.retired))
+        report.problems.extend(_wrong_filters(table))
     return report
 
 
@@ -240,6 +244,12 @@ def _idle(table: Table, rows: Rows, missing: int, *, retired: bool) -> Iterable[
         yield Problem("idle_claim", f"{table.name}: claims without a row", odd - missing)
     if odd < 0 and not retired:
         yield Problem("unclaimed", f"{table.name}: erased rows whose id is not claimed", -odd)
+
+
+def _wrong_filters(table: Table) -> Iterable[Problem]:
+    if table.claims and (wrong := table.claims.wrong_filters):
+        numbers = ", ".join(map(str, wrong[:SHOWN]))
+        yield Problem("wrong_filter", f"{table.name}: filters of the runs of claims {numbers}", len(wrong))
 
 
 def _accounted(offsets: Offsets, once: npt.NDArray[np.bool_]) -> Offsets:

@@ -5,7 +5,8 @@ table, too, and so holds a lock on it until it ends: of two writers the later on
 claimed. Nothing is claimed for what did not land, so there is nothing to take back.
 
 Runs of about one size become one as others are added, so that a dataset has a dozen or two, and each id is
-written a few times in all. What the ids were is nowhere: to ask for one is to know it.
+written a few times in all. What the ids were is nowhere: to ask for one is to know it. A large run has
+a filter beside it, by which ids are looked up (`tables.claim_lookup`).
 """
 
 from collections import defaultdict
@@ -15,10 +16,8 @@ from datetime import UTC, date, datetime
 from itertools import zip_longest
 from uuid import UUID
 
-import numpy as np
-
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.tables import claim_files
+from pulse_pipelines.tables import claim_files, claim_filters, claim_lookup
 from pulse_pipelines.tables.claim_files import KEPT_IDS, Run
 from pulse_pipelines.tables.digests import Digests, Mask
 from pulse_pipelines.tables.parquet_files import Positions, ends
@@ -31,18 +30,19 @@ FAN_IN = 4
 MERGED_IDS = 1_048_576
 """A larger run is not made while events wait for it, and ..."""
 LARGE_IDS = MERGED_IDS // 4
-"""... one of so many ids is left to `maintenance.merge_claims`."""
+"""... one of so many ids is left to `maintenance.merge_claims`, and has a filter."""
 WINDOWS = 8
 """Runs are merged within such a part of `upkeep.claim_days` only: retention removes whole runs."""
 
 RUNS = """
-SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s THEN digests END
+SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s THEN digests END,
+    coalesce(octet_length(filter), 0)
 FROM processed_event_ids WHERE dataset_id = ANY(%(datasets)s) AND newest > %(after)s ORDER BY dataset_id, run
 """
 ADD = """
-INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests)
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests, filter)
 SELECT run, coalesce(%(newest)s, run), %(tenant)s, %(dataset)s, %(ids)s, %(ends)s,
-    coalesce(%(day)s, current_date), %(digests)b
+    coalesce(%(day)s, current_date), %(digests)b, %(filter)b
 FROM nextval('claim_runs') run
 """
 REMOVE = "DELETE FROM processed_event_ids WHERE dataset_id = %s AND run = ANY(%s)"
@@ -84,10 +84,7 @@ def runs(
 
 def claimed(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Mask:
     """Which digests of a run are in any of these."""
-    found = np.zeros(len(wanted), np.bool_)
-    for run in of:
-        found |= wanted.within(claim_files.digests(connection, run))
-    return found
+    return claim_lookup.holders(connection, of, wanted) > 0
 
 
 def claimed_ids(connection: postgres.Connection, dataset: Dataset, event_ids: Collection[str]) -> set[str]:
@@ -108,7 +105,8 @@ def run_with(connection: postgres.Connection, dataset: Dataset, event_id: str) -
     """
     wanted = Digests.of([event_id], dataset.claim_seed)
     own = runs(connection, [dataset.dataset_id])[dataset.dataset_id]
-    return next((run for run in own if claimed(connection, [run], wanted).any()), None)
+    (holder,) = claim_lookup.holders(connection, own, wanted)
+    return next((run for run in own if run.run == holder), None)
 
 
 def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, at: Positions) -> Fresh:
@@ -168,6 +166,7 @@ def insert(
         "ids": len(run),
         "ends": list(ends),
         "digests": run.packed(),
+        "filter": claim_filters.make(run) if len(run) >= LARGE_IDS else None,
         "newest": newest,
         "day": day,
     }

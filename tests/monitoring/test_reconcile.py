@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from pyiceberg.expressions import EqualTo
@@ -18,6 +19,8 @@ from pulse_pipelines import erasure, registry
 from pulse_pipelines.maintenance.retention import expire_claims
 from pulse_pipelines.monitoring.checks.reconciled import proven
 from pulse_pipelines.monitoring.reconcile import reconcile, reconcile_tenant
+from pulse_pipelines.tables import claim_filters
+from pulse_pipelines.tables.digests import Digests
 from pulse_resources import object_store
 from pulse_resources.settings import Settings, load_settings
 
@@ -297,6 +300,22 @@ def test_a_run_that_is_torn_is_told(owner: Owner) -> None:
     with harmed(owner, IDS, torn):
         kinds = {kind for kind, *_ in found(owner)}
     assert kinds == {"unclaimed", "idle_claim"}
+
+
+@pytest.mark.parametrize("harm", ["none", "lacking", "torn"])
+def test_a_filter_that_is_not_of_its_run_is_told(owner: Owner, harm: str) -> None:
+    """Small runs have none, so they are given one; what lacks an id has the checksum of a filter."""
+    with superuser() as connection:
+        query = f"SELECT run, digests FROM {IDS} WHERE tenant_id = %s ORDER BY ids DESC"
+        (number, packed), *_ = connection.execute(query, [owner.tenant.tenant_id]).fetchall()
+    run = Digests.unpacked(packed)
+    lacking = run[np.arange(len(run)) // 2]
+    planted = {"none": claim_filters.make(run), "lacking": claim_filters.make(lacking), "torn": b"torn"}[harm]
+    where = f"dataset orders: filters of the runs of claims {number}"
+    with harmed(owner, IDS, f"UPDATE {IDS} SET filter = '\\x{planted.hex()}' WHERE run = {number}"):
+        assert found(owner, code=0 if harm == "none" else 1) == (
+            set() if harm == "none" else {("wrong_filter", where, 1, ())}
+        )
 
 
 def test_what_no_command_repairs_says_what_to_do(owner: Owner) -> None:

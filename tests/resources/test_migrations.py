@@ -3,13 +3,17 @@
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from yoyo import get_backend, read_migrations
 
+from pulse_pipelines.tables import claim_filters
+from pulse_pipelines.tables.claims import LARGE_IDS
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import locks, postgres
 from pulse_resources.locks import Lock
@@ -50,6 +54,13 @@ def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
 @pytest.fixture
 def before_runs(stack: Settings) -> Iterator[Settings]:
     """A database of its own, as it was when a claim was a row."""
+    with before(stack, "0019") as own:
+        yield own
+
+
+@contextmanager
+def before(stack: Settings, first: str) -> Iterator[Settings]:
+    """A database of its own, as it was before a migration."""
     name = "pulse_of_old"
     own = stack.model_copy(
         update={"postgres": stack.postgres.model_copy(update={"database": name})}, deep=True
@@ -57,7 +68,7 @@ def before_runs(stack: Settings) -> Iterator[Settings]:
     with superuser(stack) as connection:
         postgres.bootstrap(own)
         try:
-            apply(own, lambda migration: migration.id < "0019")
+            apply(own, lambda migration: migration.id < first)
             yield own
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -104,7 +115,7 @@ def test_claims_that_were_rows_are_runs(before_runs: Settings) -> None:
         forced = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND relname = ANY(%s)"
         names = ["pdm_datasets", "processed_event_ids"]
         assert sorted(name for (name,) in connection.execute(forced, [names])) == names
-    ((*_, of_dataset, run, newest, ids, ends, claimed_on, packed),) = runs
+    ((*_, of_dataset, run, newest, ids, ends, claimed_on, packed, made),) = runs
     assert (of_dataset, newest, ids, ends, claimed_on) == (
         dataset_id,
         run,
@@ -113,4 +124,28 @@ def test_claims_that_were_rows_are_runs(before_runs: Settings) -> None:
         date(2026, 1, 10),
     )
     expected = Digests.of([f"ä{n}" for n in range(1000)], seed).run()
-    assert packed == expected.packed()
+    assert (packed, made) == (expected.packed(), None)
+
+
+ADD_RUN = """
+INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
+VALUES (%s, 1, %s, %s, %s, '{}', %s)
+"""
+
+
+def test_large_runs_of_claims_get_filters(stack: Settings) -> None:
+    draw, (tenant_id, dataset_id) = np.random.default_rng(1), (uuid.uuid4(), uuid.uuid4())
+    columns = (draw.integers(0, 2**64 - 1, LARGE_IDS, np.uint64) for _ in range(2))
+    large = Digests(*columns).run()
+    with before(stack, "0028") as old:
+        url = old.postgres.superuser_url(old.postgres.database)
+        with psycopg.connect(url, autocommit=True) as connection:
+            for number, run in enumerate((large, large[: LARGE_IDS - 1])):
+                values = [number, tenant_id, dataset_id, len(run), run.packed()]
+                connection.execute(ADD_RUN, values)
+            postgres.migrate(old)
+            query = "SELECT ids, filter FROM processed_event_ids ORDER BY run"
+            found = connection.execute(query).fetchall()
+            forced = "SELECT relforcerowsecurity FROM pg_class WHERE oid = 'processed_event_ids'::regclass"
+            assert connection.execute(forced).fetchone() == (True,)
+    assert found == [(LARGE_IDS, claim_filters.make(large)), (LARGE_IDS - 1, None)]

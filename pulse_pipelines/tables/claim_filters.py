@@ -1,0 +1,155 @@
+"""Filters of runs of claims: two bytes of each digest, which say where in its run a digest can be.
+
+The range of a run's heads is cut into buckets of some dozen digests. The filter has the place at which each
+bucket begins, and of each digest the sixteen bits of its head that follow those that name the bucket. A
+digest of the run is found at its own place; of others one among thousands is found somewhere. Which of the
+two it is only the run knows.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from pulse_pipelines.tables.digests import Digests, Mask, Places
+
+BUCKET = 8
+"""Digests of a bucket: so many to twice as many."""
+HEAD_BITS, PRINT_BITS = 64, 16
+HEAD = struct.Struct("<4Q")
+"""Checksum of the rest, first and last head of the run, by how many bits a head is shifted to its bucket."""
+ALIGNED = 8
+
+
+class Torn(ValueError):  # noqa: N818 - nothing fails: the run is asked
+    """A filter that is not as it was made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Where digests can be in several runs, by column."""
+
+    wanted: Places
+    """Of the digests that were looked for."""
+    run: Places
+    """In the order of the runs' filters."""
+    start: Places
+    """The first place in the run, ..."""
+    count: Places
+    """... and how many."""
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def __getitem__(self, which: Places | Mask | slice) -> Self:
+        return type(self)(self.wanted[which], self.run[which], self.start[which], self.count[which])
+
+
+def make(run: Digests) -> bytes:
+    """The filter of a run that is not empty; of equal runs it is equal."""
+    first, last = int(run.heads[0]), int(run.heads[-1])
+    below = run.heads - run.heads[0]
+    few = max(1, len(run) // BUCKET).bit_length() - 1
+    shift = min(max(PRINT_BITS, (last - first).bit_length() - few), HEAD_BITS - 1)
+    buckets = _buckets(first, last, shift)
+    starts = np.searchsorted(below, np.arange(buckets, dtype=np.uint64) << np.uint64(shift))
+    fences = np.append(starts, len(run)).astype("<u4")
+    prints = (below >> np.uint64(shift - PRINT_BITS)).astype("<u2")
+    body: bytes = HEAD.pack(0, first, last, shift)[ALIGNED:] + fences.tobytes() + prints.tobytes()
+    body += bytes(-len(body) % ALIGNED)
+    return HEAD.pack(xxh3_64_intdigest(body), first, last, shift)[:ALIGNED] + body
+
+
+def check(packed: bytes) -> None:
+    """Raise Torn: these are not the bytes that `make` gave."""
+    if len(packed) < HEAD.size or HEAD.unpack_from(packed)[0] != xxh3_64_intdigest(
+        memoryview(packed)[ALIGNED:]
+    ):
+        raise Torn
+
+
+class Filters:
+    """Filters of runs of which each begins after the one before has ended, searched as one."""
+
+    def __init__(self, memory: npt.NDArray[np.uint8], runs: Iterable[tuple[int, int]]) -> None:
+        """Take filters as they are.
+
+        Args:
+            memory: the filters, one after the other.
+            runs: of each the number of ids, and the bytes of its filter.
+
+        Raises:
+            Torn: they are not those of these runs.
+        """
+        rows = list(_layout(memory, runs))
+        self._first, self._last, self._shift = (
+            np.array([row[column] for row in rows], np.uint64) for column in range(3)
+        )
+        self._fences, self._prints, self._ids = (
+            np.array([row[column] for row in rows], np.intp) for column in range(3, 6)
+        )
+        if (self._first[1:] <= self._last[:-1]).any():
+            raise Torn
+        self._words, self._halves = memory.view("<u4"), memory.view("<u2")
+
+    def candidates(self, wanted: Digests) -> Candidates:
+        """Where the digests of a run can be.
+
+        Raises:
+            Torn: the filters are not as they were made.
+        """
+        run = np.searchsorted(self._first, wanted.heads, "right") - 1
+        inside = np.flatnonzero((run >= 0) & (wanted.heads <= self._last[run]))
+        run = run[inside]
+        below, shift = wanted.heads[inside] - self._first[run], self._shift[run]
+        fence = self._fences[run] + (below >> shift).astype(np.intp)
+        start, end = (self._words[fence + n].astype(np.intp) for n in (0, 1))
+        # The first bucket has a digest: so none ends at 0, as all would in a file that lost its content.
+        if (start > end).any() or (end > self._ids[run]).any() or (end == 0).any():
+            raise Torn
+        prints = (below >> (shift - np.uint64(PRINT_BITS))).astype("<u2")
+        base = self._prints[run]
+        start, end = start + base, end + base
+        at = self._bound(start, end - start, prints, before=np.less)
+        there = np.flatnonzero((at < end) & (self._halves.take(at, mode="clip") == prints))
+        at, run, prints = at[there], run[there], prints[there]
+        after = self._bound(at, end[there] - at, prints, before=np.less_equal)
+        return Candidates(inside[there], run, at - base[there], after - at)
+
+    def _bound(
+        self, first: Places, count: Places, prints: npt.NDArray[np.uint16], before: np.ufunc
+    ) -> Places:
+        """By print the first of so many places with none that comes before it, or the place after them."""
+        at, left = first.copy(), count.copy()
+        for _ in range(int(count.max(initial=1)).bit_length()):  # all alike, without a branch
+            half = left >> 1
+            at += half * before(self._halves.take(at + (half - 1), mode="clip"), prints)
+            left -= half
+        beyond: Mask = before(self._halves.take(at, mode="clip"), prints) & (count > 0)
+        return at + beyond
+
+
+def _buckets(first: int, last: int, shift: int) -> int:
+    return ((last - first) >> shift) + 1
+
+
+def _layout(memory: npt.NDArray[np.uint8], runs: Iterable[tuple[int, int]]) -> Iterator[Any]:
+    """Of each run its first and last head and its shift; where its fences and prints begin; its ids."""
+    at = 0
+    for ids, size in runs:
+        if at + size > len(memory) or size < HEAD.size:
+            raise Torn
+        _, first, last, shift = HEAD.unpack(memory[at : at + HEAD.size].tobytes())
+        if first > last or not PRINT_BITS <= shift < HEAD_BITS:
+            raise Torn
+        fences = at + HEAD.size
+        prints = fences + 4 * (_buckets(first, last, shift) + 1)
+        length = prints + 2 * ids - at
+        if length + -length % ALIGNED != size:
+            raise Torn
+        yield first, last, shift, fences // 4, prints // 2, ids
+        at += size

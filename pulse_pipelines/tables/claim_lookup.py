@@ -1,0 +1,117 @@
+"""Lookup of digests in runs of claims: in the filter first, where a run has one, and in the run to be exact.
+
+A filter says of few digests that a run may have them, and where. Those are read from the run: from its file
+on this machine, or by their ranges from Postgres. Where they are many, as in a batch that is sent again, the
+run is fetched. So a machine that has no run brings two bytes for each id instead of sixteen.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_pipelines.tables import claim_files
+from pulse_pipelines.tables.claim_files import Run
+from pulse_pipelines.tables.claim_filters import Candidates, Torn
+from pulse_pipelines.tables.digests import Digests
+from pulse_resources import postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+
+Holders = npt.NDArray[np.int64]
+"""By digest the number of a run that has it; 0: none."""
+
+IDS_PER_RANGE = 128
+"""A range is read in the time in which so many ids of a run are fetched."""
+RANGES = 4_096
+"""That are asked for at a time."""
+HEAD_BYTES = 8
+READ = """
+SELECT w.n, substring(digests FROM %(width)s * start + 1 FOR %(width)s * count),
+    substring(digests FROM %(width)s * (ids + start) + 1 FOR %(width)s * count)
+FROM unnest(%(runs)s::bigint[], %(starts)s::int[], %(counts)s::int[]) WITH ORDINALITY w (run, start, count, n)
+JOIN processed_event_ids p ON p.dataset_id = %(dataset)s AND p.run = w.run ORDER BY w.n
+"""
+
+_log = logging.getLogger(__name__)
+
+
+def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Holders:
+    """Which of several runs of a dataset has each digest of a run.
+
+    Raises:
+        Transient: as `claim_files.digests`.
+    """
+    found = np.zeros(len(wanted), np.int64)
+    filtered = []
+    for run in of:
+        if run.filter_bytes:
+            filtered.append(run)
+        else:
+            _look_into(connection, run, wanted, found)
+    for pieces in claim_files.wholes(filtered):
+        try:
+            _filtered(connection, pieces, wanted, found)
+        except Torn:
+            _log.warning(
+                "claims of dataset %s: a filter of run %s is torn", pieces[0].dataset_id, pieces[0].run
+            )
+            claim_files.forget_filters(pieces)
+            for run in pieces:
+                _look_into(connection, run, wanted, found)
+    return found
+
+
+def _look_into(connection: postgres.Connection, run: Run, wanted: Digests, found: Holders) -> None:
+    found[wanted.within(claim_files.digests(connection, run))] = run.run
+
+
+def _filtered(
+    connection: postgres.Connection, pieces: Sequence[Run], wanted: Digests, found: Holders
+) -> None:
+    for runs, filters in claim_files.filters(connection, pieces):
+        candidates = filters.candidates(wanted)
+        fail_point("claims.filtered")
+        left = np.ones(len(candidates), np.bool_)
+        for index in np.unique(candidates.run):
+            run, own = runs[index], candidates.run == index
+            if own.sum() * IDS_PER_RANGE > run.ids or claim_files.mapped(run) is not None:
+                at = candidates.wanted[own]
+                there = wanted[at].within(claim_files.digests(connection, run))
+                found[at[there]] = run.run
+                left &= ~own
+        _read(connection, runs, wanted, candidates[left], found)
+
+
+def _read(
+    connection: postgres.Connection,
+    runs: Sequence[Run],
+    wanted: Digests,
+    candidates: Candidates,
+    found: Holders,
+) -> None:
+    """Read what the runs have where the candidates may be."""
+    for first in range(0, len(candidates), RANGES):
+        some = candidates[first : first + RANGES]
+        numbers = np.array([runs[index].run for index in some.run], np.int64)
+        there = Digests.joined(_ranges(connection, runs[0], numbers, some))
+        if len(there) != some.count.sum():
+            raise Transient("a run of claims was replaced meanwhile", fix="Nothing was changed: try again")
+        at, of = np.repeat(some.wanted, some.count), np.repeat(numbers, some.count)
+        same = (there.heads == wanted.heads[at]) & (there.tails == wanted.tails[at])
+        found[at[same]] = of[same]
+
+
+def _ranges(
+    connection: postgres.Connection, of: Run, numbers: Holders, some: Candidates
+) -> Iterator[Digests]:
+    values = {
+        "width": HEAD_BYTES,
+        "dataset": of.dataset_id,
+        "runs": numbers.tolist(),
+        "starts": some.start.tolist(),
+        "counts": some.count.tolist(),
+    }
+    for _, heads, tails in connection.execute(READ, values, binary=True):
+        yield Digests(np.frombuffer(heads, "<u8"), np.frombuffer(tails, "<u8"))
