@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import duckdb
@@ -9,10 +10,21 @@ import pytest
 
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.duckdb_pool import Limits, connect
+from pulse_resources import store_key
 from pulse_resources.errors import Transient, UserError
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"
 LARGE = "SELECT list(i) FROM range(100000000) t(i)"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A key of the object store, which these tests never ask for anything."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    store_key.forget()
+    yield
+    store_key.forget()
 
 
 @pytest.fixture
