@@ -5,7 +5,10 @@ those that were asked for last are kept.
 """
 
 import threading
+import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +18,7 @@ import pyarrow.fs as pafs
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import object_store, vended
-from pulse_resources.errors import Terminal, UserError
+from pulse_resources.errors import PulseError, Terminal, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Credentials, Mode
 
@@ -69,6 +72,49 @@ def read(tenant: Tenant, at: str) -> Metadata:
             raise Terminal("the table is not among its tenant's files", tenant=tenant.slug)
         _kept.put(tenant, found)
     return found
+
+
+def write(tenant: Tenant, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
+    """Write a metadata file of a table of the tenant's own; nothing points at it yet.
+
+    Args:
+        location: of the table; the key that writes opens nothing else.
+
+    Raises:
+        Transient, Terminal: the object store gives no key.
+        OSError: the object store failed.
+    """
+    at = f"{location}/metadata/{version:05d}-{uuid.uuid4()}.metadata.json"
+    content = orjson.dumps(document)
+    with _client(vended.credentials([location], Mode.WRITE)).open_output_stream(
+        object_store.key(at), compression=None
+    ) as sink:
+        sink.write(content)
+    found = Metadata(at, content, location)
+    _kept.put(tenant, found)
+    return found
+
+
+def unwritten(document: Mapping[str, Any]) -> Metadata:
+    """Metadata of a table that a client is about to make: it is nowhere."""
+    return Metadata("", orjson.dumps(document), document["location"])
+
+
+def remove(tenant: Tenant, each: Metadata) -> None:
+    """Remove a metadata file that was written, and that nothing will ever point at."""
+    with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
+        _client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
+
+
+def remove_all(tenant: Tenant, location: str) -> None:
+    """Remove everything below the folder of a table of the tenant's own, by a key that opens nothing else.
+
+    Raises:
+        Transient, Terminal: the object store gives no key.
+        OSError: the object store failed; some of it may be left.
+    """
+    store = _client(vended.credentials([location], Mode.WRITE))
+    object_store.delete((each.path for each in object_store.listed(location, store)), store)
 
 
 def _within(location: str, prefix: str) -> bool:
