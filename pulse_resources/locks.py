@@ -40,6 +40,8 @@ class Lock(StrEnum):
     """Of a tenant and a schema's name, by whoever publishes its next version."""
     DATASETS = "datasets"
     """Of a tenant, by whoever creates a dataset within a quota."""
+    LAKE = "lake"
+    """Of a tenant, by whoever makes a table of its own."""
 
 
 def wait(connection: Connection, kind: Lock, of: UUID | str) -> None:

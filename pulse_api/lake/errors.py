@@ -23,7 +23,7 @@ from pulse_pipelines.lake.errors import (
     NoSuchTable,
     NoSuchView,
 )
-from pulse_resources.errors import PulseError
+from pulse_resources.errors import PulseError, QuotaExceeded
 
 _log = logging.getLogger("pulse.lake")
 _OF_CLASS: Mapping[type[Exception], str] = {
@@ -48,7 +48,12 @@ _OF_STATUS: Mapping[int, str] = {
     429: "TooManyRequestsException",
     503: "ServiceUnavailableException",
 }
-_STATUS: Mapping[type[Exception], int] = {Malformed: 400, IllegalArgument: 400, KeyReused: 422}
+_STATUS: Mapping[type[Exception], int] = {
+    Malformed: 400,
+    IllegalArgument: 400,
+    KeyReused: 422,
+    QuotaExceeded: 403,  # clients would try what is refused with 429 again and again
+}
 """Where the specification's status is not that of Pulse's own HTTP API."""
 _SERVER = "InternalServerError"
 

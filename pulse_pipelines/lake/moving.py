@@ -39,7 +39,7 @@ def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Met
     paths.check_metadata_file(tenant, at)  # before anything is read
     writing.check_new(tenant, name, kind)
     try:
-        found = metadata.read(tenant, at)
+        found = metadata.read(tenant, at, anew=True)
         document: dict[str, Any] = orjson.loads(found.content)
         (TableMetadataUtil.parse_obj if kind is Kind.TABLE else ViewMetadata.model_validate)(document)
     except Terminal:
@@ -49,7 +49,6 @@ def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Met
     paths.check(tenant, document)
     if not paths.below(found.location, at):
         raise Malformed("the metadata file is not in the folder of its table")
-    writing.check_free(tenant, found.location)
     return writing.enter(tenant, name, found, kind, once)
 
 

@@ -13,7 +13,8 @@ from pulse_pipelines.lake.catalog import ROLE
 from pulse_pipelines.lake.errors import KeyReused
 from pulse_resources import postgres
 
-KEPT = "1 hour"
+KEPT = "PT1H"
+"""How long a request is known by its name (ISO 8601; clients are told)."""
 SEEN = "SELECT asked FROM lake_requests WHERE request_key = %s"
 FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{KEPT}'"  # noqa: S608 - a constant
 RECORD = "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (app_tenant(), %s, %s)"

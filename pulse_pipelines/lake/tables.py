@@ -7,7 +7,7 @@ from datetime import UTC
 from urllib.parse import quote
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, paths
+from pulse_pipelines.lake import catalog, metadata, paths, room
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.names import EVENTS, SEPARATOR, Levels
 from pulse_resources import vended
@@ -35,7 +35,8 @@ def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = Fal
     """The table as it is now.
 
     Args:
-        may_write: the key is to open its files for writing, too; what is in `events` only Pulse writes.
+        may_write: the key is to open its files for writing, too, as far as the tenant has room; what is in
+            `events` only Pulse writes.
 
     Raises:
         NoSuchTable: the tenant has none of this name.
@@ -49,7 +50,8 @@ def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = Fal
 def opened(tenant: Tenant, namespace: Levels, table: str, found: Metadata, *, may_write: bool) -> Loaded:
     """A table's metadata with a key to its files. Raises as `load`."""
     own = namespace != EVENTS and paths.is_location(tenant, found.location)
-    key = vended.credentials([found.location], Mode.WRITE if own and may_write else Mode.READ)
+    writes = own and may_write and room.has_bytes(tenant)
+    key = vended.credentials([found.location], Mode.WRITE if writes else Mode.READ)
     return Loaded(found, key, config(key, namespace, table))
 
 

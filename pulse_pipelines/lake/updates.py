@@ -43,7 +43,16 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 
-WRONG = (ValidationError, Unfit, ValueError, TypeError, KeyError, AttributeError, NotImplementedError)
+WRONG = (
+    RecursionError,
+    ValidationError,
+    Unfit,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    NotImplementedError,
+)
 """What pyiceberg raises over a document that it does not take."""
 NEWEST = 3
 """Version of the table format."""

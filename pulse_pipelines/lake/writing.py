@@ -14,10 +14,10 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import SetLocationUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, SetLocationUpdate
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, names, namespaces, paths, updates
+from pulse_pipelines.lake import catalog, metadata, names, namespaces, paths, room, updates
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import CommitFailed, Malformed, NameTaken, no_table
 from pulse_pipelines.lake.metadata import Metadata
@@ -29,10 +29,6 @@ from pulse_resources import iceberg, postgres, table_metadata
 
 POINT = "lake"
 W = TypeVar("W", bound=Work)
-IN_USE = """
-SELECT 1 FROM iceberg_catalog.iceberg_tables
-WHERE catalog_name = %s AND starts_with(metadata_location, %s || '/') LIMIT 1
-"""
 
 
 @dataclass(frozen=True)
@@ -94,6 +90,7 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
         NameTaken: there is a table, or a view, of this name.
         ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
         Malformed: the request is wrong.
+        QuotaExceeded: as `room.admit`.
     """
     once.check(tenant)
     document = staged(tenant, name, body)
@@ -169,6 +166,9 @@ def commit_files(
 
     def before(connection: postgres.Connection, work: W) -> None:
         once.record(connection)
+        made = [each.new.rpartition("/metadata/")[0] for each in work.tables if each.old is None]
+        if made:
+            room.admit(connection, tenant, made)
         for namespace in sorted(set(new_in)):
             namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
 
@@ -195,12 +195,15 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
         NameTaken: a view has the name of a table that was to be made.
         CommitFailed: a table is not what the client takes it for.
         Malformed: an update does not fit.
+        QuotaExceeded: as `room.admit`, `room.admit_bytes`.
     """
     for each in changes:
         namespaces.place_of(tenant, each.table.namespace)
     if len({each.table for each in changes}) < len(changes):
         raise Malformed("a table is named twice")
     once.check(tenant)
+    if any(isinstance(update, AddSnapshotUpdate) for each in changes for update in each.updates):
+        room.admit_bytes(tenant)
 
     def stage(lost: SwapLost | None) -> Files:
         following = [_judged(tenant, each) for each in changes]  # all of them before any is written
@@ -243,17 +246,8 @@ def _parsed(found: Metadata) -> TableMetadata:
 
 
 def _chosen(tenant: Tenant, given: Updates) -> str:
-    """The folder of a table that a commit makes: the one that its client was told, if that is still free."""
+    """The folder of a table that a commit makes: the one that its client was told."""
     for each in given:
         if isinstance(each, SetLocationUpdate) and paths.is_location(tenant, each.location.removesuffix("/")):
-            location = each.location.removesuffix("/")
-            check_free(tenant, location)
-            return location
+            return each.location.removesuffix("/")
     return paths.new_location(tenant)
-
-
-def check_free(tenant: Tenant, location: str) -> None:
-    """Raise Malformed where another table of the tenant has this folder: a key would open both."""
-    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        if connection.execute(IN_USE, [iceberg.CATALOG, location]).fetchone():
-            raise Malformed("another table has this folder", fix="Drop it, or give it another name")

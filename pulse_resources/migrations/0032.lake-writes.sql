@@ -23,3 +23,8 @@ ALTER TABLE lake_requests FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON lake_requests
     USING (tenant_id = app_tenant()) WITH CHECK (tenant_id = app_tenant());
 GRANT SELECT, INSERT, DELETE ON lake_requests TO pulse_lake;
+
+-- Quotas of those tables: their number is max_datasets of the kind `lake`.
+ALTER TABLE quotas DROP CONSTRAINT quotas_kind_check;
+ALTER TABLE quotas ADD CONSTRAINT quotas_kind_check CHECK (kind IN ('events', 'entities', 'lake'));
+ALTER TABLE quotas ADD COLUMN max_bytes bigint NOT NULL DEFAULT 0 CHECK (max_bytes >= -1);

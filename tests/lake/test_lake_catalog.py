@@ -257,6 +257,7 @@ def test_a_body_of_a_stranger_is_not_read(catalog: Api) -> None:
 def test_the_catalog_says_what_it_offers(engine: httpx.Client, guest: Guest) -> None:
     document = engine.get(CONFIG, params={"warehouse": guest.tenant.slug}).json()
     assert document["defaults"] == document["overrides"] == {}
+    assert document["idempotency-key-lifetime"] == "PT1H"
     assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in document["endpoints"]
     offered = {each.replace("/{prefix}", "") for each in document["endpoints"]}
     assert offered == {f"{m} {template(p)}" for m, p in ALL if p != CONFIG}

@@ -48,6 +48,7 @@ def judged(uri: str, warehouse: str, key: str, reports: Path, timeout: float = 1
         "rck.local": "false",
         "rck.requires-namespace-create": "true",
         "rck.overrides-requested-location": "true",
+        "rck.supports-names-with-dot": "true",
         "uri": uri,
         "credential": key,
         "oauth2-server-uri": f"{uri}/v1/oauth/tokens",

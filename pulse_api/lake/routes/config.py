@@ -8,6 +8,7 @@ from pulse_api.lake.errors import body
 from pulse_api.lake.routing import Asked, endpoint, json_response, open_endpoint
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.lake.requests import KEPT
 
 OFFERED = (
     "GET /v1/{prefix}/namespaces",
@@ -45,7 +46,9 @@ def _config(asked: Asked) -> Response:
     if warehouse not in ("", asked.caller.tenant.slug):
         missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
         return Response(body(missing, "NoSuchWarehouseException"), 404, media_type="application/json")
-    return json_response({"defaults": {}, "overrides": {}, "endpoints": OFFERED})
+    return json_response(
+        {"defaults": {}, "overrides": {}, "endpoints": OFFERED, "idempotency-key-lifetime": KEPT}
+    )
 
 
 async def _healthz(_: Request) -> Response:
