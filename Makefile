@@ -12,7 +12,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast test-slow conformance promtool lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test chromium test-fast test-slow rck conformance promtool lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-fast: setup ## Only the tests that start no services, with a tenth of the r
 
 test-slow: setup ## The tests that `make test` leaves out for their time: a Spark cluster, more kills of the same kind
 	$(BIN)/pytest -m slow $(ARGS)
+
+rck: setup ## Iceberg's REST Compatibility Kit against the catalog; the first time it fetches 150 MB of jars
+	$(BIN)/pytest -m slow tests/lake/test_rck.py -s $(ARGS)
 
 conformance: setup ## Random schemas and events, judged by another validator than Pulse's (CONFORMANCE_ROUNDS=20)
 	CONFORMANCE_ROUNDS=$(or $(CONFORMANCE_ROUNDS),20) $(BIN)/pytest -m slow tests/validation/test_conformance.py $(ARGS)

@@ -318,13 +318,17 @@ def upkeep(
 
 @app.command()
 def lake() -> None:
-    """loadTable of the REST catalog: a table of 120 snapshots, asked for again and again."""
+    """The REST catalog: loadTable of a table of 120 snapshots, and commits to tables of a tenant's own."""
+    commits = Table("tables", "commits to each", "per second", "p50 ms", "p99 ms", title="commits")
     table = Table("connections", "per second", "p50 ms", "p99 ms", "bytes", title="loadTable")
     with stack("--only", "postgres,kafka,minio,lake"):
         owner = lakes.build()
         for connections, rate, p50, p99, size in lakes.measure(owner, load.DATASET):
             table.add_row(str(connections), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{size:,}")
+        for tables, each, rate, p50, p99 in lakes.commits(owner):
+            commits.add_row(str(tables), str(each), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}")
     console.print(table)
+    console.print(commits)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s
 BEGIN = """
 INSERT INTO iceberg_catalog.iceberg_tables
     (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
-VALUES (%s, %s, %s, %s, 'TABLE') ON CONFLICT DO NOTHING
+VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 SWAP = """
 UPDATE iceberg_catalog.iceberg_tables
@@ -84,9 +84,9 @@ def find_location(connection: postgres.Connection, table: TableName) -> str | No
     return None if row is None else str(row[0])
 
 
-def begin(connection: postgres.Connection, table: TableName, location: str) -> bool:
-    """Insert a table into the catalog; False when the name is taken."""
-    return connection.execute(BEGIN, [CATALOG, *table, location]).rowcount == 1
+def begin(connection: postgres.Connection, table: TableName, location: str, kind: str = "TABLE") -> bool:
+    """Insert a table or a view into the catalog; False when the name is taken."""
+    return connection.execute(BEGIN, [CATALOG, *table, location, kind]).rowcount == 1
 
 
 def swap(connection: postgres.Connection, table: TableName, old: str, new: str) -> bool:

@@ -40,6 +40,8 @@ class Lock(StrEnum):
     """A tenant and a schema's name, to publish its next version."""
     DATASETS = "datasets"
     """A tenant, to create a dataset within a quota."""
+    LAKE = "lake"
+    """A tenant, to create a table of its own."""
 
 
 def wait(connection: Connection, kind: Lock, of: UUID | str) -> None:

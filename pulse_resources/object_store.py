@@ -87,14 +87,17 @@ class Object:
         return self.path.rpartition("/")[2]
 
 
-def listed(prefix: str) -> Iterator[Object]:
+def listed(prefix: str, store: pafs.S3FileSystem | None = None) -> Iterator[Object]:
     """All objects under a prefix, which must end at a folder boundary; none if there is no such folder.
+
+    Args:
+        store: a client with a key of its own; None: this process's.
 
     Raises:
         OSError: the object store failed.
     """
     selector = pafs.FileSelector(key(prefix), allow_not_found=True, recursive=True)
-    for info in file_system().get_file_info(selector):
+    for info in (store or file_system()).get_file_info(selector):
         if info.type is pafs.FileType.File:
             yield Object(f"s3://{info.path}", info.size, info.mtime or datetime.max.replace(tzinfo=UTC))
 
@@ -126,14 +129,17 @@ def store_time() -> datetime:
     return clock.modified
 
 
-def delete(paths: Iterable[str]) -> int:
+def delete(paths: Iterable[str], store: pafs.S3FileSystem | None = None) -> int:
     """Delete objects; missing ones are ignored. Returns how many deletions were requested.
+
+    Args:
+        store: a client with a key of its own; None: this process's.
 
     Raises:
         OSError: the object store failed; some may be deleted.
     """
     with ThreadPoolExecutor(DELETES, thread_name_prefix="delete") as pool:
-        return sum(pool.map(partial(_delete, file_system()), paths))
+        return sum(pool.map(partial(_delete, store or file_system()), paths))
 
 
 def _delete(store: pafs.S3FileSystem, path: str) -> int:

@@ -39,6 +39,9 @@ def connect(
     key: Annotated[
         str | None, typer.Option(envvar="KEY", help="A key with the scope lake:read. [default: a new one]")
     ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let the new key write tables of the tenant's own, too.")
+    ] = False,
     expires_in: Annotated[
         timedelta,
         typer.Option(parser=duration, metavar="DURATION", help="Let the new key expire after this time."),
@@ -52,7 +55,8 @@ def connect(
     owner, issued = registry.find_tenant(tenant), None
     if key is None:
         ends = datetime.now(UTC) + expires_in
-        issued = registry.keys.issue_key(owner, f"lake {engine}", [KeyScope.LAKE_READ], ends)
+        scopes = [KeyScope.LAKE_READ, *([KeyScope.LAKE_WRITE] if write else [])]
+        issued = registry.keys.issue_key(owner, f"lake {engine}", scopes, ends)
         key = issued.text
         remark(f"With a new key, {issued.stored.key_id}: pulse key revoke {tenant} {issued.stored.key_id}")
     catalog = settings.load_settings().lake.linked_url

@@ -30,6 +30,10 @@ def _rate(value: float | None) -> float | None:
 MaxEntityDatasets = Annotated[
     int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets of entities. {_MEANING}")
 ]
+MaxLakeTables = Annotated[
+    int | None, typer.Option(min=-1, max=_LARGEST, help=f"Tables that its engines make. {_MEANING}")
+]
+MaxLakeBytes = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Bytes of those. {_MEANING}")]
 MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets. {_MEANING}")]
 MaxRecords = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Events in a month. {_MEANING}")]
 PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, averaged. {_MEANING}")]
@@ -103,6 +107,8 @@ def tenant_limits(
     requests_per_second: PerSecond = None,
     events_per_second: PerSecond = None,
     max_entity_datasets: MaxEntityDatasets = None,
+    max_lake_tables: MaxLakeTables = None,
+    max_lake_bytes: MaxLakeBytes = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a tenant's limits, each by its option; show them without options.
@@ -116,6 +122,8 @@ def tenant_limits(
         "requests_per_second": requests_per_second,
         "events_per_second": events_per_second,
         "max_entity_datasets": max_entity_datasets,
+        "max_lake_tables": max_lake_tables,
+        "max_lake_bytes": max_lake_bytes,
     }
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     in_force = registry.quotas.set_limits(owner, **chosen) if chosen else registry.quotas.find_limits(owner)

@@ -8,16 +8,18 @@ from starlette.middleware import Middleware
 
 from pulse_api.http.middleware import Envelope
 from pulse_api.lake import errors
-from pulse_api.lake.routes import config, namespaces, oauth, tables
+from pulse_api.lake.routes import config, namespaces, oauth, tables, views, writes
 from pulse_api.lake.routing import MAX_BYTES, RawPaths
 from pulse_api.lake.state import LakeState
 from pulse_resources.settings import load_settings
+
+PARTS = (config, oauth, namespaces, tables, writes, views)
 
 
 def create_app() -> Starlette:
     """The app, ready to be served; it connects to nothing before its lifespan begins."""
     app = Starlette(
-        routes=[*config.routes, *oauth.routes, *namespaces.routes, *tables.routes],
+        routes=[route for part in PARTS for route in part.routes],
         lifespan=_lifespan,
         middleware=[
             Middleware(Envelope, max_body_bytes=MAX_BYTES, log=load_settings().api.access_log),

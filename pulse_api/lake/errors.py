@@ -12,13 +12,28 @@ from starlette.responses import Response
 
 from pulse_api.http import problems
 from pulse_api.http.problems import ProblemError
-from pulse_pipelines.lake.errors import NoSuchNamespace, NoSuchTable
-from pulse_resources.errors import PulseError
+from pulse_pipelines.lake.errors import (
+    CommitFailed,
+    IllegalArgument,
+    KeyReused,
+    Malformed,
+    NamespaceNotEmpty,
+    NameTaken,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+)
+from pulse_resources.errors import PulseError, QuotaExceeded
 
 _log = logging.getLogger("pulse.lake")
 _OF_CLASS: Mapping[type[Exception], str] = {
     NoSuchNamespace: "NoSuchNamespaceException",
     NoSuchTable: "NoSuchTableException",
+    NoSuchView: "NoSuchViewException",
+    NameTaken: "AlreadyExistsException",
+    NamespaceNotEmpty: "NamespaceNotEmptyException",
+    CommitFailed: "CommitFailedException",
+    IllegalArgument: "IllegalArgumentException",
 }
 _OF_STATUS: Mapping[int, str] = {
     400: "BadRequestException",
@@ -33,6 +48,13 @@ _OF_STATUS: Mapping[int, str] = {
     429: "TooManyRequestsException",
     503: "ServiceUnavailableException",
 }
+_STATUS: Mapping[type[Exception], int] = {
+    Malformed: 400,
+    IllegalArgument: 400,
+    KeyReused: 422,
+    QuotaExceeded: 403,  # clients would try what is refused with 429 again and again
+}
+"""Where the specification's status is not that of Pulse's own HTTP API."""
 _SERVER = "InternalServerError"
 
 
@@ -46,6 +68,7 @@ def body(problem: ProblemError, kind: str | None = None) -> bytes:
 def answer(request: Request, error: Exception) -> Response:
     """What is answered to a request that ends with an error."""
     problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
+    problem.status = _STATUS.get(type(error), problem.status)
     kind = _OF_CLASS.get(type(error))
     if kind is not None:  # clients look for these words in messages: nothing is added
         problem.fix = None

@@ -1,7 +1,8 @@
 """An endpoint of the catalog: who asks comes first, then the body, then a turn in a thread."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -19,9 +20,13 @@ from pulse_api.lake.errors import refused
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.lake.names import SEPARATOR, Levels
+from pulse_pipelines.lake.requests import Once
+from pulse_pipelines.lake.writing import Name
 
 MAX_BYTES = 4 * 1024 * 1024
 """Of a body: a transaction over many tables has some hundred kB."""
+
+LONGEST_KEY = 100
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Asked:
     query: dict[str, str]
     headers: Headers
     body: bytes
+    what: str
+    """Method and path, as they were sent."""
 
     @property
     def namespace(self) -> Levels:
@@ -43,6 +50,29 @@ class Asked:
     def table(self) -> str:
         return self.path["table"]
 
+    @property
+    def view(self) -> str:
+        return self.path["view"]
+
+    @property
+    def name(self) -> Name:
+        """The table, or the view, that the path names."""
+        return Name(self.namespace, self.path.get("table") or self.path.get("view") or "")
+
+    @property
+    def may_write(self) -> bool:
+        """Whether whoever asks may write tables of the tenant's own."""
+        return KeyScope.LAKE_WRITE in self.caller.key.scopes
+
+    @property
+    def once(self) -> Once:
+        """The request by the name that its client gave it, if it gave one."""
+        digest = hashlib.sha256(f"{self.what}\n".encode() + self.body).hexdigest()
+        key = self.headers.get("idempotency-key")
+        if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
+            raise refused(400, f"an Idempotency-Key has 1 to {LONGEST_KEY} characters")
+        return Once(key, digest)
+
     def json(self) -> dict[str, Any]:
         """The body, which is an object. Raises ProblemError (400)."""
         try:
@@ -52,6 +82,45 @@ class Asked:
         if not isinstance(found, dict):
             raise refused(400, "Malformed request: the body must be a JSON object")
         return found
+
+
+def text(document: Mapping[str, Any], name: str) -> str:
+    """A text of a document. Raises ProblemError (400)."""
+    found = document.get(name)
+    if not isinstance(found, str) or not found:
+        raise refused(400, f"Malformed request: {name} must be a text")
+    return found
+
+
+def flag(document: Mapping[str, Any], name: str) -> bool:
+    """Whether something is so; it is not, where nothing says so. Raises ProblemError (400)."""
+    found = document.get(name)
+    if found not in (None, True, False):
+        raise refused(400, f"Malformed request: {name} is true or false")
+    return bool(found)
+
+
+def strings(document: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Properties of a document: texts by names. Raises ProblemError (400)."""
+    found = document.get(name) or {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise refused(400, f"Malformed request: {name} must be an object of texts")
+    return found
+
+
+def levels(found: object) -> Levels:
+    """A namespace of a document. Raises ProblemError (400)."""
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        raise refused(400, "Malformed request: a namespace is a list of texts")
+    return tuple(found)
+
+
+def named(document: Mapping[str, Any], part: str) -> Name:
+    """A table, or a view, that a document names. Raises ProblemError (400)."""
+    found = document.get(part)
+    if not isinstance(found, dict):
+        raise refused(400, f"Malformed request: {part} must be an object")
+    return Name(levels(found.get("namespace")), text(found, "name"))
 
 
 Work = Callable[[Asked], Response]
@@ -67,7 +136,8 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work) -> Route:
         tenant_id = caller.tenant.tenant_id
         with here.held.of(tenant_id) as holding:
             content = await received(request, MAX_BYTES, holding) if method == "POST" else b""
-            asked = Asked(caller, _names(request), dict(request.query_params), request.headers, content)
+            what = f"{method} {request.scope['path']}?{request.url.query}"
+            asked = Asked(caller, _names(request), dict(request.query_params), request.headers, content, what)
             async with here.turns.take(tenant_id):
                 return await asyncio.to_thread(work, asked)
 

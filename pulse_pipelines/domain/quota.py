@@ -7,6 +7,8 @@ UNLIMITED = -1
 NOT_CONFIGURED = 0
 EVENTS, ENTITIES = "events", "entities"
 """Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
+LAKE = "lake"
+"""Tables that the tenant's own engines write; their quotas are beside those."""
 
 COUNTED = "pulse.counted"
 """Header of a message whose event has a place in the month's quota, reserved before it was published. A
@@ -22,6 +24,8 @@ class Limits:
     requests_per_second: float = NOT_CONFIGURED
     events_per_second: float = NOT_CONFIGURED
     max_entity_datasets: int = NOT_CONFIGURED
+    max_lake_tables: int = NOT_CONFIGURED
+    max_lake_bytes: int = NOT_CONFIGURED
 
     def over(self, defaults: "Limits") -> "Limits":
         """These limits, completed by the defaults."""
@@ -31,6 +35,8 @@ class Limits:
             self.requests_per_second or defaults.requests_per_second,
             self.events_per_second or defaults.events_per_second,
             self.max_entity_datasets or defaults.max_entity_datasets,
+            self.max_lake_tables or defaults.max_lake_tables,
+            self.max_lake_bytes or defaults.max_lake_bytes,
         )
 
 

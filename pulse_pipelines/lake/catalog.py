@@ -2,22 +2,47 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake.errors import no_namespace, no_table
+from pulse_pipelines.lake import names
+from pulse_pipelines.lake.errors import no_namespace, no_table, no_view
 from pulse_pipelines.lake.names import EVENTS, Levels, stored
 from pulse_resources import iceberg, postgres
 from pulse_resources.service_settings import Role
 
 ROLE: Role = "pulse_lake"
+ALL = 10_000
+"""Names in an answer without pages."""
 TABLES = """
 SELECT table_name FROM iceberg_catalog.iceberg_tables
-WHERE catalog_name = %s AND table_namespace = %s AND coalesce(iceberg_type, 'TABLE') = 'TABLE'
+WHERE catalog_name = %s AND table_namespace = %s AND coalesce(iceberg_type, 'TABLE') = %s
   AND table_name COLLATE "C" > %s
 ORDER BY table_name COLLATE "C" LIMIT %s
 """
-ALL = 10_000
-"""Names in an answer without pages."""
+FIND = """
+SELECT metadata_location FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
+"""
+EXISTS = "exists"
+"""The property that every namespace has, as in Iceberg's JDBC catalog; nobody is shown it."""
+NAMESPACES = """
+SELECT namespace FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND property_key = 'exists' AND starts_with(namespace, %s)
+ORDER BY namespace COLLATE "C" LIMIT %s
+"""
+PROPERTIES = """
+SELECT property_key, property_value FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND namespace = %s
+"""
+_ABOUT = {"comment": "Datasets and their rollups; only Pulse writes them"}
+
+
+class Kind(StrEnum):
+    """What a row of the catalog is."""
+
+    TABLE = "TABLE"
+    VIEW = "VIEW"
 
 
 @contextmanager
@@ -28,48 +53,74 @@ def _session(tenant: Tenant) -> Iterator[postgres.Connection]:
         yield connection
 
 
-def namespaces(parent: Levels = ()) -> list[Levels]:
-    """The namespaces right below another one; at the root, what every tenant has.
+def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
+    """The namespaces right below another one, or at the root.
 
     Raises:
         NoSuchNamespace: there is no such parent.
     """
-    if not parent:
-        return [EVENTS]
-    check_namespace(parent)
-    return []
+    root = names.own_root(tenant)
+    if parent:
+        properties(tenant, parent)
+        if parent == EVENTS:
+            return []
+        root = f"{stored(tenant, parent)}."
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        rows = connection.execute(NAMESPACES, [iceberg.CATALOG, root, ALL]).fetchall()
+    own = [names.levels(tenant, name) for (name,) in rows if "." not in name.removeprefix(root)]
+    return own if parent else [EVENTS, *own]
 
 
-def check_namespace(namespace: Levels) -> None:
-    """Raise NoSuchNamespace where the tenant has none of this name."""
-    if namespace != EVENTS:
-        raise no_namespace(namespace)
-
-
-def tables(tenant: Tenant, namespace: Levels, after: str = "", most: int = ALL) -> Sequence[str]:
-    """Names of the tables in a namespace, those after a name, in order.
+def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
+    """Properties of a namespace.
 
     Raises:
         NoSuchNamespace: the tenant has none of this name.
     """
+    if namespace == EVENTS:
+        return dict(_ABOUT)
     if (place := stored(tenant, namespace)) is None:
         raise no_namespace(namespace)
+    with _session(tenant) as connection:
+        found = dict(connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall())
+    if found.pop(EXISTS, None) is None:
+        raise no_namespace(namespace)
+    return found
+
+
+def tables(
+    tenant: Tenant, namespace: Levels, after: str = "", most: int = ALL, kind: Kind = Kind.TABLE
+) -> Sequence[str]:
+    """Names of the tables, or views, in a namespace, those after a name, in order.
+
+    Raises:
+        NoSuchNamespace: the tenant has none of this name.
+    """
+    properties(tenant, namespace)
     with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
-        rows = connection.execute(TABLES, [iceberg.CATALOG, place, after, most])
+        rows = connection.execute(
+            TABLES, [iceberg.CATALOG, stored(tenant, namespace), kind, after, most]
+        ).fetchall()
         return [name for (name,) in rows]
 
 
-def location(tenant: Tenant, namespace: Levels, table: str) -> str:
-    """Where the table's current metadata is.
+def location(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str:
+    """Where the current metadata of a table, or a view, is.
 
     Raises:
-        NoSuchTable: the tenant has none of this name.
+        NoSuchTable, NoSuchView: the tenant has none of this name.
     """
-    place = stored(tenant, namespace)
-    found = None
-    if place is not None and "\0" not in table:
-        with _session(tenant) as connection:
-            found = iceberg.find_location(connection, (place, table))
+    found = find(tenant, namespace, table, kind)
     if found is None:
-        raise no_table(namespace, table)
+        raise (no_table if kind is Kind.TABLE else no_view)(namespace, table)
     return found
+
+
+def find(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str | None:
+    """Like `location`; None where there is none."""
+    place = stored(tenant, namespace)
+    if place is None or not names.usable(table):
+        return None
+    with _session(tenant) as connection:
+        row = connection.execute(FIND, [iceberg.CATALOG, place, table, kind]).fetchone()
+    return None if row is None else str(row[0])

@@ -1,7 +1,7 @@
-"""What is not there, as Iceberg's clients tell it apart; another tenant's is no different from nobody's."""
+"""What the catalog refuses, as Iceberg's clients tell it apart; what is others' is like what is not there."""
 
 from pulse_pipelines.lake.names import Levels, written
-from pulse_resources.errors import NotFound
+from pulse_resources.errors import AlreadyExists, Conflict, Forbidden, NotFound, UserError
 
 
 class NoSuchNamespace(NotFound):
@@ -12,9 +12,53 @@ class NoSuchTable(NotFound):
     pass
 
 
+class NoSuchView(NotFound):
+    pass
+
+
+class NameTaken(AlreadyExists):
+    pass
+
+
+class NamespaceNotEmpty(Conflict):
+    pass
+
+
+class CommitFailed(Conflict):
+    pass
+
+
+class ReadOnly(Forbidden):
+    pass
+
+
+class Malformed(UserError):  # noqa: N818
+    pass
+
+
+class IllegalArgument(Malformed):
+    pass
+
+
+class KeyReused(UserError):  # noqa: N818
+    pass
+
+
 def no_namespace(namespace: Levels) -> NoSuchNamespace:
+    """There is no such namespace."""
     return NoSuchNamespace(f"Namespace does not exist: {written(namespace)[:300]}")
 
 
 def no_table(namespace: Levels, table: str) -> NoSuchTable:
+    """There is no such table."""
     return NoSuchTable(f"Table does not exist: {written(namespace, table)[:300]}")
+
+
+def no_view(namespace: Levels, view: str) -> NoSuchView:
+    """There is no such view."""
+    return NoSuchView(f"View does not exist: {written(namespace, view)[:300]}")
+
+
+def only_pulse() -> ReadOnly:
+    """Nobody but Pulse writes where events are."""
+    return ReadOnly("In the namespace events only Pulse writes: create a namespace of your own")

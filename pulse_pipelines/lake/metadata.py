@@ -5,7 +5,10 @@ those that were asked for last are kept.
 """
 
 import threading
+import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,11 +17,14 @@ import orjson
 import pyarrow.fs as pafs
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake.errors import Malformed
 from pulse_resources import object_store, vended
-from pulse_resources.errors import Terminal, UserError
+from pulse_resources.errors import PulseError, Terminal, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Credentials, Mode
 
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a metadata file: tenants write into folders of their own, whatever they like."""
 CLIENTS = 256
 """Clients of the object store that are kept, one for each key."""
 
@@ -46,29 +52,91 @@ def folder(tenant: Tenant) -> str:
     return f"s3://{load_settings().object_store.bucket}/iceberg/{tenant.namespace}"
 
 
-def read(tenant: Tenant, at: str) -> Metadata:
+def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
     """The metadata file that a row of the tenant points at.
+
+    Args:
+        anew: whatever is kept of it; for one that no row points at yet.
 
     Raises:
         Terminal: it is gone, or it, or its table, is not among the tenant's files.
         Transient: the object store gives no key.
         OSError: the object store failed.
     """
-    found = _kept.get(tenant, at)
+    found = None if anew else _kept.get(tenant, at)
     if found is None:
         prefix = vended.prefix_of(folder(tenant))
         if not _within(at, prefix):
             raise Terminal("the table's metadata is not among its tenant's files", tenant=tenant.slug)
         try:
             with file_system(tenant, Mode.READ).open_input_file(object_store.key(at)) as source:
+                if source.size() > LARGEST:
+                    raise Terminal("the table's metadata file is too large", tenant=tenant.slug)
                 content = source.read()
         except FileNotFoundError:
             raise Terminal("the table's metadata file is gone", tenant=tenant.slug, location=at) from None
-        found = Metadata(at, content, str(orjson.loads(content)["location"]))
+        try:
+            found = Metadata(at, content, str(orjson.loads(content)["location"]))
+        except (ValueError, TypeError, KeyError):
+            raise Terminal("the table's metadata is damaged", tenant=tenant.slug, location=at) from None
         if not _within(found.location, prefix):
             raise Terminal("the table is not among its tenant's files", tenant=tenant.slug)
         _kept.put(tenant, found)
     return found
+
+
+def write(tenant: Tenant, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
+    """Write a metadata file of a table of the tenant's own; nothing points at it yet.
+
+    Args:
+        location: of the table; the key that writes opens nothing else.
+
+    Raises:
+        Transient, Terminal: the object store gives no key.
+        OSError: the object store failed.
+    """
+    at = f"{location}/metadata/{version:05d}-{uuid.uuid4()}.metadata.json"
+    content = orjson.dumps(document)
+    if len(content) > LARGEST // 2:
+        raise Malformed("the table's metadata is too large", fix="Expire snapshots first")
+    with _client(vended.credentials([location], Mode.WRITE)).open_output_stream(
+        object_store.key(at), compression=None
+    ) as sink:
+        sink.write(content)
+    found = Metadata(at, content, location)
+    _kept.put(tenant, found)
+    return found
+
+
+def unwritten(document: Mapping[str, Any]) -> Metadata:
+    """Metadata of a table that a client is about to make: it is nowhere."""
+    return Metadata("", orjson.dumps(document), document["location"])
+
+
+def remove(tenant: Tenant, each: Metadata) -> None:
+    """Remove a metadata file that was written, and that nothing will ever point at."""
+    with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
+        _client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
+
+
+def remove_all(tenant: Tenant, location: str) -> None:
+    """Remove everything below the folder of a table of the tenant's own, by a key that opens nothing else.
+
+    Metadata goes last: a table that was removed in part can be registered, and dropped again.
+
+    Raises:
+        Transient, Terminal: the object store gives no key.
+        OSError: the object store failed; some of it may be left.
+    """
+    store = _client(vended.credentials([location], Mode.WRITE))
+    found = [each.path for each in object_store.listed(location, store)]
+    for last in (False, True):
+        object_store.delete((path for path in found if path.endswith(".metadata.json") is last), store)
+
+
+def forget() -> None:
+    """Keep none of the files that were read before (between tests)."""
+    _kept.clear()
 
 
 def _within(location: str, prefix: str) -> bool:
@@ -108,6 +176,11 @@ class _Kept:
             if found is not None:
                 self._found.move_to_end((tenant.namespace, at))
             return found
+
+    def clear(self) -> None:
+        with self._lock:
+            self._found.clear()
+            self._bytes = 0
 
     def put(self, tenant: Tenant, metadata: Metadata) -> None:
         with self._lock:

@@ -7,9 +7,9 @@ from datetime import UTC
 from urllib.parse import quote
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata
+from pulse_pipelines.lake import catalog, metadata, paths, room
 from pulse_pipelines.lake.metadata import Metadata
-from pulse_pipelines.lake.names import SEPARATOR, Levels
+from pulse_pipelines.lake.names import EVENTS, SEPARATOR, Levels
 from pulse_resources import vended
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Credentials, Mode
@@ -31,8 +31,12 @@ class Loaded:
         return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
 
 
-def load(tenant: Tenant, namespace: Levels, table: str) -> Loaded:
-    """The table as it is now, read-only: what is in `events` only Pulse writes.
+def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = False) -> Loaded:
+    """The table as it is now.
+
+    Args:
+        may_write: the key is to open its files for writing, too, as far as the tenant has room; what is in
+            `events` only Pulse writes.
 
     Raises:
         NoSuchTable: the tenant has none of this name.
@@ -40,7 +44,14 @@ def load(tenant: Tenant, namespace: Levels, table: str) -> Loaded:
         OSError: the object store failed.
     """
     found = metadata.read(tenant, catalog.location(tenant, namespace, table))
-    key = vended.credentials([found.location], Mode.READ)
+    return opened(tenant, namespace, table, found, may_write=may_write)
+
+
+def opened(tenant: Tenant, namespace: Levels, table: str, found: Metadata, *, may_write: bool) -> Loaded:
+    """A table's metadata with a key to its files. Raises as `load`."""
+    own = namespace != EVENTS and paths.is_location(tenant, found.location)
+    writes = own and may_write and room.has_bytes(tenant)
+    key = vended.credentials([found.location], Mode.WRITE if writes else Mode.READ)
     return Loaded(found, key, config(key, namespace, table))
 
 

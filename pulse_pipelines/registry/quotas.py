@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from pulse_pipelines.domain.quota import ENTITIES, EVENTS, Limits, limited
+from pulse_pipelines.domain.quota import ENTITIES, EVENTS, LAKE, Limits, limited
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import intake
 from pulse_pipelines.registry.intake import DIRECT, ROWS
@@ -14,10 +14,12 @@ from pulse_resources.settings import load_settings
 
 LIMITS = """
 SELECT coalesce(q.max_datasets, 0), coalesce(q.max_records_per_month, 0),
-    coalesce(r.requests_per_second, 0), coalesce(r.events_per_second, 0), coalesce(e.max_datasets, 0)
+    coalesce(r.requests_per_second, 0), coalesce(r.events_per_second, 0), coalesce(e.max_datasets, 0),
+    coalesce(l.max_datasets, 0), coalesce(l.max_bytes, 0)
 FROM (SELECT app_tenant() AS tenant_id) t
 LEFT JOIN quotas q ON q.tenant_id = t.tenant_id AND q.kind = %s
 LEFT JOIN quotas e ON e.tenant_id = t.tenant_id AND e.kind = %s
+LEFT JOIN quotas l ON l.tenant_id = t.tenant_id AND l.kind = %s
 LEFT JOIN rates r ON r.tenant_id = t.tenant_id
 """
 # A value that is not given (NULL) stays as it is.
@@ -28,6 +30,13 @@ VALUES (%(tenant)s, %(kind)s, coalesce(%(max_datasets)s::bigint, 0),
 ON CONFLICT (tenant_id, kind) DO UPDATE
 SET max_datasets = coalesce(%(max_datasets)s::bigint, q.max_datasets),
     max_records_per_month = coalesce(%(max_records_per_month)s::bigint, q.max_records_per_month)
+"""
+SET_LAKE = """
+INSERT INTO quotas AS q (tenant_id, kind, max_datasets, max_bytes)
+VALUES (%(tenant)s, %(kind)s, coalesce(%(tables)s::bigint, 0), coalesce(%(bytes)s::bigint, 0))
+ON CONFLICT (tenant_id, kind) DO UPDATE
+SET max_datasets = coalesce(%(tables)s::bigint, q.max_datasets),
+    max_bytes = coalesce(%(bytes)s::bigint, q.max_bytes)
 """
 SET_RATES = """
 INSERT INTO rates AS r (tenant_id, requests_per_second, events_per_second)
@@ -76,7 +85,7 @@ def records_per_month(connection: postgres.Connection) -> int:
 
 
 def _own_limits(connection: postgres.Connection) -> Limits:
-    (row,) = connection.execute(LIMITS, [EVENTS, ENTITIES]).fetchall()
+    (row,) = connection.execute(LIMITS, [EVENTS, ENTITIES, LAKE]).fetchall()
     return Limits(*row)
 
 
@@ -88,6 +97,8 @@ def set_limits(
     requests_per_second: float | None = None,
     events_per_second: float | None = None,
     max_entity_datasets: int | None = None,
+    max_lake_tables: int | None = None,
+    max_lake_bytes: int | None = None,
 ) -> Limits:
     """Set limits of the tenant, for operators; None leaves a limit as it is. Returns the limits in force."""
     values = {
@@ -103,6 +114,9 @@ def set_limits(
         if max_entity_datasets is not None:
             of_entities = {"kind": ENTITIES, "max_datasets": max_entity_datasets}
             connection.execute(SET_QUOTA, values | of_entities | {"max_records_per_month": None})
+        if max_lake_tables is not None or max_lake_bytes is not None:
+            given = {"tenant": tenant.tenant_id, "tables": max_lake_tables, "bytes": max_lake_bytes}
+            connection.execute(SET_LAKE, given | {"kind": LAKE})
         connection.execute(SET_RATES, values)
         return load_limits(connection)
 

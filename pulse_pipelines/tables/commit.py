@@ -34,6 +34,8 @@ class Next:
     old: str | None
     """Location of the metadata that it was staged on; None: the table is new."""
     new: str
+    kind: str = "TABLE"
+    """What a new one is to the catalog: TABLE or VIEW."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def commit(
 
 def _enter(connection: postgres.Connection, following: Next) -> None:
     entered = (
-        iceberg.begin(connection, following.table, following.new)
+        iceberg.begin(connection, following.table, following.new, following.kind)
         if following.old is None
         else iceberg.swap(connection, following.table, following.old, following.new)
     )

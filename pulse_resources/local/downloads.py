@@ -74,13 +74,21 @@ class Jar:
     artifact: str
     version: str
     alone: bool = False
+    classifiers: tuple[str, ...] = ()
+    """Of its jars, where it has several; the empty one is the jar itself."""
 
     def xml(self) -> str:
+        """The dependency as Ivy reads it."""
         names = f"org={quoteattr(self.group)} name={quoteattr(self.artifact)}"
         transitive = "false" if self.alone else "true"
+        several = "".join(
+            f'<artifact name={quoteattr(self.artifact)} type="jar" ext="jar"'
+            f"{f' m:classifier={quoteattr(name)}' if name else ''}/>"
+            for name in self.classifiers
+        )
         return (
             f"<dependency {names} rev={quoteattr(self.version)} "
-            f'transitive="{transitive}" conf="default->default"/>'
+            f'transitive="{transitive}" conf="default->default">{several}</dependency>'
         )
 
 
@@ -90,7 +98,8 @@ def jars(name: str, title: str, *wanted: Jar) -> Download:
     def fill(folder: Path, report: Report) -> None:
         module = folder / "ivy.xml"
         module.write_text(
-            '<ivy-module version="2.0"><info organisation="pulse" module="jars"/>'
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+            '<info organisation="pulse" module="jars"/>'
             '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{''.join(jar.xml() for jar in wanted)}</dependencies></ivy-module>"
         )

@@ -375,6 +375,8 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
         "requests_per_second": -1,
         "events_per_second": 2.5,
         "max_entity_datasets": 0,
+        "max_lake_tables": 0,
+        "max_lake_bytes": 0,
     }
     assert found["in_force"]["max_records_per_month"] == -1
     assert quotas.find_limits(owner.tenant).events_per_second == 2.5

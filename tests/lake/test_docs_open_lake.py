@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 def test_what_the_page_asks_in_sql_has_an_answer(catalog: Api, guest: Guest) -> None:
     snapshots = rest(catalog, guest).load_table("events.orders").metadata.snapshots
     first = min(snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    (block,) = blocks("sql")
+    block = blocks("sql")[0]
     text = block.replace("acme", guest.tenant.slug).replace("{snapshot}", str(first.snapshot_id))
     with duck(catalog, guest) as connection:
         found = [connection.execute(query).fetchall() for query in text.strip().rstrip(";").split(";")]
@@ -33,22 +33,41 @@ def test_what_the_page_does_in_python_works(
     catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known: dict[str, Any] = {"catalog": rest(catalog, guest)}
-    (block,) = blocks("python")
-    exec(block, known)  # noqa: S102
+    exec(blocks("python")[0], known)  # noqa: S102
     assert "mine-1-0" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
-def test_the_page_s_commands_work(catalog: Api, guest: Guest) -> None:
-    (block,) = blocks("sh")
+def sh(block: str, catalog: Api, guest: Guest) -> subprocess.CompletedProcess[str]:
+    """Run commands of the page, `curl` so that an error ends them."""
     curl = f'set -euo pipefail\ncurl() {{ {shutil.which("curl")} --fail-with-body -sS "$@"; }}\n'
-    done = subprocess.run(
+    return subprocess.run(
         [str(shutil.which("bash")), "-c", curl + block],
         env=os.environ | {"CATALOG": catalog.url, "KEY": guest.key.text},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+def test_the_page_s_commands_work(catalog: Api, guest: Guest) -> None:
+    done = sh(blocks("sh")[1], catalog, guest)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"name":"orders"' in done.stdout
     assert '"storage-credentials"' in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+def test_what_the_page_writes_is_there(
+    catalog: Api, guest: Guest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with duck(catalog, guest) as connection:
+        for statement in blocks("sql")[1].replace("acme", guest.tenant.slug).strip().split(";\n"):
+            found = connection.execute(statement).fetchall()
+    assert found == [("DE", 6)]
+    exec(blocks("python")[1], {"catalog": rest(catalog, guest)})  # noqa: S102
+    assert "[{'country': 'FR', 'orders': 2}]" in capsys.readouterr().out
+    done = sh(blocks("sh")[0], catalog, guest)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "1"
+    assert not rest(catalog, guest).namespace_exists("reports")

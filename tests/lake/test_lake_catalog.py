@@ -29,6 +29,7 @@ CONFIG = "/v1/config"
 NAMESPACE = "/v1/namespaces/events"
 TABLES = f"{NAMESPACE}/tables"
 ORDERS = f"{TABLES}/orders"
+VIEWS = f"{NAMESPACE}/views"
 ENDPOINTS = (
     ("GET", CONFIG),
     ("GET", "/v1/namespaces"),
@@ -40,7 +41,25 @@ ENDPOINTS = (
     ("GET", f"{ORDERS}/credentials"),
     ("POST", f"{ORDERS}/metrics"),
 )
-IDS = [f"{method} {path}" for method, path in ENDPOINTS]
+WRITES = (
+    ("POST", "/v1/namespaces"),
+    ("DELETE", NAMESPACE),
+    ("POST", f"{NAMESPACE}/properties"),
+    ("POST", f"{NAMESPACE}/register"),
+    ("POST", f"{NAMESPACE}/register-view"),
+    ("POST", TABLES),
+    ("POST", ORDERS),
+    ("DELETE", ORDERS),
+    ("POST", "/v1/tables/rename"),
+    ("POST", "/v1/transactions/commit"),
+    ("POST", VIEWS),
+    ("POST", f"{VIEWS}/orders"),
+    ("DELETE", f"{VIEWS}/orders"),
+    ("POST", "/v1/views/rename"),
+)
+OF_VIEWS = (("GET", VIEWS), ("GET", f"{VIEWS}/orders"), ("HEAD", f"{VIEWS}/orders"))
+ALL = (*ENDPOINTS, *OF_VIEWS, *WRITES)
+IDS = [f"{method} {path}" for method, path in ALL]
 
 
 def encoded(name: str) -> str:
@@ -52,13 +71,18 @@ def ask(client: httpx.Client, method: str, path: str) -> httpx.Response:
     return client.request(method, path, json={} if method == "POST" else None)
 
 
+def template(path: str) -> str:
+    kind = "{view}" if "/views/" in path else "{table}"
+    return path.replace("events", "{namespace}").replace("orders", kind)
+
+
 def test_every_endpoint_is_asked_here() -> None:
     paths = {
         (method, route.path)  # type: ignore[attr-defined]
         for route in app.create_app().routes
         for method in route.methods  # type: ignore[attr-defined]
     }
-    known = {(m, p.replace("events", "{namespace}").replace("orders", "{table}")) for m, p in ENDPOINTS}
+    known = {(method, template(path)) for method, path in ALL}
     assert paths == known | {("POST", "/v1/oauth/tokens"), ("GET", "/healthz"), ("GET", "/readyz")}
 
 
@@ -108,7 +132,7 @@ def headers_of_nobody(guests: tuple[Guest, Guest], stack: Settings) -> Iterator[
     yield "token signed by another", "Bearer " + token.issue("x" * 32, tenant.tenant_id, mine_id, soon)
 
 
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=IDS)
+@pytest.mark.parametrize(("method", "path"), ALL, ids=IDS)
 def test_who_has_no_key_in_force_learns_nothing(
     catalog: Api, guests: tuple[Guest, Guest], stack: Settings, method: str, path: str
 ) -> None:
@@ -123,16 +147,19 @@ def test_who_has_no_key_in_force_learns_nothing(
 
 
 @pytest.mark.parametrize("scope", KeyScope)
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=IDS)
+@pytest.mark.parametrize(("method", "path"), ALL, ids=IDS)
 def test_a_key_needs_the_scope(catalog: Api, guest: Guest, method: str, path: str, scope: KeyScope) -> None:
     with catalog.client(keys.issue_key(guest.tenant, "one", [scope]).text) as client:
         answer = ask(client, method, path)
-    if scope is KeyScope.LAKE_READ:
-        assert answer.status_code in (200, 204), answer.text
+    writes = (method, path) in WRITES
+    if scope is (KeyScope.LAKE_WRITE if writes else KeyScope.LAKE_READ):
+        assert "lacks the scope" not in answer.text
+        assert writes or answer.status_code in ((404,) if f"{VIEWS}/" in path else (200, 204)), answer.text
     else:
         assert answer.status_code == 403
         if method != "HEAD":
             assert answer.json()["error"]["type"] == "ForbiddenException"
+            assert "lacks the scope" in answer.text
 
 
 FORMS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, str]]]] = {
@@ -230,13 +257,10 @@ def test_a_body_of_a_stranger_is_not_read(catalog: Api) -> None:
 def test_the_catalog_says_what_it_offers(engine: httpx.Client, guest: Guest) -> None:
     document = engine.get(CONFIG, params={"warehouse": guest.tenant.slug}).json()
     assert document["defaults"] == document["overrides"] == {}
+    assert document["idempotency-key-lifetime"] == "PT1H"
     assert "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}" in document["endpoints"]
-    paths = {f"{m} {p}" for m, p in ENDPOINTS if p != CONFIG}
-    offered = {
-        e.replace("/{prefix}", "").replace("{namespace}", "events").replace("{table}", "orders")
-        for e in document["endpoints"]
-    }
-    assert offered == paths
+    offered = {each.replace("/{prefix}", "") for each in document["endpoints"]}
+    assert offered == {f"{m} {template(p)}" for m, p in ALL if p != CONFIG}
 
 
 def test_a_warehouse_of_others_is_like_none(engine: httpx.Client, guests: tuple[Guest, Guest]) -> None:
@@ -405,8 +429,9 @@ def test_a_namespace_of_others_is_like_none(
     [
         ("GET", "/v1/nothing", "NotFoundException"),
         ("GET", "/", "NotFoundException"),
-        ("DELETE", ORDERS, "UnsupportedOperationException"),
-        ("POST", ORDERS, "UnsupportedOperationException"),
+        ("PUT", ORDERS, "UnsupportedOperationException"),
+        ("DELETE", ORDERS, "ForbiddenException"),
+        ("POST", ORDERS, "ForbiddenException"),
         ("GET", "/v1/namespaces/%ff", "BadRequestException"),
     ],
 )
@@ -436,19 +461,25 @@ def test_a_wrong_row_of_the_catalog_leads_to_no_foreign_file(
         store.open_input_file(foreign.removeprefix("s3://"))
 
 
-def test_the_role_writes_nothing(guest: Guest) -> None:
+def test_the_role_writes_nothing_of_pulse_s(guest: Guest) -> None:
     for statement in (
-        "DELETE FROM iceberg_catalog.iceberg_tables",
-        "UPDATE iceberg_catalog.iceberg_tables SET metadata_location = 's3://x'",
         "UPDATE api_keys SET revoked_at = NULL",
         "SELECT 1 FROM pdm_datasets",
         "SELECT 1 FROM operator_keys",
+        "INSERT INTO iceberg_catalog.iceberg_tables VALUES ('pulse', %(namespace)s, 'x', 's3://x')",
+        "INSERT INTO iceberg_catalog.iceberg_namespace_properties VALUES ('pulse', %(namespace)s, 'x', 'y')",
     ):
         with (
             pytest.raises(psycopg.errors.InsufficientPrivilege),
             postgres.tenant_transaction("pulse_lake", guest.tenant.tenant_id) as connection,
         ):
-            connection.execute(statement)
+            connection.execute(statement, {"namespace": guest.tenant.namespace})
+    for statement in (
+        "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s",
+        "UPDATE iceberg_catalog.iceberg_tables SET metadata_location = 's3://x' WHERE table_namespace = %s",
+    ):
+        with postgres.tenant_transaction("pulse_lake", guest.tenant.tenant_id) as connection:
+            assert connection.execute(statement, [guest.tenant.namespace]).rowcount == 0
 
 
 def test_nothing_is_logged_that_opens_anything(engine: httpx.Client, guest: Guest, capfdbinary: Any) -> None:

@@ -131,6 +131,11 @@ def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest
     (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
     assert issued.scopes == {KeyScope.LAKE_READ}
     assert issued.expires_at
+    done = CliRunner().invoke(cli.app, ["lake", "connect", guest.tenant.slug, "--engine", "trino", "--write"])
+    key = re.search(r"oauth2\.credential=(\S+)", done.stdout)
+    assert key
+    (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
+    assert issued.scopes == {KeyScope.LAKE_READ, KeyScope.LAKE_WRITE}
     given = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
     before = len(keys.list_keys(guest.tenant))
     assert guest.key.text in CliRunner().invoke(cli.app, given).stdout

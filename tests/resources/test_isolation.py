@@ -35,7 +35,8 @@ assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog", 
 # What each role may do. The first word says which rows it sees: those of its session's tenant ("own",
 # none without one), those of every tenant whatever its session ("all"), or none ("none"). The letters are
 # its privileges: Select, Insert, Update, Delete. Whoever sees "all" still writes its own tenant's only,
-# but for those marked "!".
+# but for those marked "!"; whoever sees its own to "read" writes none of them, only beside them, in
+# namespaces of the tenant's own.
 OWN_FOR_OWNER = "own SIUD"  # it made the tables; row-level security is forced on it, too
 NOTHING = "none -"
 EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
@@ -63,6 +64,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
+    "public.lake_requests":        (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SID"),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING, NOTHING),
@@ -75,9 +77,9 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.upkeep_days":          (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
     "public.upkeep_tenants":       (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
     "iceberg_catalog.iceberg_tables":
-                                   ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD", "own S"),
+                                   ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD", "read SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":
-                                   ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD", NOTHING),
+                                   ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD", "none SIUD"),
 }  # fmt: skip
 # These name no tenant: row-level security has nothing to say about them, privileges have.
 WITHOUT_TENANT: dict[str, tuple[str, str, str, str, str]] = {
@@ -166,6 +168,7 @@ QUERIES = (  # one of long ago: what is young nobody deletes
     "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at)"
     " VALUES (%(tenant)s, 'any', '', '2020-01-01')",
 )
+REQUESTS = ("INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (%(tenant)s, 'any', 'any')",)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -183,7 +186,7 @@ def pair(stack: Settings) -> Pair:
     batch = ingest(*owners)
     with superuser(stack) as connection:
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *MOVES):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *REQUESTS, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in due_days([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:
@@ -334,6 +337,7 @@ def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role,
     visible = {
         "none": set(),
         "own": {scope.mine} if kind == "tenant" else set(),
+        "read": {scope.mine} if kind == "tenant" else set(),
         "all": {scope.mine, scope.theirs},
         "all!": {scope.mine, scope.theirs},
     }[sees]
@@ -354,7 +358,7 @@ def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role,
             assert theirs != 0 if may_write_all else theirs == (0 if letter in letters else REFUSED)
             # The control: the same statement does reach the tenant's own rows, where it may.
             mine = attempt(connection, query, [scope.mine])
-            writes_mine = may_write_all or (kind == "tenant" and sees != "none")
+            writes_mine = may_write_all or (kind == "tenant" and sees not in ("none", "read"))
             if letter not in letters:
                 assert mine == REFUSED
             else:
@@ -363,12 +367,48 @@ def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role,
         insert = sql.SQL("INSERT INTO {table} SELECT * FROM json_populate_record(null::{table}, %s)")
         for whose in (scope.theirs, scope.mine):
             outcome = attempt(connection, insert.format(**names), [json.dumps(_row(pair, scope, whose))])
-            welcome = may_write_all or (kind == "tenant" and sees != "none" and whose == scope.mine)
+            welcome = may_write_all or (
+                kind == "tenant" and sees not in ("none", "read") and whose == scope.mine
+            )
             assert outcome == (EXISTS if "I" in letters and welcome else REFUSED)
 
-        if "U" in letters and kind == "tenant" and not may_write_all and sees != "none":
+        if "U" in letters and kind == "tenant" and not may_write_all and sees not in ("none", "read"):
             give = sql.SQL("UPDATE {table} SET {column} = %s WHERE {column} = %s").format(**names)
             assert attempt(connection, give, [scope.theirs, scope.mine]) == REFUSED
+
+
+LAKE = (
+    "INSERT INTO iceberg_catalog.iceberg_tables VALUES ('pulse', %(name)s, 'new', 's3://x')",
+    "INSERT INTO iceberg_catalog.iceberg_namespace_properties VALUES ('pulse', %(name)s, 'new', 'x')",
+    "UPDATE iceberg_catalog.iceberg_tables SET metadata_location = 's3://y' WHERE table_namespace = %(name)s",
+    "UPDATE iceberg_catalog.iceberg_namespace_properties SET property_value = 'y' WHERE namespace = %(name)s",
+    "SELECT * FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %(name)s",
+    "SELECT * FROM iceberg_catalog.iceberg_namespace_properties WHERE namespace = %(name)s",
+    "DELETE FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %(name)s",
+    "DELETE FROM iceberg_catalog.iceberg_namespace_properties WHERE namespace = %(name)s",
+)
+
+
+@pytest.mark.parametrize("kind", ["unset", "empty", "tenant"])
+@pytest.mark.parametrize("statement", LAKE)
+def test_the_lake_writes_in_namespaces_of_the_tenant_s_own_alone(
+    pair: Pair, statement: str, kind: str
+) -> None:
+    for owner, mine in ((pair.a, kind == "tenant"), (pair.b, False)):
+        values = {"name": f"{owner.tenant.namespace}.own"}
+        with session(pair, "pulse_lake", kind) as connection:
+            with superuser(pair.settings) as other:
+                for insert in LAKE[:2] if statement not in LAKE[:2] else ():
+                    other.execute(insert, values)
+            try:
+                outcome: int | str = connection.execute(statement, values).rowcount
+            except psycopg.Error as error:
+                outcome = str(error.sqlstate)
+            connection.rollback()
+        with superuser(pair.settings) as other:
+            for delete in LAKE[-2:]:
+                other.execute(delete, values)
+        assert outcome == (1 if mine else REFUSED if statement in LAKE[:2] else 0), owner
 
 
 def _row(pair: Pair, scope: Scope, whose: str) -> dict[str, object]:

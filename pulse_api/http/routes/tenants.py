@@ -53,6 +53,8 @@ class NewLimits(Body):
     requests_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="requestsPerSecond")
     events_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="eventsPerSecond")
     max_entity_datasets: int | None = Field(default=None, ge=-1, le=MOST, alias="maxEntityDatasets")
+    max_lake_tables: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeTables")
+    max_lake_bytes: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeBytes")
 
 
 def _info(tenant: Tenant) -> TenantInfo:

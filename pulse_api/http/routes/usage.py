@@ -24,6 +24,8 @@ class LimitInfo(BaseModel):
     requests_per_second: float = Field(alias="requestsPerSecond")
     events_per_second: float = Field(alias="eventsPerSecond")
     max_entity_datasets: int = Field(alias="maxEntityDatasets")
+    max_lake_tables: int = Field(alias="maxLakeTables")
+    max_lake_bytes: int = Field(alias="maxLakeBytes")
 
 
 class Month(BaseModel):
@@ -56,6 +58,8 @@ def limit_info(limits: Limits) -> LimitInfo:
         requestsPerSecond=limits.requests_per_second,
         eventsPerSecond=limits.events_per_second,
         maxEntityDatasets=limits.max_entity_datasets,
+        maxLakeTables=limits.max_lake_tables,
+        maxLakeBytes=limits.max_lake_bytes,
     )
 
 

@@ -8,16 +8,34 @@ from pulse_api.lake.errors import body
 from pulse_api.lake.routing import Asked, endpoint, json_response, open_endpoint
 from pulse_api.lake.state import lake_state
 from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.lake.requests import KEPT
 
 OFFERED = (
     "GET /v1/{prefix}/namespaces",
+    "POST /v1/{prefix}/namespaces",
     "GET /v1/{prefix}/namespaces/{namespace}",
     "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}",
+    "POST /v1/{prefix}/namespaces/{namespace}/properties",
+    "POST /v1/{prefix}/namespaces/{namespace}/register",
     "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables",
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+    "POST /v1/{prefix}/tables/rename",
+    "GET /v1/{prefix}/namespaces/{namespace}/views",
+    "POST /v1/{prefix}/namespaces/{namespace}/views",
+    "POST /v1/{prefix}/namespaces/{namespace}/register-view",
+    "GET /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "POST /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "POST /v1/{prefix}/views/rename",
+    "POST /v1/{prefix}/transactions/commit",
 )
 """In the words of the specification: clients ask for nothing else."""
 
@@ -28,7 +46,9 @@ def _config(asked: Asked) -> Response:
     if warehouse not in ("", asked.caller.tenant.slug):
         missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
         return Response(body(missing, "NoSuchWarehouseException"), 404, media_type="application/json")
-    return json_response({"defaults": {}, "overrides": {}, "endpoints": OFFERED})
+    return json_response(
+        {"defaults": {}, "overrides": {}, "endpoints": OFFERED, "idempotency-key-lifetime": KEPT}
+    )
 
 
 async def _healthz(_: Request) -> Response:

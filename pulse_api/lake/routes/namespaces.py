@@ -1,36 +1,75 @@
-"""Namespaces: `events`, where the tenant's datasets and their rollups are."""
+"""Namespaces: `events`, where the tenant's datasets and their rollups are, and those of its own."""
+
+from typing import Any
 
 from starlette.responses import Response
 
-from pulse_api.lake.routing import Asked, endpoint, json_response
+from pulse_api.lake.errors import refused
+from pulse_api.lake.routes.writes import nothing
+from pulse_api.lake.routing import Asked, endpoint, json_response, levels, strings
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.lake import catalog
+from pulse_pipelines.lake import catalog, namespaces
 from pulse_pipelines.lake.names import SEPARATOR
+from pulse_pipelines.lake.requests import Repeated
 
-PATH = "/v1/namespaces/{namespace}"
-_ABOUT = {
-    "comment": "Datasets and their rollups; only Pulse writes them",
-}
+LIST = "/v1/namespaces"
+PATH = LIST + "/{namespace}"
 
 
 def _list(asked: Asked) -> Response:
     parent = asked.query.get("parent", "")
-    found = catalog.namespaces(tuple(parent.split(SEPARATOR)) if parent else ())
+    found = catalog.namespaces(asked.caller.tenant, tuple(parent.split(SEPARATOR)) if parent else ())
     return json_response({"namespaces": found})
 
 
 def _load(asked: Asked) -> Response:
-    catalog.check_namespace(asked.namespace)
-    return json_response({"namespace": asked.namespace, "properties": _ABOUT})
+    found = catalog.properties(asked.caller.tenant, asked.namespace)
+    return json_response({"namespace": asked.namespace, "properties": found})
 
 
 def _exists(asked: Asked) -> Response:
-    catalog.check_namespace(asked.namespace)
+    catalog.properties(asked.caller.tenant, asked.namespace)
     return Response(status_code=204)
 
 
+def _create(asked: Asked) -> Response:
+    tenant, body = asked.caller.tenant, asked.json()
+    namespace, given = levels(body.get("namespace")), strings(body, "properties")
+    try:
+        namespaces.create(tenant, namespace, given, asked.once)
+    except Repeated:
+        given = catalog.properties(tenant, namespace)
+    return json_response({"namespace": namespace, "properties": given})
+
+
+def _drop(asked: Asked) -> Response:
+    return nothing(lambda: namespaces.drop(asked.caller.tenant, asked.namespace, asked.once))
+
+
+def _update(asked: Asked) -> Response:
+    body = asked.json()
+    updates, removals = strings(body, "updates"), _removals(body)
+    if both := set(updates) & set(removals):
+        raise refused(422, f"a property is set and removed: {min(both)[:100]}")
+    try:
+        changed = namespaces.update(asked.caller.tenant, asked.namespace, updates, removals, asked.once)
+    except Repeated:
+        changed = namespaces.Changed(list(updates), removals, ())
+    return json_response(vars(changed))
+
+
+def _removals(body: dict[str, Any]) -> list[str]:
+    found = body.get("removals") or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise refused(400, "removals is a list of names")
+    return found
+
+
 routes = [
-    endpoint("GET", "/v1/namespaces", KeyScope.LAKE_READ, _list),
+    endpoint("GET", LIST, KeyScope.LAKE_READ, _list),
     endpoint("GET", PATH, KeyScope.LAKE_READ, _load),
     endpoint("HEAD", PATH, KeyScope.LAKE_READ, _exists),
+    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create),
+    endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
+    endpoint("POST", PATH + "/properties", KeyScope.LAKE_WRITE, _update),
 ]

@@ -41,6 +41,7 @@ RLS_TABLES = (
     "dataset_versions",
     "dataset_moves",
     "sql_queries",
+    "lake_requests",
     "deleted_datasets",
     "backfills",
     "upkeep_log",

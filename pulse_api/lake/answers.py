@@ -1,0 +1,89 @@
+"""Answers about tables, as Iceberg's specification has them."""
+
+import base64
+import binascii
+
+import orjson
+from starlette.responses import Response
+
+from pulse_api.lake.errors import refused
+from pulse_api.lake.routing import Asked, json_response
+from pulse_pipelines.lake import catalog, tables
+from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.tables import Loaded
+from pulse_pipelines.lake.writing import Name
+
+MOST = 1_000
+"""Names on a page."""
+
+
+def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Response:
+    """The metadata goes out as it was read: it is most of the answer, and nobody here has to look at it."""
+    config, keys = orjson.dumps(dict(found.config)), orjson.dumps([credential(found)])
+    content = b'{%b,"config":%b,"storage-credentials":%b}' % (
+        _document(found.metadata.at, metadata),
+        config,
+        keys,
+    )
+    return _json(content, etag)
+
+
+def table_of(asked: Asked, name: Name, found: Metadata) -> Response:
+    """A table that was just made, with a key to its files."""
+    loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
+    return load_result(loaded, found.content, loaded.etag)
+
+
+def committed(asked: Asked, name: Name, found: Metadata) -> Response:
+    """A table's metadata after a commit: its client has a key already."""
+    loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
+    return _json(b"{%b}" % _document(found.at, found.content), loaded.etag)
+
+
+def view_of(found: Metadata) -> Response:
+    """A view: there is nothing to open."""
+    return _json(b'{%b,"config":{}}' % _document(found.at, found.content))
+
+
+def credential(found: Loaded) -> dict[str, object]:
+    """The specification's StorageCredential."""
+    return {"prefix": found.metadata.location.removesuffix("/") + "/", "config": dict(found.config)}
+
+
+def _document(at: str, metadata: bytes) -> bytes:
+    return b'"metadata-location":%b,"metadata":%b' % (orjson.dumps(at), metadata)
+
+
+def _json(content: bytes, etag: str | None = None) -> Response:
+    return Response(content, headers={"ETag": etag} if etag else None, media_type="application/json")
+
+
+def names(asked: Asked, kind: Kind) -> Response:
+    """The names of tables, or of views, in a namespace: all, or the pages that are asked for."""
+    size, after = asked.query.get("pageSize"), _after(asked)
+    paged = size is not None or after is not None
+    most = _size(size) if paged else catalog.ALL
+    found = catalog.tables(asked.caller.tenant, asked.namespace, after or "", most + 1, kind)
+    given = [{"namespace": asked.namespace, "name": name} for name in found[:most]]
+    more = base64.urlsafe_b64encode(found[most - 1].encode()).decode() if len(found) > most else None
+    return json_response({"identifiers": given, "next-page-token": more})
+
+
+def _after(asked: Asked) -> str | None:
+    """The last name of the page before; an empty token asks for the first page."""
+    token = asked.query.get("pageToken")
+    if not token:
+        return token
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise refused(400, "pageToken is none of this catalog") from None
+
+
+def _size(text: str | None) -> int:
+    if text is None:
+        return MOST
+    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0):
+        raise refused(400, "pageSize is a number from 1 on")
+    return min(int(text[:9]), MOST)

@@ -1,0 +1,110 @@
+"""Tables of the tenant's own: made, committed to (many at once), registered, renamed, dropped."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from starlette.responses import Response
+
+from pulse_api.lake.answers import committed, table_of
+from pulse_api.lake.errors import refused
+from pulse_api.lake.routes.tables import LIST, PATH
+from pulse_api.lake.routing import Asked, endpoint, flag, json_response, named, text
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.lake import catalog, metadata, moving, tables, updates, writing
+from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.requests import Repeated
+from pulse_pipelines.lake.writing import Change, Name
+
+MOST = 100
+"""Tables of a transaction."""
+
+
+def _create(asked: Asked) -> Response:
+    tenant, body = asked.caller.tenant, asked.json()
+    name = Name(asked.namespace, text(body, "name"))
+    if flag(body, "stage-create"):
+        document = writing.staged(tenant, name, body)
+        found = metadata.unwritten(document)
+        loaded = tables.opened(tenant, name.namespace, name.name, found, may_write=asked.may_write)
+        config = dict(loaded.config)
+        return json_response({"metadata": document, "config": config} | _credentials(loaded))
+    return table_of(asked, name, _now(asked, name, lambda: writing.create(tenant, name, body, asked.once)))
+
+
+def _credentials(loaded: tables.Loaded) -> dict[str, object]:
+    return {
+        "storage-credentials": [{"prefix": f"{loaded.metadata.location}/", "config": dict(loaded.config)}]
+    }
+
+
+def _now(asked: Asked, name: Name, work: Callable[[], Metadata]) -> Metadata:
+    """What a request made of a table; what it is now, where the request was carried out before."""
+    try:
+        return work()
+    except Repeated:
+        tenant = asked.caller.tenant
+        return metadata.read(tenant, catalog.location(tenant, name.namespace, name.name))
+
+
+def _register(asked: Asked) -> Response:
+    tenant, body = asked.caller.tenant, asked.json()
+    name = Name(asked.namespace, text(body, "name"))
+    at, overwrite = text(body, "metadata-location"), flag(body, "overwrite")
+    if overwrite:
+        raise refused(406, "A table that is there is not registered over: drop it first")
+    return table_of(
+        asked, name, _now(asked, name, lambda: moving.register(tenant, name, Kind.TABLE, at, asked.once))
+    )
+
+
+def _commit(asked: Asked) -> Response:
+    name = asked.name
+    change = Change(name, *updates.parsed(asked.json()))
+    found = _now(asked, name, lambda: writing.change(asked.caller.tenant, [change], asked.once)[0])
+    return committed(asked, name, found)
+
+
+def _transaction(asked: Asked) -> Response:
+    given = asked.json().get("table-changes")
+    if not isinstance(given, list) or not given or len(given) > MOST:
+        raise refused(400, f"table-changes is a list of 1 to {MOST} commits")
+    changes = []
+    for each in given:
+        if not isinstance(each, dict):
+            raise refused(400, "a commit is an object")
+        changes.append(Change(named(each, "identifier"), *updates.parsed(each)))
+    return nothing(lambda: writing.change(asked.caller.tenant, changes, asked.once))
+
+
+def _drop(asked: Asked) -> Response:
+    purge = asked.query.get("purgeRequested", "false").lower() == "true"
+    return nothing(lambda: moving.drop(asked.caller.tenant, asked.name, Kind.TABLE, asked.once, purge=purge))
+
+
+def _rename(asked: Asked) -> Response:
+    return renamed(asked, Kind.TABLE)
+
+
+def renamed(asked: Asked, kind: Kind) -> Response:
+    """Rename a table or a view, as the body says."""
+    body = asked.json()
+    old, new = named(body, "source"), named(body, "destination")
+    return nothing(lambda: moving.rename(asked.caller.tenant, old, new, kind, asked.once))
+
+
+def nothing(work: Callable[[], object]) -> Response:
+    """204 after what is done, or was done before."""
+    with suppress(Repeated):
+        work()
+    return Response(status_code=204)
+
+
+routes = [
+    endpoint("POST", LIST, KeyScope.LAKE_WRITE, _create),
+    endpoint("POST", "/v1/namespaces/{namespace}/register", KeyScope.LAKE_WRITE, _register),
+    endpoint("POST", PATH, KeyScope.LAKE_WRITE, _commit),
+    endpoint("DELETE", PATH, KeyScope.LAKE_WRITE, _drop),
+    endpoint("POST", "/v1/tables/rename", KeyScope.LAKE_WRITE, _rename),
+    endpoint("POST", "/v1/transactions/commit", KeyScope.LAKE_WRITE, _transaction),
+]

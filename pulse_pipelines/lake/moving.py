@@ -1,0 +1,108 @@
+"""Tables and views of a tenant's own that are there already: registered, renamed, dropped."""
+
+from typing import Any
+
+import orjson
+import psycopg
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.view.metadata import ViewMetadata
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, metadata, namespaces, paths, updates, writing
+from pulse_pipelines.lake.catalog import ROLE, Kind
+from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
+from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.requests import Once
+from pulse_pipelines.lake.writing import Name
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Terminal
+
+DROP = """
+DELETE FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
+RETURNING metadata_location
+"""
+RENAME = """
+UPDATE iceberg_catalog.iceberg_tables SET table_namespace = %s, table_name = %s
+WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
+"""
+
+
+def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Metadata:
+    """Enter a table, or a view, whose metadata is there: of the tenant's own, dropped without its files.
+
+    Raises:
+        Malformed: it is not the metadata of such a thing, or it names files elsewhere.
+        NameTaken, NoSuchNamespace, ReadOnly: as `writing.create`.
+    """
+    once.check(tenant)
+    paths.check_metadata_file(tenant, at)  # before anything is read
+    writing.check_new(tenant, name, kind)
+    try:
+        found = metadata.read(tenant, at, anew=True)
+        document: dict[str, Any] = orjson.loads(found.content)
+        (TableMetadataUtil.parse_obj if kind is Kind.TABLE else ViewMetadata.model_validate)(document)
+    except Terminal:
+        raise Malformed("metadata-location names no metadata file") from None
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
+    paths.check(tenant, document)
+    if not paths.below(found.location, at):
+        raise Malformed("the metadata file is not in the folder of its table")
+    return writing.enter(tenant, name, found, kind, once)
+
+
+def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
+    """Drop a table, or a view; with `purge` its files, too.
+
+    Raises:
+        NoSuchTable, NoSuchView: there is none.
+        ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
+        OSError: the object store failed: the table is dropped, some files are left.
+    """
+    missing = (no_table if kind is Kind.TABLE else no_view)(name.namespace, name.name)
+    place = namespaces.place_of(tenant, name.namespace)
+    once.check(tenant)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        row = connection.execute(DROP, [iceberg.CATALOG, place, name.name, kind]).fetchone()
+        if row is None:
+            raise missing
+        once.record(connection)
+    location = str(row[0]).rpartition("/metadata/")[0]
+    if purge and paths.is_location(tenant, location):
+        metadata.remove_all(tenant, location)
+
+
+def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None:
+    """Give a table, or a view, another name; its files stay where they are.
+
+    Raises:
+        NoSuchTable, NoSuchView: there is none of the old name.
+        NameTaken: there is something of the new name.
+        ReadOnly, NoSuchNamespace, Malformed: as `writing.create`, for either name.
+    """
+    place = namespaces.place_of(tenant, old.namespace)
+    once.check(tenant)
+    catalog.location(tenant, old.namespace, old.name, kind)
+    try:
+        writing.check_new(tenant, new, kind)
+    except NameTaken as error:
+        raise _in_the_way(old, new, str(error.where["known"])) from None
+    there = namespaces.place_of(tenant, new.namespace)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        once.record(connection)
+        namespaces.hold(connection, new.namespace, there)
+        try:
+            with connection.transaction():
+                moved = connection.execute(
+                    RENAME, [there, new.name, iceberg.CATALOG, place, old.name, kind]
+                ).rowcount
+        except psycopg.errors.UniqueViolation:
+            raise _in_the_way(old, new, "Something") from None
+        if not moved:
+            raise (no_table if kind is Kind.TABLE else no_view)(old.namespace, old.name)
+
+
+def _in_the_way(old: Name, new: Name, what: str) -> NameTaken:
+    said = f"Cannot rename {writing.shown(old)} to {writing.shown(new)}."
+    return NameTaken(f"{said} {what.capitalize()} already exists")

@@ -1,0 +1,181 @@
+"""Namespaces of a tenant's own: created, described, dropped."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import names
+from pulse_pipelines.lake.catalog import EXISTS, PROPERTIES, ROLE
+from pulse_pipelines.lake.errors import (
+    Malformed,
+    NamespaceNotEmpty,
+    NameTaken,
+    no_namespace,
+    only_pulse,
+)
+from pulse_pipelines.lake.names import EVENTS, Levels, written
+from pulse_pipelines.lake.requests import Once
+from pulse_resources import iceberg, postgres
+
+MOST = 1_000
+"""Namespaces of a tenant."""
+MOST_PROPERTIES = 200
+LONGEST_VALUE = 1_000
+"""Characters of a property's value."""
+INSERT = """
+INSERT INTO iceberg_catalog.iceberg_namespace_properties
+    (catalog_name, namespace, property_key, property_value)
+VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING
+"""
+SET = """
+INSERT INTO iceberg_catalog.iceberg_namespace_properties
+    (catalog_name, namespace, property_key, property_value)
+VALUES (%s, %s, %s, %s)
+ON CONFLICT (catalog_name, namespace, property_key) DO UPDATE SET property_value = excluded.property_value
+"""
+REMOVE = """
+DELETE FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND namespace = %s AND property_key = ANY(%s)
+"""
+# Whoever enters a table holds it until the commit; whoever drops it waits for them, and then sees the table.
+HOLD = """
+SELECT 1 FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND namespace = %s AND property_key = 'exists' FOR SHARE
+"""
+DROP = """
+DELETE FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND namespace = %s AND property_key = 'exists'
+"""
+DROP_ALL = """
+DELETE FROM iceberg_catalog.iceberg_namespace_properties WHERE catalog_name = %s AND namespace = %s
+"""
+INSIDE = """
+SELECT 1 FROM iceberg_catalog.iceberg_tables WHERE catalog_name = %(catalog)s AND table_namespace = %(name)s
+UNION ALL
+SELECT 1 FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %(catalog)s AND starts_with(namespace, %(name)s || '.')
+LIMIT 1
+"""
+COUNT = """
+SELECT count(*) FROM iceberg_catalog.iceberg_namespace_properties
+WHERE catalog_name = %s AND property_key = 'exists' AND starts_with(namespace, %s)
+"""
+
+
+def place_of(tenant: Tenant, namespace: Levels) -> str:
+    """The catalog's name of a namespace in which the tenant may write.
+
+    Raises:
+        ReadOnly: it is where Pulse writes.
+        NoSuchNamespace: the tenant can have none of this name.
+    """
+    if namespace == EVENTS:
+        raise only_pulse()
+    place = names.stored_own(tenant, namespace)
+    if place is None:
+        raise no_namespace(namespace)
+    return place
+
+
+def hold(connection: postgres.Connection, namespace: Levels, place: str) -> None:
+    """Keep a namespace from being dropped until the transaction ends. Raises NoSuchNamespace."""
+    if connection.execute(HOLD, [iceberg.CATALOG, place]).fetchone() is None:
+        raise no_namespace(namespace)
+
+
+def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: Once) -> None:
+    """Create a namespace.
+
+    Raises:
+        NameTaken: there is one of this name.
+        NoSuchNamespace: the one that it is to be in is not there.
+        Malformed: none can have this name, or these properties; or there are too many.
+    """
+    once.check(tenant)
+    taken = NameTaken(f"Namespace already exists: {written(namespace)[:300]}")
+    if namespace == EVENTS:
+        raise taken
+    place = names.stored_own(tenant, namespace)
+    if place is None:
+        raise Malformed(
+            "a namespace cannot have this name",
+            fix="Use letters and digits; events, and what would be in it, is Pulse's",
+        )
+    _check(given)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        if len(namespace) > 1:
+            hold(connection, namespace[:-1], place_of(tenant, namespace[:-1]))
+        root = names.own_root(tenant)
+        ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, root]).fetchall()
+        if count >= MOST:
+            raise Malformed(f"a tenant may have {MOST} namespaces", fix="Drop one first")
+        if not connection.execute(INSERT, [iceberg.CATALOG, place, EXISTS, "true"]).rowcount:
+            raise taken
+        _set(connection, place, given)
+        once.record(connection)
+
+
+def drop(tenant: Tenant, namespace: Levels, once: Once) -> None:
+    """Drop a namespace that is empty.
+
+    Raises:
+        ReadOnly, NoSuchNamespace: as `place_of`.
+        NamespaceNotEmpty: something is in it.
+    """
+    place = place_of(tenant, namespace)
+    once.check(tenant)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        if not connection.execute(DROP, [iceberg.CATALOG, place]).rowcount:
+            raise no_namespace(namespace)
+        if connection.execute(INSIDE, {"catalog": iceberg.CATALOG, "name": place}).fetchone():
+            raise NamespaceNotEmpty(f"Namespace is not empty: {written(namespace)[:300]}")
+        connection.execute(DROP_ALL, [iceberg.CATALOG, place])
+        once.record(connection)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What became of properties, by their names."""
+
+    updated: Collection[str]
+    removed: Collection[str]
+    missing: Collection[str]
+
+
+def update(
+    tenant: Tenant, namespace: Levels, updates: Mapping[str, str], removals: Collection[str], once: Once
+) -> Changed:
+    """Set some properties of a namespace, and remove others.
+
+    Raises:
+        ReadOnly, NoSuchNamespace: as `place_of`.
+        Malformed: there cannot be such properties.
+    """
+    place = place_of(tenant, namespace)
+    _check(updates)
+    once.check(tenant)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        hold(connection, namespace, place)
+        rows = connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall()
+        known = {key for key, _ in rows} - {EXISTS}
+        gone = [name for name in removals if name in known]
+        connection.execute(REMOVE, [iceberg.CATALOG, place, gone])
+        _set(connection, place, updates)
+        once.record(connection)
+    return Changed(list(updates), gone, [name for name in removals if name not in known])
+
+
+def _set(connection: postgres.Connection, place: str, given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        connection.execute(SET, [iceberg.CATALOG, place, name, value])
+
+
+def _check(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        if name == EXISTS or not 0 < len(name) <= names.LONGEST or len(value) > LONGEST_VALUE:
+            raise Malformed(
+                f"a property has a name of up to {names.LONGEST} characters, other than {EXISTS!r},"
+                f" and a value of up to {LONGEST_VALUE}"
+            )
+    if len(given) > MOST_PROPERTIES or "\0" in "".join((*given, *given.values())):
+        raise Malformed(f"a namespace has {MOST_PROPERTIES} properties at most, none with a NUL character")

@@ -1,0 +1,102 @@
+"""Where a tenant's own tables are, and whether what a client names lies there.
+
+    s3://<bucket>/iceberg/pulse_<tenant id>/_own/<32 hex digits>/     one table or view: data, metadata
+
+No dataset's slug begins with `_`. The catalog names the folder. Whatever else a client names has to be below
+the folder of its table, in letters that nobody reads as anything else: `..`, `%` and `//` are in no path that
+is taken, so there is nothing to decode, and nothing that one reader would decode and another would not.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import metadata
+from pulse_pipelines.lake.errors import Malformed
+from pulse_resources import vended
+from pulse_resources.errors import UserError
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+_LONGEST = 900
+_LISTS = (
+    ("snapshots", "manifest-list"),
+    ("statistics", "statistics-path"),
+    ("partition-statistics", "statistics-path"),
+    ("metadata-log", "metadata-file"),
+)
+"""Where a table's metadata names files."""
+
+
+def own_folder(tenant: Tenant) -> str:
+    """Where all of the tenant's own tables are."""
+    return f"{metadata.folder(tenant)}/_own"
+
+
+def new_location(tenant: Tenant) -> str:
+    """A folder that no table ever had."""
+    return f"{own_folder(tenant)}/{uuid.uuid4().hex}"
+
+
+def is_location(tenant: Tenant, location: str) -> bool:
+    """Whether this is the folder of a table of the tenant's own."""
+    folder, _, name = location.rpartition("/")
+    return folder == own_folder(tenant) and _NAME.fullmatch(name) is not None
+
+
+def below(location: str, path: object) -> bool:
+    """Whether a path is plain, and below a table's folder."""
+    if not isinstance(path, str) or len(path) > _LONGEST:
+        return False
+    try:
+        inside = vended.prefix_of(path)
+    except UserError:
+        return False
+    folder = vended.prefix_of(location)
+    return inside.startswith(folder) and inside != folder
+
+
+def check_metadata_file(tenant: Tenant, path: str) -> None:
+    """Raise Malformed unless this is a metadata file of a table of the tenant's own."""
+    folder, _, name = path.rpartition("/metadata/")
+    if not (is_location(tenant, folder) and "/" not in name and below(folder, path)):
+        raise _elsewhere("metadata-location")
+
+
+def check(tenant: Tenant, document: Mapping[str, Any]) -> None:
+    """Raise Malformed where metadata of a table, or a view, names what is not below its own folder."""
+    location = str(document.get("location"))
+    if not is_location(tenant, location):
+        raise _elsewhere("location")
+    for what, path in _named(document):
+        if not below(location, path):
+            raise _elsewhere(what)
+
+
+def check_properties(properties: Mapping[str, Any], location: str) -> None:
+    """Raise Malformed where a property sends writers elsewhere."""
+    for name, path in _paths(properties):
+        if not below(location, path):
+            raise _elsewhere(name)
+
+
+def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for part, name in _LISTS:
+        for entry in document.get(part) or ():
+            yield name, entry.get(name)
+    for snapshot in document.get("snapshots") or ():
+        for manifest in snapshot.get("manifests") or ():
+            yield "manifests", manifest
+    yield from _paths(document.get("properties") or {})
+
+
+def _paths(properties: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """`write.data.path`, `write.metadata.path` and whatever else is called like that."""
+    for name, value in properties.items():
+        if name.startswith("write.") and name.endswith(".path"):
+            yield name, value
+
+
+def _elsewhere(what: str) -> Malformed:
+    return Malformed(f"{what[:100]} must be below the folder that the catalog gave the table")

@@ -1,0 +1,106 @@
+"""Whether a tenant has room for more tables of its own: their number, and the bytes of their files.
+
+Tables and views are counted in the transaction that makes one. Bytes are those of all files in the folders of
+the tenant's own tables, whoever wrote them and whether or not a snapshot has them, as the object store lists
+them: looked at once in a while, and only for a tenant that has such a quota. Beyond it a tenant reads, and
+drops.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pulse_pipelines.domain.quota import limited
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import metadata, names, paths
+from pulse_pipelines.lake.catalog import ROLE
+from pulse_pipelines.lake.errors import Malformed
+from pulse_pipelines.registry import quotas
+from pulse_resources import iceberg, locks, object_store, postgres
+from pulse_resources.errors import QuotaExceeded
+from pulse_resources.locks import Lock
+from pulse_resources.vended import Mode
+
+FRESH_S = 30.0
+"""How long it is believed what was seen."""
+KEPT = 10_000
+COUNT = """
+SELECT count(*) FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND starts_with(table_namespace, %s)
+"""
+IN_USE = """
+SELECT 1 FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND starts_with(metadata_location, %s || '/') LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    at: float
+    over: str | None
+    """What to say of it; None: there is room."""
+
+
+_seen: dict[Tenant, _Seen] = {}
+_lock = threading.Lock()
+
+
+def forget() -> None:
+    """Look again at the next question (between tests)."""
+    _seen.clear()
+
+
+def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[str]) -> None:
+    """Let tables be made in these folders, in this transaction; those who make some of a tenant take turns.
+
+    Raises:
+        QuotaExceeded: the tenant has as many as it may have.
+        Malformed: another table has one of the folders: a key would open both.
+    """
+    locks.wait(connection, Lock.LAKE, tenant.tenant_id)
+    limit = quotas.load_limits(connection).max_lake_tables
+    ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, names.own_root(tenant)]).fetchall()
+    if limited(limit) and count + len(locations) > limit:
+        raise QuotaExceeded(
+            f"the tenant has {count} tables and views of its own and may have {limit}",
+            fix="Drop one, or ask the operator for more",
+            tenant=tenant.slug,
+        )
+    for location in locations:
+        if connection.execute(IN_USE, [iceberg.CATALOG, location]).fetchone():
+            raise Malformed("another table has this folder", fix="Drop it, or give it another name")
+
+
+def admit_bytes(tenant: Tenant) -> None:
+    """Let more be written. Raises QuotaExceeded: the tenant has as many bytes as it may have."""
+    if (over := _look(tenant).over) is not None:
+        raise QuotaExceeded(
+            over, fix="Drop a table with its files, or ask the operator for more", tenant=tenant.slug
+        )
+
+
+def has_bytes(tenant: Tenant) -> bool:
+    """Whether the tenant may write more."""
+    return _look(tenant).over is None
+
+
+def _look(tenant: Tenant) -> _Seen:
+    found = _seen.get(tenant)
+    if found is None or time.monotonic() - found.at > FRESH_S:
+        with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+            limit = quotas.load_limits(connection).max_lake_bytes
+        found = _Seen(time.monotonic(), _over(tenant, limit) if limited(limit) else None)
+        with _lock:
+            _seen[tenant] = found
+            while len(_seen) > KEPT:
+                _seen.pop(next(iter(_seen)))
+    return found
+
+
+def _over(tenant: Tenant, limit: int) -> str | None:
+    store = metadata.file_system(tenant, Mode.READ)
+    size = sum(each.bytes for each in object_store.listed(paths.own_folder(tenant), store))
+    if size < limit:
+        return None
+    return f"the files of the tenant's own tables have {size:,} bytes and may have {limit:,}"

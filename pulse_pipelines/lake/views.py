@@ -1,0 +1,231 @@
+"""Views of a tenant's own: text in SQL that engines keep by a name, with all of its versions.
+
+A view's metadata is a document beside those of tables, and goes through the same commit. The server never
+runs what a view says.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from pyiceberg.catalog.rest import CreateViewRequest
+from pyiceberg.schema import Schema
+from pyiceberg.view.metadata import ViewMetadata
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, metadata, namespaces, paths, updates, writing
+from pulse_pipelines.lake.catalog import Kind
+from pulse_pipelines.lake.errors import CommitFailed, IllegalArgument, Malformed
+from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.requests import Once
+from pulse_pipelines.lake.writing import Files, Name, Written
+from pulse_pipelines.tables.commit import Next, SwapLost
+from pulse_resources import table_metadata
+
+Document = dict[str, Any]
+_LAST = -1
+_KEEP = "version.history.num-entries"
+_KEPT = 10
+"""Versions of a view, where it does not say."""
+
+
+def load(tenant: Tenant, name: Name) -> Metadata:
+    """A view as it is now. Raises NoSuchView."""
+    return metadata.read(tenant, catalog.location(tenant, name.namespace, name.name, Kind.VIEW))
+
+
+def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
+    """Make a view. Raises as `writing.create`."""
+    once.check(tenant)
+    writing.check_new(tenant, name, Kind.VIEW)
+    try:
+        asked = CreateViewRequest.model_validate({"location": None} | dict(body))
+        version = orjson.loads(asked.view_version.model_dump_json()) | {"version-id": 1}
+        schema = orjson.loads(asked.view_schema.model_dump_json()) | {"schema-id": 0}
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
+    version["schema-id"] = 0
+    document = {
+        "view-uuid": str(uuid.uuid4()),
+        "format-version": 1,
+        "location": paths.new_location(tenant),
+        "schemas": [schema],
+        "current-version-id": 1,
+        "versions": [version],
+        "version-log": [{"timestamp-ms": version["timestamp-ms"], "version-id": 1}],
+        "properties": dict(asked.properties),
+    }
+    _one_query_each(version)
+    _check(tenant, document)
+    return writing.make(tenant, name, document, Kind.VIEW, once)
+
+
+def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
+    """Carry out a commit of a view.
+
+    Raises:
+        NoSuchView, NoSuchNamespace, ReadOnly: it is not there, or none of the tenant's own.
+        CommitFailed: the view is not what the client takes it for.
+        Malformed: an update does not fit.
+    """
+    place = namespaces.place_of(tenant, name.namespace)
+    once.check(tenant)
+    given, required = _objects(body, "updates"), _objects(body, "requirements")
+
+    def stage(lost: SwapLost | None) -> Files:
+        current = load(tenant, name)
+        document: Document = orjson.loads(current.content)
+        for each in required:
+            if each.get("type") != "assert-view-uuid":
+                raise Malformed(f"a view has no requirement {str(each.get('type'))[:100]}")
+            if each.get("uuid") != document["view-uuid"]:
+                raise CommitFailed("Requirement failed: view UUID does not match")
+        following = _applied(document, given)
+        _check(tenant, following)
+        file = new.write(current.location, (table_metadata.version(current.at) or 0) + 1, following)
+        return Files([Next((place, name.name), current.at, file.at)], [file])
+
+    with Written(tenant) as new:
+        return new.hold(writing.commit_files(tenant, stage, [], once).files[0])
+
+
+def _objects(body: Mapping[str, Any], part: str) -> Sequence[Document]:
+    found = body.get(part) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise Malformed(f"{part} is a list of objects")
+    return found
+
+
+def _check(tenant: Tenant, document: Document) -> None:
+    try:
+        ViewMetadata.model_validate(document)
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
+    # Only the catalog writes files of a view, and it does so in the folder of the view.
+    paths.check(tenant, document | {"properties": {}})
+
+
+def _applied(document: Document, given: Sequence[Document]) -> Document:
+    """The metadata that follows."""
+    following, added = orjson.loads(orjson.dumps(document)), dict[str, int]()
+    try:
+        for update in given:
+            _ACTIONS[str(update.get("action"))](following, update, added)
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
+    _forget(following)
+    return following  # type: ignore[no-any-return]
+
+
+def _add_schema(view: Document, update: Document, added: dict[str, int]) -> None:
+    schema = Schema.model_validate(update["schema"])
+    for each in view["schemas"]:
+        if Schema.model_validate(each) == schema:
+            added["schema"] = each["schema-id"]
+            return
+    number = max(each["schema-id"] for each in view["schemas"]) + 1
+    view["schemas"].append(orjson.loads(schema.model_dump_json()) | {"schema-id": number})
+    added["schema"] = number
+
+
+def _add_version(view: Document, update: Document, added: dict[str, int]) -> None:
+    version = dict(update["view-version"])
+    if version.get("schema-id") == _LAST:
+        version["schema-id"] = added["schema"]
+    if not any(each["schema-id"] == version["schema-id"] for each in view["schemas"]):
+        raise ValueError(f"there is no schema {version['schema-id']}")
+    _no_dialect_lost(view, _one_query_each(version))
+    for each in view["versions"]:
+        if _same(each, version):
+            added["version"] = each["version-id"]
+            return
+    version["version-id"] = max(each["version-id"] for each in view["versions"]) + 1
+    view["versions"].append(version)
+    added["version"] = version["version-id"]
+
+
+def _one_query_each(version: Document) -> set[str]:
+    """The dialects of a version, in which it says what it is, once each. Raises IllegalArgument."""
+    found: set[str] = set()
+    for each in version["representations"]:
+        dialect = each["dialect"].lower()
+        if dialect in found:
+            raise IllegalArgument(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
+        found.add(dialect)
+    return found
+
+
+def _no_dialect_lost(view: Document, dialects: set[str]) -> None:
+    if view["properties"].get("replace.drop-dialect.allowed", "false").lower() == "true":
+        return
+    current = next(each for each in view["versions"] if each["version-id"] == view["current-version-id"])
+    if lost := _one_query_each(current) - dialects:
+        raise ValueError(f"Cannot replace view due to loss of view dialects: {sorted(lost)}")
+
+
+def _same(one: Document, other: Document) -> bool:
+    parts = ("schema-id", "representations", "default-namespace", "default-catalog", "summary")
+    return all(one.get(part) == other.get(part) for part in parts)
+
+
+def _set_version(view: Document, update: Document, added: dict[str, int]) -> None:
+    number = update["view-version-id"]
+    number = added["version"] if number == _LAST else number
+    if number == view["current-version-id"]:
+        return
+    found = next((each for each in view["versions"] if each["version-id"] == number), None)
+    if found is None:
+        raise ValueError(f"Cannot set current version to unknown version: {number}")
+    view["current-version-id"] = number
+    when = found["timestamp-ms"] if added.get("version") == number else int(time.time() * 1000)
+    view["version-log"].append({"timestamp-ms": when, "version-id": number})
+
+
+def _forget(view: Document) -> None:
+    """Versions beyond those that are to be kept; the current one, and the newest, stay."""
+    keep = max(1, int(view["properties"].get(_KEEP, _KEPT)))
+    numbers = sorted((each["version-id"] for each in view["versions"]), reverse=True)
+    kept = {view["current-version-id"], *numbers[:keep]}
+    while len(kept) > keep and len(kept) > 1:
+        kept.discard(min(kept - {view["current-version-id"]}))
+    view["versions"] = [each for each in view["versions"] if each["version-id"] in kept]
+    log = view["version-log"]
+    first = max((n + 1 for n, each in enumerate(log) if each["version-id"] not in kept), default=0)
+    view["version-log"] = log[first:]
+
+
+def _set_properties(view: Document, update: Document, added: dict[str, int]) -> None:
+    view["properties"] |= {str(name): str(value) for name, value in update["updates"].items()}
+
+
+def _remove_properties(view: Document, update: Document, added: dict[str, int]) -> None:
+    for name in update["removals"]:
+        view["properties"].pop(name, None)
+
+
+def _assign_uuid(view: Document, update: Document, added: dict[str, int]) -> None:
+    if update["uuid"] != view["view-uuid"]:
+        raise ValueError("Cannot reassign uuid")
+
+
+def _upgrade(view: Document, update: Document, added: dict[str, int]) -> None:
+    if update["format-version"] != 1:
+        raise ValueError(f"Unsupported view format version: {update['format-version']}")
+
+
+def _set_location(view: Document, update: Document, added: dict[str, int]) -> None:
+    """The catalog says where views are."""
+
+
+_ACTIONS: Mapping[str, Callable[[Document, Document, dict[str, int]], None]] = {
+    "assign-uuid": _assign_uuid,
+    "upgrade-format-version": _upgrade,
+    "add-schema": _add_schema,
+    "set-location": _set_location,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+    "add-view-version": _add_version,
+    "set-current-view-version": _set_version,
+}

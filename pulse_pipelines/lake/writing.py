@@ -1,0 +1,253 @@
+"""Tables of a tenant's own: created, committed to, registered, renamed, dropped.
+
+All of it goes through the one commit (`tables/commit.py`), several tables in one transaction where a client
+asks for it. A commit is judged on what the table is then: whoever loses a race is judged again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import orjson
+import psycopg
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import AddSnapshotUpdate, SetLocationUpdate
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, metadata, names, namespaces, paths, room, updates
+from pulse_pipelines.lake.catalog import ROLE, Kind
+from pulse_pipelines.lake.errors import CommitFailed, Malformed, NameTaken, no_table
+from pulse_pipelines.lake.metadata import Metadata
+from pulse_pipelines.lake.names import Levels, written
+from pulse_pipelines.lake.requests import Once
+from pulse_pipelines.lake.updates import Requirements, Updates
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_resources import iceberg, postgres, table_metadata
+
+POINT = "lake"
+W = TypeVar("W", bound=Work)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A table, or a view, as its tenant calls it."""
+
+    namespace: Levels
+    name: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a client asks of one table."""
+
+    table: Name
+    requirements: Requirements
+    updates: Updates
+
+
+@dataclass(frozen=True)
+class Files(Work):
+    """Tables, and the metadata that was written for them."""
+
+    files: Sequence[Metadata]
+
+
+class Written:
+    """Metadata files written for a commit; those that became nobody's are removed when the block ends."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self._idle: dict[str, Metadata] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        # What Postgres may have committed, although nobody knows it, stays.
+        if not isinstance(error, psycopg.OperationalError):
+            for each in self._idle.values():
+                metadata.remove(self._tenant, each)
+
+    def write(self, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
+        """Write one. Raises as `metadata.write`."""
+        found = metadata.write(self._tenant, location, version, document)
+        self._idle[found.at] = found
+        return found
+
+    def hold(self, each: Metadata) -> Metadata:
+        """This one was committed."""
+        self._idle.pop(each.at, None)
+        return each
+
+
+def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
+    """Make an empty table.
+
+    Raises:
+        NameTaken: there is a table, or a view, of this name.
+        ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
+        Malformed: the request is wrong.
+        QuotaExceeded: as `room.admit`.
+    """
+    once.check(tenant)
+    document = staged(tenant, name, body)
+    return make(tenant, name, document, Kind.TABLE, once)
+
+
+def make(tenant: Tenant, name: Name, document: Mapping[str, Any], kind: Kind, once: Once) -> Metadata:
+    """Write the first metadata of a table, or a view, and commit it. Raises as `create`."""
+    with Written(tenant) as new:
+        return new.hold(enter(tenant, name, new.write(document["location"], 0, document), kind, once))
+
+
+def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a table that is to be made; nothing is written. Raises as `create`."""
+    check_new(tenant, name, Kind.TABLE)
+    location = paths.new_location(tenant)
+    try:
+        properties = {str(key): str(value) for key, value in dict(body.get("properties") or {}).items()}
+        paths.check_properties(properties, location)
+        made = new_table_metadata(
+            Schema.model_validate(body.get("schema")),
+            PartitionSpec.model_validate(body.get("partition-spec") or UNPARTITIONED_PARTITION_SPEC),
+            SortOrder.model_validate(body.get("write-order") or UNSORTED_SORT_ORDER),
+            location,
+            {"format-version": "2"} | properties,
+        )
+        document = updates.document(made)
+        updates.with_defaults(document["schemas"][0], body.get("schema"))
+    except updates.WRONG as error:
+        raise updates.wrong(error) from None
+    paths.check(tenant, document)
+    return document
+
+
+def check_new(tenant: Tenant, name: Name, kind: Kind) -> None:
+    """Raise where the tenant can make no table, or view, of this name."""
+    namespaces.place_of(tenant, name.namespace)
+    catalog.properties(tenant, name.namespace)
+    if not names.usable(name.name):
+        raise Malformed("a table cannot have this name", fix="Use letters and digits")
+    for known in Kind:
+        if catalog.find(tenant, name.namespace, name.name, known):
+            same = "" if known is kind else " with same name"
+            raise NameTaken(f"{known.title()}{same} already exists: {shown(name)}", known=known)
+
+
+def shown(name: Name) -> str:
+    """A name as messages show it."""
+    return written(name.namespace, name.name)[:300]
+
+
+def enter(tenant: Tenant, name: Name, first: Metadata, kind: Kind, once: Once) -> Metadata:
+    """Commit a table, or a view, whose first metadata is written. Raises as `create`."""
+    place = namespaces.place_of(tenant, name.namespace)
+
+    def stage(lost: SwapLost | None) -> Work:
+        if lost is not None:
+            check_new(tenant, name, kind)
+        return Work([Next((place, name.name), None, first.at, kind)])
+
+    commit_files(tenant, stage, [name.namespace], once)
+    return first
+
+
+def commit_files(
+    tenant: Tenant, stage: Callable[[SwapLost | None], W], new_in: Sequence[Levels], once: Once
+) -> W:
+    """Commit what is staged.
+
+    Args:
+        new_in: namespaces in which something is made; they stay until it is.
+    """
+
+    def before(connection: postgres.Connection, work: W) -> None:
+        once.record(connection)
+        made = [each.new.rpartition("/metadata/")[0] for each in work.tables if each.old is None]
+        if made:
+            room.admit(connection, tenant, made)
+        for namespace in sorted(set(new_in)):
+            namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
+
+    done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
+    assert done is not None  # noqa: S101 - there always is something to do
+    return done
+
+
+def _done(tenant: Tenant, work: Work) -> bool:
+    """Whether a commit whose answer was lost was carried out."""
+    following = work.tables[0]
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        at = iceberg.find_location(connection, following.table)
+    if at is None or at == following.new:
+        return at is not None
+    return following.new in table_metadata.log(orjson.loads(metadata.read(tenant, at).content))
+
+
+def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
+    """Carry out commits of one table or of many: all of them, or none.
+
+    Raises:
+        NoSuchTable, NoSuchNamespace, ReadOnly: a table is not there, or none of the tenant's own.
+        NameTaken: a view has the name of a table that was to be made.
+        CommitFailed: a table is not what the client takes it for.
+        Malformed: an update does not fit.
+        QuotaExceeded: as `room.admit`, `room.admit_bytes`.
+    """
+    for each in changes:
+        namespaces.place_of(tenant, each.table.namespace)
+    if len({each.table for each in changes}) < len(changes):
+        raise Malformed("a table is named twice")
+    once.check(tenant)
+    if any(isinstance(update, AddSnapshotUpdate) for each in changes for update in each.updates):
+        room.admit_bytes(tenant)
+
+    def stage(lost: SwapLost | None) -> Files:
+        following = [_judged(tenant, each) for each in changes]  # all of them before any is written
+        files = [new.write(*each[1:]) for each in following]
+        tables = [
+            Next((namespaces.place_of(tenant, each.table.namespace), each.table.name), old, file.at)
+            for each, (old, *_), file in zip(changes, following, files, strict=True)
+        ]
+        return Files(tables, files)
+
+    new_in = [each.table.namespace for each in changes if updates.creates(each.requirements)]
+    with Written(tenant) as new:
+        return [new.hold(each) for each in commit_files(tenant, stage, new_in, once).files]
+
+
+def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[str, Any]]:
+    """Where the table's metadata is (None: it is made), its folder, the next version, and what that says."""
+    name = asked.table
+    old = catalog.find(tenant, name.namespace, name.name)
+    if updates.creates(asked.requirements):
+        if old is not None:
+            raise CommitFailed("Requirement failed: table already exists")
+        check_new(tenant, name, Kind.TABLE)
+        current, location, number = None, _chosen(tenant, asked.updates), 0
+    else:
+        if old is None:
+            raise no_table(name.namespace, name.name)
+        found = metadata.read(tenant, old)
+        current, location = _parsed(found), found.location
+        number = (table_metadata.version(old) or 0) + 1
+    updates.require(asked.requirements, current)
+    following = updates.apply(current, asked.updates, old, location)
+    document = updates.document(following)
+    paths.check(tenant, document)
+    return old, location, number, document
+
+
+def _parsed(found: Metadata) -> TableMetadata:
+    return TableMetadataUtil.parse_raw(found.content.decode())
+
+
+def _chosen(tenant: Tenant, given: Updates) -> str:
+    """The folder of a table that a commit makes: the one that its client was told."""
+    for each in given:
+        if isinstance(each, SetLocationUpdate) and paths.is_location(tenant, each.location.removesuffix("/")):
+            return each.location.removesuffix("/")
+    return paths.new_location(tenant)

@@ -1,0 +1,215 @@
+"""What the catalog does with a tenant's own tables: races, transactions, repeats, quotas, purges."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from support.catalog import LAKE
+from support.http import Api
+from support.ingest import make_owner
+from support.lake import OWN, SCHEMA, VIEW, Lake, properties, snapshot
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import room
+from pulse_pipelines.registry import keys, quotas
+from pulse_resources import object_store
+from pulse_resources.faults import at
+
+
+@pytest.fixture(scope="module")
+def tenant(stack: Any) -> Tenant:
+    return make_owner().tenant
+
+
+@pytest.fixture(scope="module")
+def lake(catalog: Api, tenant: Tenant) -> Iterator[Lake]:
+    with catalog.client(keys.issue_key(tenant, "engine", LAKE).text) as client:
+        assert client.post("/v1/namespaces", json={"namespace": ["own"]}).status_code == 200
+        yield Lake(client)
+
+
+def named(*names: str) -> list[dict[str, Any]]:
+    return [{"namespace": ["own"], "name": name} for name in names]
+
+
+def change(name: str, *requirements: Any, **given: str) -> dict[str, Any]:
+    identifier = named(name)[0]
+    return {"identifier": identifier, "requirements": list(requirements), "updates": [properties(**given)]}
+
+
+def test_a_transaction_changes_all_of_its_tables_or_none(lake: Lake) -> None:
+    one, other = lake.make(), lake.make()
+    wrong = {"type": "assert-table-uuid", "uuid": str(uuid.uuid4())}
+    body = {"table-changes": [change(one.name, one.uuid, a="1"), change(other.name, wrong, a="1")]}
+    refused = lake.client.post("/v1/transactions/commit", json=body)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (409, "CommitFailedException")
+    assert lake.load(one.name)["metadata-location"] == one.at
+    body = {"table-changes": [change(one.name, one.uuid, a="2"), change(other.name, other.uuid, a="2")]}
+    assert lake.client.post("/v1/transactions/commit", json=body).status_code == 204
+    for table in (one, other):
+        assert lake.load(table.name)["metadata"]["properties"]["a"] == "2"
+
+
+def test_a_lost_race_is_judged_again_and_leaves_no_file(lake: Lake) -> None:
+    table, won = lake.make(), threading.Event()
+
+    def overtake() -> None:
+        if not won.is_set():
+            won.set()
+            assert lake.commit(table.name, properties(theirs="1")).status_code == 200
+
+    with at("lake.staged", overtake):
+        answer = lake.commit(table.name, properties(mine="1"), requirements=[table.uuid])
+    assert answer.json()["metadata"]["properties"] == {"mine": "1", "theirs": "1"}
+    files = [each.name for each in object_store.listed(f"{table.location}/metadata")]
+    assert len(files) == 3, "what was written in vain is still there"
+    won.clear()
+    before = lake.load(table.name)["metadata"]
+    last = {"type": "assert-last-assigned-field-id", "last-assigned-field-id": before["last-column-id"]}
+
+    def widen() -> None:
+        if not won.is_set():
+            won.set()
+            wider = SCHEMA | {"fields": [*SCHEMA["fields"], SCHEMA["fields"][0] | {"id": 2, "name": "b"}]}
+            update = {"action": "add-schema", "schema": wider | {"schema-id": 1}, "last-column-id": 2}
+            assert lake.commit(table.name, update).status_code == 200
+
+    with at("lake.staged", widen):
+        refused = lake.commit(table.name, properties(mine="2"), requirements=[last])
+    assert refused.status_code == 409
+    assert "last assigned field id changed" in refused.json()["error"]["message"]
+
+
+def test_two_who_make_a_table_of_one_name_make_one(lake: Lake) -> None:
+    name, other = f"t{uuid.uuid4().hex[:8]}", []
+
+    def overtake() -> None:
+        if not other:
+            other.append(name)
+            other.append(lake.make(name).at)
+
+    with at("lake.staged", overtake):
+        answer = lake.client.post(f"{OWN}/tables", json={"name": name, "schema": SCHEMA})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "AlreadyExistsException")
+    assert lake.load(name)["metadata-location"] == other[1]
+
+
+def again(lake: Lake, method: str, path: str, body: Any, key: str) -> httpx.Response:
+    return lake.client.request(method, path, json=body, headers={"Idempotency-Key": key})
+
+
+def test_a_request_that_comes_again_is_carried_out_once(lake: Lake) -> None:
+    name, table = f"t{uuid.uuid4().hex[:8]}", lake.make()
+    view = {"name": name, "schema": SCHEMA, "view-version": VIEW}
+    asked: tuple[tuple[str, str, Any], ...] = (
+        ("POST", "/v1/namespaces", {"namespace": [name]}),
+        ("POST", f"/v1/namespaces/{name}/properties", {"updates": {"a": "b"}, "removals": ["c"]}),
+        ("POST", f"{OWN}/tables", {"name": name, "schema": SCHEMA}),
+        ("POST", f"{OWN}/tables/{name}", {"requirements": [], "updates": [properties(a="b")]}),
+        ("POST", "/v1/transactions/commit", {"table-changes": [change(name, a="c")]}),
+        ("POST", "/v1/tables/rename", {"source": named(name)[0], "destination": named(f"{name}x")[0]}),
+        ("DELETE", f"{OWN}/tables/{name}x", None),
+        ("POST", f"{OWN}/views", view),
+        ("DELETE", f"{OWN}/views/{name}", None),
+        ("DELETE", f"/v1/namespaces/{name}", None),
+    )
+    for method, path, body in asked:
+        key = str(uuid.uuid4())
+        first = again(lake, method, path, body, key)
+        assert first.status_code in (200, 204), (path, first.text)
+        second = again(lake, method, path, body, key)
+        assert second.status_code == first.status_code, (path, second.text)
+        if first.content and "metadata-location" in first.json():
+            assert second.json()["metadata-location"] == first.json()["metadata-location"]
+        other = again(lake, "POST", f"{OWN}/tables/{table.name}", {"updates": [properties(a="b")]}, key)
+        assert (other.status_code, other.json()["error"]["type"]) == (422, "UnprocessableEntityException")
+    assert again(lake, "POST", "/v1/namespaces", {"namespace": ["x"]}, "k" * 101).status_code == 400
+
+
+def test_a_refused_request_is_judged_again(lake: Lake) -> None:
+    name, key = f"t{uuid.uuid4().hex[:8]}", str(uuid.uuid4())
+    body = {"requirements": [], "updates": [properties(a="b")]}
+    assert again(lake, "POST", f"{OWN}/tables/{name}", body, key).status_code == 404
+    lake.make(name)
+    assert again(lake, "POST", f"{OWN}/tables/{name}", body, key).status_code == 200
+
+
+def test_etags_follow_commits(lake: Lake) -> None:
+    table = lake.make()
+    path = f"{OWN}/tables/{table.name}"
+    etag = lake.client.get(path).headers["etag"]
+    assert lake.client.get(path, headers={"If-None-Match": etag}).status_code == 304
+    changed = lake.commit(table.name, properties(a="b"))
+    assert changed.headers["etag"] != etag
+    answer = lake.client.get(path, headers={"If-None-Match": changed.headers["etag"]})
+    assert answer.status_code == 304
+
+
+def test_a_dropped_table_can_be_entered_again_and_a_purged_one_is_gone(lake: Lake) -> None:
+    table = lake.make()
+    path = f"{OWN}/tables/{table.name}"
+    body = {"name": table.name, "metadata-location": table.at}
+    again_ = {"name": f"{table.name}b", "metadata-location": table.at}
+    refused = lake.client.post(f"{OWN}/register", json=again_)
+    assert refused.status_code == 400
+    assert "another table has this folder" in refused.json()["error"]["message"]
+    assert lake.client.delete(path).status_code == 204
+    assert lake.client.post(f"{OWN}/register", json=body).json()["metadata-location"] == table.at
+    assert lake.client.delete(path, params={"purgeRequested": "true"}).status_code == 204
+    assert list(object_store.listed(table.location)) == []
+    assert lake.client.post(f"{OWN}/register", json=body).status_code == 400
+    assert lake.client.head(path).status_code == 404
+
+
+def test_a_namespace_is_dropped_when_it_is_empty(lake: Lake) -> None:
+    name = f"n{uuid.uuid4().hex[:8]}"
+    outer, inner = f"/v1/namespaces/{name}", f"/v1/namespaces/{name}%1Fa%2Eb"
+    assert lake.client.post("/v1/namespaces", json={"namespace": [name, "a.b"]}).status_code == 404
+    for namespace in ([name], [name, "a.b"]):
+        body = {"namespace": namespace, "properties": {"owner": "me"}}
+        assert lake.client.post("/v1/namespaces", json=body).status_code == 200
+    assert [name] in lake.client.get("/v1/namespaces").json()["namespaces"]
+    found = lake.client.get("/v1/namespaces", params={"parent": name}).json()
+    assert found == {"namespaces": [[name, "a.b"]]}
+    assert lake.client.get(inner).json()["properties"] == {"owner": "me"}
+    lake.client.post(f"{inner}/tables", json={"name": "t", "schema": SCHEMA})
+    for path in (outer, inner):
+        refused = lake.client.delete(path)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (409, "NamespaceNotEmptyException")
+    lake.client.delete(f"{inner}/tables/t")
+    for path in (inner, outer):
+        assert lake.client.delete(path).status_code == 204
+        assert lake.client.head(path).status_code == 404
+
+
+def test_a_tenant_has_as_many_tables_and_bytes_as_it_may(lake: Lake, tenant: Tenant) -> None:
+    table = lake.make()
+    count = len(lake.client.get(f"{OWN}/tables").json()["identifiers"])
+    try:
+        quotas.set_limits(tenant, max_lake_tables=count)
+        refused = lake.client.post(f"{OWN}/tables", json={"name": "more", "schema": SCHEMA})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (403, "ForbiddenException")
+        assert f"may have {count}" in refused.json()["error"]["message"]
+        quotas.set_limits(tenant, max_lake_tables=-1, max_lake_bytes=1)
+        room.forget()
+        refused = lake.commit(table.name, snapshot(f"{table.location}/metadata/x.avro"))
+        assert refused.status_code == 403
+        assert "bytes and may have 1" in refused.json()["error"]["message"]
+        config = lake.load(table.name)["config"]
+        store = object_store.file_system_of(
+            config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
+        )
+        with (
+            pytest.raises(OSError, match=r"(?i)denied"),
+            store.open_output_stream(object_store.key(f"{table.location}/data/x")) as sink,
+        ):
+            sink.write(b"x")
+        assert lake.commit(table.name, properties(a="b")).status_code == 200, "nothing is added by it"
+        assert lake.client.delete(f"{OWN}/tables/{table.name}?purgeRequested=true").status_code == 204
+    finally:
+        quotas.set_limits(tenant, max_lake_tables=-1, max_lake_bytes=-1)
+        room.forget()
+    lake.make()
