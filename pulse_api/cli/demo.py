@@ -30,10 +30,10 @@ def demo(
 ) -> None:
     """Send real flights and weather of 17 tenants through Pulse, and account for every event.
 
-    Starts the stack if it is not up. Every event goes through POST /v1/collect. Some are sent twice, to be
-    dropped; the flights that never departed break their schema, to be dead-lettered. The Dagster sensor
-    launches all runs. Exit code 1 unless everything adds up; the report also goes to
-    .pulse/demo-report.json.
+    Starts the stack if it is not up. Every event goes through POST /v1/collect. Some events are sent
+    twice, and the copies are dropped. Flights that never departed do not match their schema, and become
+    dead letters. The Dagster sensor launches all runs. Exit code 1 unless every event is accounted for;
+    the report is also written to .pulse/demo-report.json.
 
     Example: pulse demo --days 7
     """
