@@ -43,7 +43,8 @@ def trace_event(
     """Show what became of one event: where it landed, or why it did not.
 
     The event may be waiting or in a batch; it may have landed (dataset, day, file, snapshot), be a copy of
-    one that did, or a dead letter; it may have been replayed, rebuilt or erased. Exit code 2 if there is no such event.
+    one that did, or a dead letter; it may have been replayed, rebuilt or erased. Exit code 2 if there is
+    no such event.
 
     Example: pulse trace acme o-1
     """
