@@ -1,6 +1,7 @@
 """`pulse demo`: real flights through the whole pipeline."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -38,14 +39,16 @@ def demo(
     Example: pulse demo --days 7
     """
     console = Console(stderr=as_json)
-    stack.bring_up(console)
+    with ThreadPoolExecutor(1) as reader:  # seconds of work, while services start
+        reading = reader.submit(source.events, None if everything else days, keep_dates)
+        stack.bring_up(console)
     stack.announce(console)
     load_settings.cache_clear()  # the addresses may be new
     settings = load_settings()
     began, since = time.monotonic(), datetime.now(UTC)
     names = source.tenants()
-    with console.status("reading flights and weather, registering 17 tenants"):
-        events = source.events(None if everything else days, keep_dates)
+    events = reading.result()
+    with console.status("registering 17 tenants"):
         datasets = dict.fromkeys(names, "departures") | {source.OPERATOR: "weather"}
         tenants = run.register(names, datasets)
     owners = list(tenants.values())
