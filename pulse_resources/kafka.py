@@ -175,7 +175,7 @@ def create_topics(names: Iterable[str]) -> None:
             future.result()
         except KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise Transient(f"Kafka did not create the topic: {error}", topic=name) from error
+                raise Transient(f"Kafka did not create the topic: {said(error)}", topic=name) from error
     _wait_for_leaders([(name, p) for name in names for p in range(settings.partitions_per_topic)])
 
 
@@ -191,7 +191,9 @@ def ensure_partitions(topic: str, count: int) -> None:
     try:
         added[topic].result()
     except KafkaException as error:
-        raise Transient(f"Kafka did not add partitions: {error}", topic=topic, partitions=count) from error
+        raise Transient(
+            f"Kafka did not add partitions: {said(error)}", topic=topic, partitions=count
+        ) from error
     _wait_for_leaders([(topic, partition) for partition in range(count)])
 
 
@@ -199,7 +201,9 @@ def _wait_for_leaders(partitions: list[tuple[str, int]]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while problems := [a for a in offsets(partitions, "latest").values() if isinstance(a, KafkaException)]:
         if time.monotonic() > deadline:
-            raise Transient(f"Kafka created topics that have no leader: {problems[0]}", topics=partitions)
+            raise Transient(
+                f"Kafka created topics that have no leader: {said(problems[0])}", topics=partitions
+            )
         time.sleep(0.02)
 
 
@@ -222,6 +226,12 @@ def offsets(
         _described({topic for topic, _ in failed})
         answers |= _offsets(failed, which)
     return answers
+
+
+def said(error: object) -> str:
+    """What an error of the client says, without the names that its library adds."""
+    inner = next(iter(error.args), error) if isinstance(error, KafkaException) else error
+    return inner.str() if isinstance(inner, KafkaError) else str(error)
 
 
 def _offsets(

@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from dagster import RunsFilter
+from support.docs import blocks
 from support.http import sample
 from support.ingest import Owner, event, ingest, make_owner
 from support.stack import stop
@@ -222,6 +223,50 @@ def wrong(service: str) -> dict[str, Finding]:
 def test_the_doctor_finds_nothing_wrong(tenant: Owner, service: str) -> None:
     assert wrong(service) == {}
     assert {"tls", "certificate"} <= {each.check for each in doctor.examine(service)}
+
+
+def test_the_page_s_settings_and_the_doctor_alone_lead_to_services_that_work(
+    home: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody who has another home, the page's first block, and the advice of the doctor."""
+    kept, store, known = settings.postgres, settings.object_store, settings.kafka
+    values = {
+        "POSTGRES__HOST": kept.host,
+        "POSTGRES__SUPERUSER_PASSWORD": HOSTILE,
+        "POSTGRES__SSLROOTCERT": kept.sslrootcert,
+        "KAFKA__BOOTSTRAP_SERVERS": known.bootstrap_servers,
+        "KAFKA__SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA__SASL_MECHANISM": known.sasl_mechanism,
+        "KAFKA__USERNAME": known.username,
+        "KAFKA__PASSWORD": known.password.get_secret_value(),
+        "KAFKA__CA_FILE": known.ca_file,
+        "OBJECT_STORE__ENDPOINT": store.endpoint,
+        "OBJECT_STORE__BUCKET": store.bucket,
+        "OBJECT_STORE__ACCESS_KEY": store.access_key,
+        "OBJECT_STORE__SECRET_KEY": HOSTILE,
+    }
+    block = blocks("own-services.md")[0]
+    named = set(re.findall(r"PULSE_(\w+)=", block))
+    assert named == values.keys()
+    assert "pulse doctor" in block
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    place = {"POSTGRES__PORT": kept.port, "OBJECT_STORE__CA_FILE": store.ca_file}
+    asked_for = {
+        "POSTGRES__SSLCERT": kept.sslcert,
+        "POSTGRES__SSLKEY": kept.sslkey,
+        "KAFKA__CERTIFICATE_FILE": known.certificate_file,
+        "KAFKA__KEY_FILE": known.key_file,
+    }
+    with with_settings(**values, POSTGRES__PORT=kept.port):
+        forget_connections()
+        assert wrong("settings") == {}
+        advice = " ".join(str(each.fix) for name in SERVICES for each in wrong(name).values())
+        for setting in ("OBJECT_STORE__CA_FILE", *asked_for):
+            assert f"PULSE_{setting}" in advice
+    with with_settings(**values, **place, **asked_for):
+        forget_connections()
+        assert {name: wrong(name) for name in SERVICES} == {name: {} for name in SERVICES}
+    forget_connections()
 
 
 @dataclass(frozen=True)

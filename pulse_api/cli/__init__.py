@@ -16,7 +16,7 @@ from pulse_api.cli.parts import group_of
 PARTS = {
     # The word behind `pulse`: its module, and its line in `pulse --help`.
     "up": ("stack", "Start every service of Pulse on this machine; wait until all are ready."),
-    "down": ("stack", "Stop every service that `pulse up` started; wait until all are gone."),
+    "down": ("stack", "Stop every service that `pulse up` started; wait until all have ended."),
     "status": ("stack", "Show every service, what waits to be ingested, and what needs a person."),
     "doctor": (
         "doctor",

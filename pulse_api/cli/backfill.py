@@ -39,9 +39,9 @@ def backfill_days(
 ) -> None:
     """Rebuild days of a dataset from the raw zone, each replaced in one commit.
 
-    The rows that were there come out again; dead letters of the day that pass by now land, too. It is safe
-    beside ingestion and compaction, and safe to stop and to run again. A day that fails stays as it was;
-    the others go on, and the exit code is 1.
+    The same rows result; dead letters of the day that are valid by now land as well. It is safe beside
+    ingestion and compaction, and safe to stop and repeat. A day that fails is left unchanged; the
+    others continue, and the exit code is 1.
 
     Example: pulse backfill acme orders --from 2026-11-01 --to 2026-11-19
     """

@@ -51,8 +51,8 @@ def collect(
 ) -> None:
     """Send events through the HTTP API: one JSON object a line, or one JSON array.
 
-    Waits and tries again while the API is busy or the tenant is over its rate; sending the same again is
-    safe, since an event id lands once. Exit code 1, and why, if events were refused or, with --wait, if
+    Retries while the API is busy or the tenant is over its rate. Sending the same events again is safe:
+    an event id lands once. Exit code 1, with the reasons, if events were refused or, with --wait, if
     one did not land.
 
     Example: PULSE_KEY=$(pulse key create acme) pulse collect acme events.ndjson --wait

@@ -48,7 +48,7 @@ def connect(
     ] = "30d",  # type: ignore[assignment] # typer parses the default, too
     as_json: AsJson = False,
 ) -> None:
-    """Print what connects an engine to a tenant's tables, with a key that opens nothing else.
+    """Print what an engine needs to read a tenant's tables, with a key that opens nothing else.
 
     Example: pulse lake connect acme --engine duckdb
     """

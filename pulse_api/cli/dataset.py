@@ -96,8 +96,8 @@ def move_dataset(tenant: TenantSlug, slug: DatasetSlug, schema_uri: Address, as_
     Possible when the change is compatible: optional fields added, integer to number, required to optional,
     bounds relaxed. Otherwise nothing changes, everything in the way is listed, and the exit code is 1.
 
-    A column of another type takes a run, which writes the data files again: it is followed until it has
-    ended, and Ctrl-C leaves it going.
+    A change of a column's type needs a run that rewrites the data files. The command follows the run
+    until it ends; after Ctrl-C the run continues.
 
     Example: pulse dataset move acme orders pulse://acme/orders/2
     """
@@ -115,7 +115,7 @@ def move_dataset(tenant: TenantSlug, slug: DatasetSlug, schema_uri: Address, as_
 
 @app.command("moves")
 def list_moves(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
-    """List a dataset's moves that took a run, the latest first.
+    """List a dataset's moves that needed a run, the latest first.
 
     Example: pulse dataset moves acme orders
     """
@@ -128,7 +128,7 @@ def list_moves(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
 @app.command("follow")
 def follow_move(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
-    """Follow a dataset's latest move that took a run until it has ended; it ends as `move` does.
+    """Follow a dataset's latest move that needed a run until it ends; exit codes are those of `move`.
 
     Example: pulse dataset follow acme orders
     """
@@ -176,7 +176,7 @@ def delete_dataset(
 ) -> None:
     """Delete a dataset: its row and its table's entry in the catalog. Every file stays where it is.
 
-    Events on their way to it become dead letters.
+    Events that are on their way to it become dead letters.
 
     Example: pulse dataset delete acme orders --yes
     """

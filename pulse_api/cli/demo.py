@@ -1,6 +1,7 @@
 """`pulse demo`: real flights through the whole pipeline."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -30,22 +31,24 @@ def demo(
 ) -> None:
     """Send real flights and weather of 17 tenants through Pulse, and account for every event.
 
-    Starts the stack if it is not up. Every event goes through POST /v1/collect. Some are sent twice, to be
-    dropped; the flights that never departed break their schema, to be dead-lettered. The Dagster sensor
-    launches all runs. Exit code 1 unless everything adds up; the report also goes to
-    .pulse/demo-report.json.
+    Starts the stack if it is not up. Every event goes through POST /v1/collect. Some events are sent
+    twice, and the copies are dropped. Flights that never departed do not match their schema, and become
+    dead letters. The Dagster sensor launches all runs. Exit code 1 unless every event is accounted for;
+    the report is also written to .pulse/demo-report.json.
 
     Example: pulse demo --days 7
     """
     console = Console(stderr=as_json)
-    stack.bring_up(console)
+    with ThreadPoolExecutor(1) as reader:  # seconds of work, while services start
+        reading = reader.submit(source.events, None if everything else days, keep_dates)
+        stack.bring_up(console)
     stack.announce(console)
     load_settings.cache_clear()  # the addresses may be new
     settings = load_settings()
     began, since = time.monotonic(), datetime.now(UTC)
     names = source.tenants()
-    with console.status("reading flights and weather, registering 17 tenants"):
-        events = source.events(None if everything else days, keep_dates)
+    events = reading.result()
+    with console.status("registering 17 tenants"):
         datasets = dict.fromkeys(names, "departures") | {source.OPERATOR: "weather"}
         tenants = run.register(names, datasets)
     owners = list(tenants.values())

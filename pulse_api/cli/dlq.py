@@ -161,9 +161,10 @@ def replay_letters(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish dead letters again that could land now. They pass the same gate: nothing lands twice.
+    """Publish dead letters again that can land now. They are deduplicated: none lands twice.
 
-    Name ids, or filters, or --all. Those that still cannot land stay open. Exit code 1 if there are any.
+    Select them by ids, by filters or with --all. Those that still cannot land stay open. Exit code 1 if
+    there are any.
 
     Example: pulse dlq replay acme --reason unknown_dataset --dry-run
     """
@@ -189,9 +190,9 @@ def discard_letters(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Close dead letters that nobody wants to land. Their bytes stay, to be looked at.
+    """Close dead letters that are not wanted any more. Their bytes are kept for inspection.
 
-    Name ids, or filters, or --all; without ids it asks first.
+    Select them by ids, by filters or with --all; without ids the command asks for confirmation.
 
     Example: pulse dlq discard acme --reason undecodable --until 30d --yes
     """

@@ -19,7 +19,7 @@ def examine(
 ) -> None:
     """Check addresses, versions, rights, clocks, topics and disk of all services that the settings name.
 
-    Nothing is changed: an object of a few bytes is written to the bucket and removed. Exit code 1 if
+    Nothing is changed, apart from a small object that is written to the bucket and removed. Exit code 1 if
     something is wrong.
 
     Example: pulse doctor --all

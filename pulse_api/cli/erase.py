@@ -46,8 +46,8 @@ def erase(
 ) -> None:
     """Remove a person's events from tables, their history, the raw zone, dead letters and summaries.
 
-    It covers what has settled by now, and ends with a look at every store: there is a receipt for each
-    dataset in which nothing is left. The receipt says what Kafka still holds, and until when. If it was
+    It covers events that have settled, and ends by searching every store again. There is a receipt for
+    each dataset in which nothing is left; it says what Kafka still holds, and until when. If it was
     interrupted, the same command resumes it. It cannot be undone.
 
     Example: pulse erase acme --where customer.email=ada@example.org --dry-run

@@ -43,7 +43,7 @@ def create_key(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Issue a key of a tenant. It is shown this once: Pulse keeps only a hash of it.
+    """Issue a key of a tenant. It is shown once: Pulse stores only its hash.
 
     Example: KEY=$(pulse key create acme --name shop --scope collect --expires-in 30d)
     """
@@ -54,7 +54,7 @@ def create_key(
 
 @app.command("list")
 def list_keys(tenant: TenantSlug, as_json: AsJson = False) -> None:
-    """List a tenant's keys, those out of force too; never the keys themselves.
+    """List a tenant's keys, expired and revoked ones included, without their secrets.
 
     Example: pulse key list acme
     """
@@ -71,7 +71,7 @@ def rotate_key(
     ] = "1h",  # type: ignore[assignment] # typer parses the default, too
     as_json: AsJson = False,
 ) -> None:
-    """Issue a key with the same name and scopes; the old one ends after the overlap.
+    """Issue a key with the same name and scopes; the old one expires after the overlap.
 
     Example: KEY=$(pulse key rotate acme 4bf92f3577b3 --overlap 15m)
     """
@@ -81,7 +81,7 @@ def rotate_key(
 
 @app.command("revoke")
 def revoke_key(tenant: TenantSlug, key_id: KeyId, as_json: AsJson = False) -> None:
-    """End a key, and every key that came of it, at once and for good. Safe to repeat.
+    """Revoke a key, and every key that it issued, at once and permanently. Safe to repeat.
 
     Example: pulse key revoke acme 4bf92f3577b3
     """
@@ -94,7 +94,7 @@ def create_operator_key(
     name: Annotated[str, typer.Option(help="Name of the person or service that will use the key.")] = "cli",
     as_json: AsJson = False,
 ) -> None:
-    """Issue an operator's key. It is shown this once: Pulse keeps only a hash of it.
+    """Issue an operator's key. It is shown once: Pulse stores only its hash.
 
     Example: OPERATOR=$(pulse key operator create --name terraform)
     """
@@ -103,7 +103,7 @@ def create_operator_key(
 
 @operator.command("list")
 def list_operator_keys(as_json: AsJson = False) -> None:
-    """List the operators' keys, revoked ones too; never the keys themselves.
+    """List the operators' keys, revoked ones included, without their secrets.
 
     Example: pulse key operator list --json
     """
@@ -112,7 +112,7 @@ def list_operator_keys(as_json: AsJson = False) -> None:
 
 @operator.command("revoke")
 def revoke_operator_key(key_id: OperatorKeyId, as_json: AsJson = False) -> None:
-    """End an operator's key at once and for good. Safe to repeat.
+    """Revoke an operator's key at once and permanently. Safe to repeat.
 
     Example: pulse key operator revoke 4bf92f3577b3
     """

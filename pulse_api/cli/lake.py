@@ -144,8 +144,8 @@ def reconcile(
 ) -> None:
     """Prove that every drained event is a row, a duplicate or a dead letter, exactly once.
 
-    Compares tables, event ids, dead letters and ledger offset by offset. Exit code 1, and the precise
-    difference, when it does not hold.
+    Compares tables, event ids, dead letters and the ledger, offset by offset. Exit code 1, with the
+    exact difference, if they disagree.
 
     Example: pulse reconcile acme
     """

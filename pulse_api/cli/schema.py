@@ -35,7 +35,7 @@ def publish_schema(
     """Publish a JSON Schema as the next version of NAME and print its address.
 
     Drafts 2020-12 (if $schema names none), 2019-09, 7, 6 and 4, or the shorthand that the example shows.
-    The same document again answers with the address that it has already.
+    Publishing the same document again prints the address that it has already.
 
     Example: echo '{"fields": {"country": "string", "at": "timestamp"}}' | pulse schema publish acme orders -
     """
@@ -55,9 +55,9 @@ def check_schema(
     file: Annotated[Path, typer.Argument(help="Schema file; - for standard input.", allow_dash=True)],
     as_json: AsJson = False,
 ) -> None:
-    """Say what a schema would make of events, without publishing it: its columns, and what an event may cost.
+    """Show the columns that a schema makes, and what an event may cost, without publishing it.
 
-    Needs no running stack. Ends with an error where the schema would be refused, which says why.
+    Needs no running stack. If the schema would be refused, the error says why.
 
     Example: pulse schema check docs/examples/orders.json
     """
@@ -96,10 +96,10 @@ def try_schema(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events to test.")] = 1_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many of a day's events a schema would refuse that is not published yet, and show three.
+    """Show how many of a day's events an unpublished schema would refuse, with three of them.
 
-    The events are those of the raw zone, re-deliveries included. Nothing is written. Exit code 1 if one would
-    be refused that the dataset takes today, or the dataset cannot move to the schema.
+    The events are those of the raw zone, re-deliveries included. Nothing is written. Exit code 1 if an
+    event that the dataset accepts today would be refused, or if the dataset cannot move to the schema.
 
     Example: pulse schema try acme docs/examples/orders.json --against orders --day yesterday
     """
@@ -159,7 +159,7 @@ def show_schema(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Print a schema as it was published, byte for byte; with --json, what is known of it, too.
+    """Print a schema as it was published, byte for byte; with --json, its address and date as well.
 
     Example: pulse schema show acme orders > orders.json
     """

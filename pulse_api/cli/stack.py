@@ -60,16 +60,14 @@ def up(
     Postgres, Kafka, MinIO, a Spark Connect server, the HTTP API, the REST
     catalog and Dagster run in the background until `pulse down`; one that dies is restarted. Safe
     to run again. The first time fetches what is missing (some minutes), and
-    prints an operator's key for the HTTP API, once. The Dagster UI asks who
-    comes: the address that is printed signs a browser in.
+    prints an operator's key for the HTTP API, once. The Dagster UI requires a sign-in; the printed
+    address signs a browser in.
 
-    Everything is kept in one folder: $PULSE_HOME, or ./.pulse. Logs are in
-    its folder `logs`.
+    All state is kept in one folder: $PULSE_HOME, by default ./.pulse. Logs are in its subfolder `logs`.
 
-    To use a service that you have, export its address, for every command:
-    PULSE_POSTGRES__HOST, PULSE_KAFKA__BOOTSTRAP_SERVERS,
-    PULSE_OBJECT_STORE__ENDPOINT, PULSE_SPARK__REMOTE. Nothing is started for
-    it then.
+    To use a service of your own, export its address for every command: PULSE_POSTGRES__HOST,
+    PULSE_KAFKA__BOOTSTRAP_SERVERS, PULSE_OBJECT_STORE__ENDPOINT, PULSE_SPARK__REMOTE. `pulse up` then
+    starts none in its place.
 
     Example: PULSE_API__PORT=8080 pulse up
     """
@@ -149,9 +147,9 @@ def announce(console: Console) -> None:
 
 @app.command()
 def down(as_json: AsJson = False) -> None:
-    """Stop every service that `pulse up` started; wait until all are gone.
+    """Stop every service that `pulse up` started; wait until all have ended.
 
-    Data stays in $PULSE_HOME: the next `pulse up` goes on from there.
+    Data stays in $PULSE_HOME; the next `pulse up` continues with it.
 
     Example: pulse down
     """
@@ -173,7 +171,7 @@ def down(as_json: AsJson = False) -> None:
 def show_status(as_json: AsJson = False) -> None:
     """Show every service, what waits to be ingested, and what needs a person.
 
-    Memory that processes share is counted once. Exit code 1 if a service is not
+    Memory shared by processes is counted once. Exit code 1 if a service is not
     up, a batch is stuck, or a topic cannot be ingested.
 
     Example: pulse status --json

@@ -111,7 +111,7 @@ def tenant_limits(
     max_lake_bytes: MaxLakeBytes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a tenant's limits, each by its option; show them without options.
+    """Set the limits that options name; without options, show a tenant's limits.
 
     Example: pulse tenant limits acme --max-datasets 10 --events-per-second 5000
     """
@@ -143,11 +143,11 @@ def accept_loss(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on when the topic no longer holds events that were never ingested.
+    """Continue ingestion of a topic that has lost events which were never ingested.
 
-    Nothing of a topic is ingested once its retention overtook ingestion, or it was recreated or cut: no event
-    is skipped without a person's word. This is that word. It is recorded, and what the topic holds now is
-    ingested. Restore the topic instead, if you can.
+    If retention removed events before they were ingested, or a topic was recreated or truncated, Pulse
+    stops ingesting it rather than skip events silently. This command accepts the loss: it is recorded,
+    and what the topic holds now is ingested. If you can, restore the topic instead.
 
     Example: pulse tenant accept-loss acme --dry-run
     """

@@ -42,8 +42,9 @@ def trace_event(
 ) -> None:
     """Show what became of one event: where it landed, or why it did not.
 
-    It waits, a batch has it, it landed (dataset, day, file, snapshot), is a copy of one that did, is a dead
-    letter, was replayed, rebuilt or erased. Exit code 2 if there is no such event.
+    The event may be waiting or in a batch; it may have landed (dataset, day, file, snapshot), be a copy of
+    one that did, or a dead letter; it may have been replayed, rebuilt or erased. Exit code 2 if there is
+    no such event.
 
     Example: pulse trace acme o-1
     """

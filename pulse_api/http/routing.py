@@ -87,7 +87,7 @@ def refuse_unknown_parameters(request: Request, path: str) -> None:
     known = [each["name"] for each in described.get("parameters", ()) if each["in"] == "query"]
     for name in request.query_params:
         if name not in known:
-            fix = meant(name, known, f"It takes {', '.join(known) or 'none'}")
+            fix = meant(name, known, f"The query parameters of this path: {', '.join(known) or 'none'}")
             raise ProblemError(
                 422, "invalid-request", f"the query parameter {name[:100]!r} is unknown", fix=fix
             )

@@ -67,7 +67,7 @@ def look(tenant: Tenant) -> list[Loss]:
     try:
         count = kafka.partition_counts().get(tenant.topic)
     except KafkaException as error:
-        raise Transient(f"the broker does not answer: {error}", tenant=tenant.slug) from error
+        raise Transient(f"the broker does not answer: {kafka.said(error)}", tenant=tenant.slug) from error
     current = kafka.topic_ids([tenant.topic]).get(tenant.topic)
     there = [(tenant.topic, partition) for partition, *_ in positions if partition < (count or 0)]
     starts, ends = kafka.offsets(there, "earliest"), kafka.offsets(there, "latest")
@@ -82,7 +82,11 @@ def look(tenant: Tenant) -> list[Loss]:
             continue
         start, end = starts[tenant.topic, partition], ends[tenant.topic, partition]
         if not isinstance(start, int) or not isinstance(end, int):
-            raise Transient(f"the broker does not answer: {end}", tenant=tenant.slug, partition=partition)
+            raise Transient(
+                f"the broker does not answer: {kafka.said(start if isinstance(end, int) else end)}",
+                tenant=tenant.slug,
+                partition=partition,
+            )
         if known and known != current:
             problem = f"the topic was recreated: it holds {end - start} messages that were not ingested"
             found.append(replace(loss, problem=problem, base=settled - start))

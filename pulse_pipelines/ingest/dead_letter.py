@@ -195,7 +195,7 @@ def _produce(producer: Producer, tenant: Tenant, letters: Sequence[_Letter]) -> 
     waiting = kafka.flush(producer, FLUSH_S)
     if waiting or refused:
         raise Transient(
-            f"Kafka did not acknowledge dead letters: {refused[0] if refused else 'time-out'}",
+            f"Kafka did not acknowledge dead letters: {kafka.said(refused[0]) if refused else 'time-out'}",
             topic=tenant.dead_letter_topic,
         )
     return too_large

@@ -89,7 +89,9 @@ def _by_month(
     early = np.zeros(len(new), np.bool_)
     for (_, partition), first in firsts.items():
         if not isinstance(first, int):
-            raise Transient(f"the broker does not answer: {first}", tenant=tenant.slug, partition=partition)
+            raise Transient(
+                f"the broker does not answer: {kafka.said(first)}", tenant=tenant.slug, partition=partition
+            )
         end = position(partition + 1, 0) if first < 0 else position(partition, first + bases[partition])
         early[np.searchsorted(new, position(partition, 0)) : np.searchsorted(new, end)] = True
     before = date(this.year - (this.month == 1), (this.month - 2) % 12 + 1, 1)

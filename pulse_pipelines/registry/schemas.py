@@ -81,7 +81,7 @@ def find_schema(connection: postgres.Connection, tenant: Tenant, schema_uri: str
     if row is None:
         raise NotFound(
             "the tenant has not published this schema",
-            fix="Publish it with: pulse schema publish",
+            fix="Publish this version first, or name one that is published",
             tenant=tenant.slug,
             schema=schema_uri,
         )

@@ -87,6 +87,7 @@ def service(layout: Layout, settings: Settings) -> Service:
         setup=lambda: _setup(folder, properties, settings),
         niceness=BACKGROUND,
         ready=listens(f"{host}:{port}"),
+        start_timeout=240,  # its processes give way to all others: on a busy machine they take minutes
         stop_timeout=20,
     )
 

@@ -16,6 +16,7 @@ import pytest
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.typedef import Record
 from support.backfill import rebuilt
+from support.docs import blocks
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
 from support.maintenance import rewritten
@@ -542,32 +543,37 @@ def test_what_is_within_another_value_and_what_is_not_declared_are_found(sales: 
     assert looked_for.is_of({"dataset": "sales", "data": data})
 
 
-def test_a_person_is_erased_from_all_datasets_at_once(owner: Owner) -> None:
+def test_a_person_is_erased_from_all_datasets_at_once_as_the_page_says(owner: Owner) -> None:
     add_dataset(owner)
-    for person, tag in ((ADA, "a"), (BOB, "b")):
+    page = blocks("erasure.md")[0].replace("acme", owner.tenant.slug).splitlines()
+    commands = [line.split()[2:] for line in page]
+    ada = commands[0][2].removeprefix("customer.email=")
+    for person, tag in ((ada, "a"), (BOB, "b")):
+        customer = {"email": person}
         owner.send(
-            of(f"{tag}1", person),
-            sale(f"{tag}2", country=person),
-            sale(f"{tag}3", "nowhere", country=person),
-            json.dumps({"data": {"country": person}}).encode(),
+            of(f"{tag}1", "x", data={"customer": customer}),
+            sale(f"{tag}2", customer=customer),
+            sale(f"{tag}3", "nowhere", customer=customer),
+            json.dumps({"data": {"customer": customer}}).encode(),
         )
     ingest(owner)
-    slug, where = owner.tenant.slug, f"country={ADA}"
-    code, seen = run(slug, "--where", where, "--dry-run")
+    code, seen = run(*commands[0])
     rows = {name: found["rows"] for name, found in seen["datasets"].items()}
     assert (code, rows, seen["left_out"]) == (0, {"orders": 1, "sales": 1}, [])
-    assert where_is(owner, ADA)
-    code, done = run(slug, "--where", where, "--yes")
+    assert where_is(owner, ada)
+    code, done = run(*commands[1])
     assert (code, done["left_out"]) == (0, [])
     removed = {receipt["dataset"]: receipt["removed"] for receipt in done["datasets"]}
     assert {name: each["rows"] for name, each in removed.items()} == {"orders": 1, "sales": 1}
     assert sum(each["dead_letters"] for each in removed.values()) == 2, "those of no dataset, too"
-    assert where_is(owner, ADA) == []
+    assert where_is(owner, ada) == []
     assert len(where_is(owner, BOB)) > 4
     for receipt in done["datasets"]:
-        assert verify(owner, receipt, f"data.{where}")[1]["clean"]
+        assert verify(owner, receipt, f"data.{commands[0][2]}")[1]["clean"]
     report = reconcile_tenant(owner.tenant)
     assert report.balanced, report.problems
+    code, survey = run(*commands[2][:-1], "--dry-run")
+    assert (code, survey["rows"]) == (0, 0)
 
 
 def test_what_an_erasure_from_all_datasets_leaves_out_is_named(owner: Owner) -> None:

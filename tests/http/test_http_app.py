@@ -50,10 +50,18 @@ PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
     "the root": ("GET", "/", {}, 404, "GET /openapi.json"),
     "lines as one value": ("POST", "/v1/collect", {"content": LINES}, 400, "application/x-ndjson"),
     "a parameter that is almost one": ("GET", "/v1/datasets/orders/preview?limt=5", {}, 422, "mean limit?"),
-    "a parameter of collect": ("POST", "/v1/collect?wait=1", {"json": []}, 422, "It takes none"),
-    "a parameter of nobody": ("GET", "/v1/usage?colour=5", {}, 422, "It takes"),
+    "a parameter of collect": ("POST", "/v1/collect?wait=1", {"json": []}, 422, "of this path: none"),
+    "a parameter of nobody": ("GET", "/v1/usage?colour=5", {}, 422, "of this path: "),
     "a body that is no object": ("POST", "/v1/schemas", {"json": [1]}, 422, "openapi.json"),
     "a member that is unknown": ("POST", "/v1/datasets", {"json": {"slugg": "a"}}, 422, "openapi.json"),
+    "events that are all wrong": ("POST", "/v1/collect", {"json": [{"event_id": "a"}]}, 422, "`verdicts`"),
+    "a schema that is not published": (
+        "POST",
+        "/v1/datasets",
+        {"json": {"slug": "x", "schema_uri": "pulse://nobody/none/9"}},
+        404,
+        "Publish this version",
+    ),
     "no such dataset": ("GET", "/v1/datasets/absent", {}, 404, "GET /v1/datasets"),
 }
 CLASSES = re.compile(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
 from support.topics import accept, delete_topic, recreate
 from typer.testing import CliRunner
@@ -204,3 +204,9 @@ def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner
     run_batch(batch, 2)
     assert ids(owner) == ["a"]
     assert reconcile_tenant(owner.tenant).problems == []
+
+
+def test_what_a_client_of_kafka_says_comes_without_its_code() -> None:
+    error = KafkaError(KafkaError._NOENT, "No leaders found")
+    assert kafka.said(KafkaException(error)) == kafka.said(error) == "No leaders found"
+    assert kafka.said("time-out") == "time-out"

@@ -67,7 +67,7 @@ def examined() -> dict[str, doctor.Finding]:
     return {each.check: each for each in doctor.examine("object store")}
 
 
-@pytest.mark.parametrize("source", ["variables", "container"])
+@pytest.mark.parametrize("source", ["container", pytest.param("variables", marks=pytest.mark.slow)])
 def test_every_client_opens_the_store_by_the_key_of_the_environment(
     stack: Settings, owner: Owner, nothing_known: pytest.MonkeyPatch, source: str
 ) -> None:

@@ -20,7 +20,9 @@ IS_OVER = ("pass", 0.5, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("work", "seconds", "rest", "ended"), [STILL, GOES_ON, IS_OVER], ids=["still", "on", "over"]
+    ("work", "seconds", "rest", "ended"),
+    [STILL, pytest.param(*GOES_ON, marks=pytest.mark.slow), IS_OVER],
+    ids=["still", "on", "over"],
 )
 def test_a_process_is_killed_when_its_work_stands_still(
     work: str, seconds: float, rest: float, ended: int

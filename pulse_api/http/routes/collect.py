@@ -131,6 +131,7 @@ def answer(verdicts: Verdicts, what: str) -> Response:
     """What is said of a request's events, or entities. Raises ProblemError: 422, all of them were refused."""
     if verdicts.refused and not verdicts.outgoing:
         detail = f"all {what} of the request were refused"
-        raise ProblemError(422, f"{what}-refused", detail, verdicts=verdicts.notable)
+        fix = f"Correct the {what}: `verdicts` says what is wrong with each, and where"
+        raise ProblemError(422, f"{what}-refused", detail, fix=fix, verdicts=verdicts.notable)
     status = 207 if verdicts.refused else 202
     return Response(verdicts.document(), status, media_type=JSON)

@@ -1,7 +1,7 @@
 """Postgres: its address, version and clock, the roles with their rights, the migrations, its connections."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -68,15 +68,19 @@ def look(settings: Settings) -> Iterator[Finding]:
     if refused and settings.postgres.sslmode == "disable":
         found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
         yield from [found] if found else []
-    yield _superuser(settings.postgres, needed=bool(refused))
+    yield from _superuser(settings.postgres, refused)
     if "pulse_owner" in refused:
         return
     with psycopg.connect(settings.postgres.url("pulse_owner"), connect_timeout=int(PATIENCE_S)) as connection:
         yield from _inside(connection)
 
 
-def _superuser(postgres: PostgresSettings, *, needed: bool) -> Finding:
-    """Whether `pulse up` could make roles and databases; who has no password of it may do without."""
+def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether `pulse up` could make roles and databases; who has no password of it may do without.
+
+    Args:
+        refused: roles that cannot sign in, and why.
+    """
     user, check = postgres.superuser, "superuser"
     fix = (
         "Set PULSE_POSTGRES__SUPERUSER and PULSE_POSTGRES__SUPERUSER_PASSWORD to an account that may create "
@@ -86,11 +90,16 @@ def _superuser(postgres: PostgresSettings, *, needed: bool) -> Finding:
         with psycopg.connect(postgres.superuser_url(), connect_timeout=int(PATIENCE_S)) as connection:
             able = connection.execute(ABLE).fetchone() == (True,)
     except psycopg.OperationalError as error:
-        if postgres.superuser_password.get_secret_value() or needed:
-            return Finding(POSTGRES, check, False, f"{user} cannot sign in: {first_line(error)}", fix)
-        return Finding(POSTGRES, check, True, "its password is not set here: only `pulse up` needs it")
+        why = first_line(error)
+        if refused and "password" not in why:  # as the roles: a certificate, say
+            return
+        if postgres.superuser_password.get_secret_value() or refused:
+            yield Finding(POSTGRES, check, False, f"{user} cannot sign in: {why}", fix)
+        else:
+            yield Finding(POSTGRES, check, True, "its password is not set here: only `pulse up` needs it")
+        return
     said = f"{user} {'may' if able else 'may not'} create roles and databases"
-    return Finding(POSTGRES, check, able, said, fix)
+    yield Finding(POSTGRES, check, able, said, fix)
 
 
 def _tls(postgres: PostgresSettings) -> Tls | None:

@@ -40,7 +40,9 @@ def ends(tenant: Tenant, positions: Mapping[int, Position]) -> dict[int, int]:
     found: dict[int, int] = {}
     for (_, partition), answer in kafka.offsets(asked, "latest").items():
         if not isinstance(answer, int):
-            raise Transient(f"the broker does not answer: {answer}", tenant=tenant.slug, partition=partition)
+            raise Transient(
+                f"the broker does not answer: {kafka.said(answer)}", tenant=tenant.slug, partition=partition
+            )
         found[partition] = answer + positions[partition].base
     return found
 
