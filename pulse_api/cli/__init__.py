@@ -33,6 +33,8 @@ PARTS = {
         "Show a dataset's snapshots, newest first: moments that `pulse preview` can go back to.",
     ),
     "sql": ("sql", "Run one SELECT over a tenant's datasets, by their slugs, and record it."),
+    "ask": ("ask", "Answer a question over a tenant's datasets, with the query that gave the answer."),
+    "describe": ("ask", "Show what can be asked for: measures, dimensions, units and other words."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
     "trace": ("trace", "Say what became of one event: where it landed, or why it did not."),
     "reconcile": (

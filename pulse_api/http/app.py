@@ -20,6 +20,7 @@ from pulse_api.http.fast_path import FastPath
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
+    ask,
     collect,
     datasets,
     dead_letters,
@@ -53,6 +54,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     preview.router,
     sql.router,
     sql.records,
+    ask.router,
+    ask.records,
+    ask.meanings,
     summary.router,
     events.router,
     entities.router,

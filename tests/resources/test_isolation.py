@@ -63,6 +63,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
+    "public.questions":            (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING, NOTHING),
@@ -166,6 +167,10 @@ QUERIES = (  # one of long ago: what is young nobody deletes
     "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at)"
     " VALUES (%(tenant)s, 'any', '', '2020-01-01')",
 )
+QUESTIONS = (
+    "INSERT INTO questions (tenant_id, question_id, question, provider, asked_at)"
+    " VALUES (%(tenant)s, 'any', '', 'grammar', '2020-01-01')",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -183,7 +188,7 @@ def pair(stack: Settings) -> Pair:
     batch = ingest(*owners)
     with superuser(stack) as connection:
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *MOVES):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *QUESTIONS, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in survey([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:

@@ -41,6 +41,7 @@ RLS_TABLES = (
     "dataset_versions",
     "dataset_moves",
     "sql_queries",
+    "questions",
     "deleted_datasets",
     "backfills",
     "upkeep_log",
