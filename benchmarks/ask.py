@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
@@ -145,6 +146,6 @@ def _listed(wanted: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]])
 def _plain(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | Decimal):
         return f"{float(value):.6g}"
     return str(value)[:10] if hasattr(value, "isoformat") else str(value)

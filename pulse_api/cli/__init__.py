@@ -35,6 +35,7 @@ PARTS = {
     "sql": ("sql", "Run one SELECT over a tenant's datasets, by their slugs, and record it."),
     "ask": ("ask", "Answer a question over a tenant's datasets, with the query that gave the answer."),
     "describe": ("ask", "Show what can be asked for: measures, dimensions, units and other words."),
+    "mcp": ("mcp", "Serve a tenant's lake to an MCP client, over standard input and output."),
     "tail": ("tail", "Print the rows of a dataset as they land, until it is interrupted."),
     "trace": ("trace", "Say what became of one event: where it landed, or why it did not."),
     "reconcile": (

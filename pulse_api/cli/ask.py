@@ -39,7 +39,7 @@ def ask(
         return
     if question is None:
         raise UserError("no question is given", fix='pulse ask acme "How many orders were there by country?"')
-    with local.runner(owner) as run:
+    with local.queries(owner) as run:
         tokens = settings.load_settings().ask.tokens_per_day
         try:
             found = asyncio.run(

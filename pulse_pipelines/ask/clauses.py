@@ -53,6 +53,10 @@ class Clauses(Phrases):
     def _clause(self, plan: Plan, i: int) -> Found:
         yield from self._time(plan, i)
         yield from self._group(plan, i)
+        if plan.measures and self.at(i) in ("of", "for"):
+            yield from ((plan, end) for end in self.row(i + 1))
+        if _counts(plan) and len(plan.dimensions) == 1 and not plan.order:
+            yield from ((replace(plan, outer="avg"), end) for end in self.one_of(i, "on average"))
         if plan.counted:  # of all rows, or of those that are counted: who could tell
             return
         for condition, end in self.condition(i):
@@ -64,7 +68,7 @@ class Clauses(Phrases):
         for first, end in self.times.spans(i):
             yield replace(plan, spans=(first,)), end
             for start in self.one_of(end, *VERSUS):
-                for second, last in self.times.spans(start):
+                for second, last in self.times.plain(start):
                     yield replace(plan, spans=(first, second)), last
 
     def _group(self, plan: Plan, i: int) -> Found:
@@ -86,7 +90,7 @@ class Clauses(Phrases):
         start = i
         i = self.skip(i, CONNECTORS)
         i = next(self.one_of(i, "is", "was", "are", "were", "had", "have", "has"), i)
-        yield from self._of_field(i)
+        yield from self._of_field(i + 1 if i == start and self.at(i) in NEUTRAL else i)
         yield from self._number_first(i)
         yield from self._negated(i)
         yield from self._boolean(i)
@@ -108,8 +112,13 @@ class Clauses(Phrases):
                 yield from self._values(field, "=", start)
             for start in self.one_of(end, *_NOT):
                 yield from self._values(field, "!=", start)
+        i = self.skip(i)
         for start in self.one_of(i, "missing", "unknown"):
             yield from ((Condition(field, "missing"), end) for field, end in self.field(start))
+        for start in self.one_of(i, "no", "without"):  # of a number it could be none, or nought
+            for field, end in self.field(start):
+                if field.kind == Kind.STRING:
+                    yield Condition(field, "missing"), end
 
     def _values(self, field: Field, operator: str, i: int) -> Iterator[tuple[Condition, int]]:
         for values, end in self.value(field, i):
@@ -147,6 +156,9 @@ class Clauses(Phrases):
 
     def _number_first(self, i: int) -> Iterator[tuple[Condition, int]]:
         """More than 200 seats; over 1,000 miles, where only one column is in miles."""
+        if (number := self.number(i)) is not None and i:
+            for field, end in self.measure_field(i + 1):
+                yield Condition(field, "=", (number,)), end
         for operator, said in COMPARATORS.items():
             for start in self.one_of(i, *said):
                 if (number := self.number(start)) is None:
@@ -186,3 +198,8 @@ class Clauses(Phrases):
         for day in DAYS:
             if self.at(i + 1) == day.lower() and self.plural(i + 2):
                 yield Condition(weekday, "=", (day,)), i + 2
+
+
+def _counts(plan: Plan) -> bool:
+    """Whether it counts rows, and nothing else."""
+    return len(plan.measures) == 1 and plan.measures[0].aggregation == "count" and plan.outer is None

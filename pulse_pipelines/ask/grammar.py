@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pulse_pipelines.ask.clauses import VERSUS, Clauses, Found
-from pulse_pipelines.ask.keywords import HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
+from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
 from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
 from pulse_pipelines.ask.plan import Condition, Measure, Plan
@@ -117,12 +117,15 @@ class _Grammar(Clauses):
 
     def _which(self, plan: Plan, i: int) -> Found:
         """Which carrier has the most flights, which month had the lowest average delay."""
-        if self.at(i) not in ("which", "what", "who"):
+        i += self.at(i) in ("on", "in", "at")
+        if self.at(i) not in ("which", "what"):
             return
         number = self.number(i + 1)
         start = i + 1 + (number is not None)
         for dimension, end in self.dimension(start):
-            limit = int(number) if number else None if self.plural(end) else 1
+            if number is None and self.plural(end):
+                continue  # how many of them nobody says
+            limit = int(number) if number else 1
             yield from self._superlative(
                 replace(plan, dimensions=(*plan.dimensions, dimension), limit=limit), end
             )
@@ -138,14 +141,20 @@ class _Grammar(Clauses):
             return
         for measure, end in self.target(i + 1):
             counts = measure.aggregation in ("count", "count_distinct")
-            if self.at(i) in ("most", "fewest", "least") and not (counts or measure.aggregation == "sum"):
-                continue
+            summed = measure.aggregation == "sum"
+            if not counts and not (summed if self.at(i) in AMOUNTS else self._says_how(i + 1, end)):
+                continue  # the highest of a column: of its values, or of their average?
             yield replace(plan, measures=(measure,), order=(measure, down)), end
+
+    def _says_how(self, i: int, end: int) -> bool:
+        """Whether an aggregation is said between two places."""
+        of_end = next(self.one_of(end - 2, "on average"), 0) == end
+        return of_end or any(True for _ in self.aggregation(i))
 
     def _extreme(self, plan: Plan, i: int) -> Found:
         """Rows with the greatest values of a column."""
         i = self.skip(self.skip(i, HAVE))
-        if self.at(i) in HIGH | LOW and self.at(i) not in ("most", "fewest", "least"):
+        if self.at(i) in HIGH | LOW and self.at(i) not in AMOUNTS:
             for field, end in self.measure_field(i + 1):
                 yield replace(plan, order=(field, self.at(i) in HIGH)), end
 
@@ -192,6 +201,8 @@ class _Grammar(Clauses):
         number = self.number(i)
         at = i + (number is not None)
         at = next(self.one_of(at, "most"), at)
+        if self.names.meaning.of_entities:  # the oldest plane is not that which was heard of first
+            return
         newest = self.at(at) in NEWEST
         if (newest or self.at(at) in OLDEST) and (number or said):
             number = number if number is not None else self.number(at + 1)
@@ -240,7 +251,7 @@ class _Grammar(Clauses):
                     )
             for first, middle in self.times.spans(next(self.one_of(end, "between"), end)):
                 for joint in self.one_of(middle, "and", "with", "to", *VERSUS):
-                    for second, last in self.times.spans(joint):
+                    for second, last in self.times.plain(joint):
                         yield replace(measured, spans=(first, second)), last
 
     def _nested(self, plan: Plan, i: int) -> Found:

@@ -19,7 +19,8 @@ LEAD = keys(
     "please show me tell give find get display can could you i want to know what is are was were the "
     "calculate compute us report would like see"
 )
-HAVE = keys("has have had with saw see got get recorded that which were was are is did do ,")
+HAVE = keys("has have there had with saw see got get recorded that which were was are is did do ,")
+AMOUNTS = ("most", "fewest", "least")
 NEWEST = keys("latest newest recent")
 OLDEST = keys("earliest oldest")
 

@@ -1,12 +1,13 @@
-"""Queries of questions that are asked on this machine, without the API: within the same limits, recorded."""
+"""Queries that are asked for on this machine, without the API: within the same limits, recorded."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import orjson
 
-from pulse_pipelines.ask.read import Ran, Run
+from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import run as sql
 from pulse_pipelines.sql.limits import Limits
@@ -14,8 +15,14 @@ from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.processes import Processes
 
 
+class Query(Protocol):
+    """Runs SQL as a tenant."""
+
+    def __call__(self, text: str, travel: Travel | None = None) -> Awaitable[Ran]: ...
+
+
 @contextmanager
-def runner(tenant: Tenant, key_id: str | None = None) -> Iterator[Run]:
+def queries(tenant: Tenant) -> Iterator[Query]:
     """Runs SQL as a tenant, while the block does.
 
     Raises:
@@ -24,25 +31,16 @@ def runner(tenant: Tenant, key_id: str | None = None) -> Iterator[Run]:
     limits = Limits.of_settings()
     processes = Processes(limits.confinement(), ready=0)
 
-    async def run(text: str) -> Ran:
-        return await asyncio.to_thread(query, processes, limits, tenant, text, key_id)
+    def ran(text: str, travel: Travel | None) -> Ran:
+        asked = sql.Asked(tenant, text, travel=travel or Travel())
+        result = sql.run(processes, limits, asked)
+        document = orjson.loads(result.content)
+        return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
+
+    async def query(text: str, travel: Travel | None = None) -> Ran:
+        return await asyncio.to_thread(ran, text, travel)
 
     try:
-        yield run
+        yield query
     finally:
         processes.stop()
-
-
-def query(
-    processes: Processes,
-    limits: Limits,
-    tenant: Tenant,
-    text: str,
-    key_id: str | None = None,
-    travel: Travel | None = None,
-) -> Ran:
-    """What a query gives. Raises PulseError, as `sql.run`."""
-    asked = sql.Asked(tenant, text, key_id=key_id, travel=travel or Travel())
-    result = sql.run(processes, limits, asked)
-    document = orjson.loads(result.content)
-    return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)

@@ -74,7 +74,7 @@ class Times:
         if here in ("in", "on", "during", "for", "over", "within", "of", "from", "at"):
             i += 1
             yield from self._bounded(i) if here == "from" else ()
-            yield from self._plain(i)
+            yield from self.plain(i)
         elif here == "between":
             yield from self._between(i + 1, ("and",))
         elif here in ("since", "after", "before", "starting", "until"):
@@ -115,7 +115,8 @@ class Times:
             begun = begun.replace(year=begun.year - 1)
         return Span(begun, begun + (first.until - first.first))
 
-    def _plain(self, i: int) -> Found:
+    def plain(self, i: int) -> Found:
+        """Ranges that are said without a preposition."""
         yield from self._relative(i)
         yield from self._date(i)
 
