@@ -49,9 +49,10 @@ class Mcp:
         request = Request(scope, receive)
         here = app_state(request)
         principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
-        take(here, principal.tenant, "questions", 1, here.per_second[Kind.OTHER], here.burst_seconds)
+        take(here, principal.tenant, "calls of tools", 1, here.per_second[Kind.OTHER], here.burst_seconds)
         if request.method != "POST":
-            raise ProblemError(405, "method-not-allowed", "POST alone is taken here: there are no sessions")
+            detail = "POST alone is taken here: there are no sessions"
+            raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
         if self._manager is None:
             raise ProblemError(503, "unavailable", "the server is starting, or stopping")
         scope["state"]["principal"] = principal

@@ -194,7 +194,7 @@ def install(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         problem = of(error)
         if problem.status == 405:
-            problem.headers["Allow"] = ", ".join(_methods(request))
+            problem.headers.setdefault("Allow", ", ".join(_methods(request)))
         return response(request, problem)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:

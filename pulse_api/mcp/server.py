@@ -147,7 +147,7 @@ def _result(document: dict[str, Any], *, is_error: bool) -> types.CallToolResult
     if len(content) > MAX_TEXT:
         document = {
             "error": f"the answer has {len(content):,} bytes, {MAX_TEXT:,} are the most",
-            "fix": "Ask for fewer rows by `limit`, for fewer columns, or aggregate",
+            "fix": "Ask for fewer rows by `limit` or `top`, for fewer columns, or aggregate",
         }
         content, is_error = orjson.dumps(document), True
     return types.CallToolResult(

@@ -13,7 +13,7 @@ from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SH
 from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
 from pulse_pipelines.ask.plan import Condition, Measure, Plan
-from pulse_pipelines.ask.words import Names, Word
+from pulse_pipelines.ask.words import Word, names_of
 
 
 def plans(
@@ -21,7 +21,7 @@ def plans(
 ) -> set[Plan]:
     """All that a question can mean about a dataset; none: it does not fit."""
     try:
-        return _Grammar(Names(meaning), words, now, hits).plans()
+        return _Grammar(names_of(meaning), words, now, hits).plans()
     except TooLongError:
         return set()
 

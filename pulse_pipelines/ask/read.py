@@ -1,5 +1,6 @@
 """From a question to the one plan that it can mean, or to why there is none."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,13 +11,17 @@ from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import Hit
 from pulse_pipelines.ask.plan import Plan
-from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, words
+from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, names_of, words
 from pulse_pipelines.domain.columns import Kind
 from pulse_resources.errors import UserError
 
 MAX_LOOKED_AT = 4
 """Datasets whose data is looked at for words of a question."""
-MAX_COLUMNS = 40
+MAX_PARSED = 20
+"""Datasets that a question is read for: those of which it names most."""
+MAX_COLUMNS = 30
+MAX_SAID = 60
+"""Words, and words in a row, that are looked up in the data, in so many columns."""
 _SHOWN = 30
 
 
@@ -63,12 +68,17 @@ async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: R
     asked = words(question)
     if not asked or len(asked) > MAX_WORDS:
         raise NotUnderstood(f"the question has {len(asked)} words", fix=f"Ask in 1 to {MAX_WORDS} words")
-    found = {plan for each in meanings for plan in grammar.plans(each, asked, now, {})}
+    near = await asyncio.to_thread(_near, meanings, asked) or list(meanings)
+    found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
     if not found:
-        for each in _near(meanings, asked)[:MAX_LOOKED_AT]:
+        for each in near[:MAX_LOOKED_AT]:
             if hits := await _values(each, asked, run):
                 found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
     return _only(found, meanings, asked)
+
+
+def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
+    return {plan for each in meanings for plan in grammar.plans(each, asked, now, {})}
 
 
 def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word]) -> Plan:
@@ -86,7 +96,7 @@ def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word]) 
 
 def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
     lemmas = [word.lemma for word in asked]
-    rows = Names(meaning).own_rows
+    rows = names_of(meaning).own_rows
     return any(tuple(lemmas[i : i + len(row)]) == row for row in rows for i in range(len(lemmas)))
 
 
@@ -97,7 +107,7 @@ def _near(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
 
 
 def _known_words(meaning: Meaning, asked: Sequence[Word]) -> set[str]:
-    names = Names(meaning)
+    names = names_of(meaning)
     rows = {part for row in names.own_rows for part in row}
     return {word.lemma for word in asked if word.kind == "word" and _knows(names, rows, word)}
 
@@ -119,7 +129,8 @@ async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str
     fields = [each for each in meaning.fields if each.kind == Kind.STRING][:MAX_COLUMNS]
     if not said or not fields:
         return {}
-    ran = await run(_lookup(meaning, fields, sorted(said)))
+    shortest = sorted(said, key=lambda each: (each.count(" "), each))
+    ran = await run(_lookup(meaning, fields, shortest[:MAX_SAID]))
     hits: dict[str, list[Hit]] = {}
     for n, field in enumerate(fields):
         for value in (ran.rows[0][f"f{n}"] if ran.rows else None) or ():
@@ -146,7 +157,7 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word]) -> NotUnderstoo
     if not near:
         return NotUnderstood("the tenant has no datasets", fix="Create one, and send events to it")
     first = near[0]
-    names, known = Names(first), _known_words(first, asked) | KEYWORDS
+    names, known = names_of(first), _known_words(first, asked) | KEYWORDS
     strange = [each.text for each in asked if each.kind == "word" and each.lemma not in known]
     understood, unclear = [], []
     for word in asked:

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from pulse_pipelines.ask.meaning import Field, Meaning
@@ -80,6 +81,12 @@ def phrase(text: str) -> Phrase:
     """The lemmas of a name: dep_delay, "Departure delay"."""
     parts = re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text))
     return tuple(map(lemma, parts))
+
+
+@lru_cache(maxsize=128)
+def names_of(meaning: Meaning) -> "Names":
+    """The names in a dataset, which are made once for a question."""
+    return Names(meaning)
 
 
 class Names:
