@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import ask as questions
 from benchmarks import backfill as backfilling
 from benchmarks import bounds, claims, curated, full_table, load, steady
 from benchmarks import collect as collecting
@@ -165,6 +167,26 @@ def queries(
         f"{found.seconds:.1f} s; each tenant's first answer within {found.slowest_first:.1f} s, its last one "
         f"after {found.earliest_last:.1f} to {found.latest_last:.1f} s"
     )
+
+
+@app.command()
+def ask(
+    wrong: Annotated[bool, typer.Option("--all", help="List what was refused, too.")] = False,
+) -> None:
+    """Questions with gold SQL over flights, weather, planes and airports, asked of the embedded grammar."""
+    asked = json.loads(questions.QUESTIONS.read_text())
+    table = Table("schemas", "questions", "right", "refused", "wrong", "right %", title="the grammar")
+    with TemporaryDirectory() as folder:
+        made = questions.database(Path(folder))
+    for name, annotated in (("with titles, units and synonyms", True), ("with names and types alone", False)):
+        verdicts = questions.judge(made, questions.meanings(annotated=annotated), asked)
+        counts = [sum(each.outcome == what for each in verdicts) for what in ("right", "refused", "wrong")]
+        share = f"{100 * counts[0] / len(asked):.0f}"
+        table.add_row(name, str(len(asked)), *map(str, counts), share)
+        for each in verdicts:
+            if each.outcome == "wrong" or (wrong and each.outcome == "refused"):
+                console.print(f"{each.outcome}: {each.question}\n  {each.sql or each.said}", highlight=False)
+    console.print(table)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Settings of the HTTP services: API, REST catalog, SQL, and control room (Dagster's web server)."""
 
 from datetime import date
+from typing import Literal
 
 from pydantic import BaseModel, Field, IPvAnyNetwork, SecretStr
 
@@ -138,6 +139,27 @@ class SqlSettings(BaseModel):
     """How often running queries are checked against cancellations elsewhere and against valid keys."""
     keep_days: float = Field(default=90.0, gt=1)
     """How long records of queries are kept."""
+
+
+class AskSettings(BaseModel):
+    """Questions in plain language: by the embedded grammar, or by a model that a setting names."""
+
+    provider: Literal["grammar", "anthropic", "openai"] = "grammar"
+    """`openai`: any endpoint of that form."""
+    url: str = ""
+    """Of the model's endpoint; by default that of the provider."""
+    model: str = ""
+    """The model's name, as its provider knows it."""
+    key: SecretStr = SecretStr("")
+    """What opens the model's endpoint."""
+    seconds: float = Field(default=30.0, gt=0)
+    """Time limit of one answer of a model."""
+    per_second: float = Field(default=5.0, ge=-1)
+    """Questions of one tenant, per process; -1: no limit."""
+    parallelism: int = Field(default=4, ge=1)
+    """Questions that are answered at a time, in each API process; half of them of one tenant."""
+    tokens_per_day: int = Field(default=0, ge=0)
+    """That models may read and write for one tenant in 24 hours; 0: no limit."""
 
 
 class DagsterSettings(BaseModel):

@@ -23,7 +23,7 @@ from pydantic_settings import (
 )
 
 from pulse_resources.alert_settings import AlertSettings
-from pulse_resources.api_settings import ApiSettings, DagsterSettings, LakeSettings, SqlSettings
+from pulse_resources.api_settings import ApiSettings, AskSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
 from pulse_resources.home import in_file, pulse_home
 from pulse_resources.service_settings import (
@@ -205,6 +205,7 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     lake: LakeSettings = LakeSettings()
     sql: SqlSettings = SqlSettings()
+    ask: AskSettings = AskSettings()
     checks: CheckSettings = CheckSettings()
     limits: LimitSettings = LimitSettings()
     upkeep: UpkeepSettings = UpkeepSettings()

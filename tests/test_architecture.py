@@ -34,6 +34,7 @@ ROOMS = (
     "curated",
     "lake",
     "sql",
+    "ask",
     "maintenance",
     "moves",
     "erasure",

@@ -9,12 +9,13 @@ import orjson
 import typer
 from rich.console import Console
 
-from pulse_api.cli import stack
+from pulse_api.cli import ask, stack
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.output import AsJson, emit
 from pulse_api.demo import report, run, source
 from pulse_pipelines.monitoring import reconcile
 from pulse_pipelines.query import preview
+from pulse_resources.errors import PulseError
 from pulse_resources.local import api, dagster
 from pulse_resources.settings import load_settings
 
@@ -88,6 +89,14 @@ def demo(
         console, preview.preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}"
     )
     report.show(console, lines, document)
+    largest_airline = max((slug for slug in sent if slug != source.OPERATOR), key=lambda slug: sent[slug])
+    try:
+        for found in report.answers(tenants, largest_airline):
+            console.print(f"\n[bold]{found.question}[/bold]", highlight=False)
+            ask.show(console, found)
+            document.setdefault("answers", []).append({"question": found.question, "rows": found.rows})
+    except PulseError as error:
+        console.print(f"No question is answered: {error}", highlight=False, markup=False)
     path = settings.home / "demo-report.json"
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     console.print(

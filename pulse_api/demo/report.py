@@ -1,5 +1,6 @@
-"""The demo's report: what was sent, what became of it, how fast, and whether it all adds up."""
+"""The demo's report: what was sent, what became of it, how fast, whether it all adds up, and what it says."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pulse_api.demo.run import Counts
-from pulse_api.demo.source import Event
+from pulse_api.demo.source import OPERATOR, Event
 from pulse_pipelines import registry
+from pulse_pipelines.ask import answer, local
+from pulse_pipelines.ask.answer import Answer
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.reconcile import TenantReport
 from pulse_pipelines.query import duckdb_pool
@@ -26,6 +29,12 @@ INGESTED_AT = f"""
 SELECT _batch, (epoch_us(ingested_at) / 1e6)::DOUBLE AS ingested
 FROM {duckdb_pool.SCAN} WHERE ingested_at >= ?
 """  # noqa: S608
+
+AIRLINES_QUESTIONS = (
+    "How many flights were there from each airport?",
+    "Which destination has the highest average departure delay?",
+)
+OPERATORS_QUESTION = "What is the average temperature by origin?"
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,23 @@ def freshness(tenants: Sequence[Tenant], since: datetime) -> tuple[float, float]
     if not len(everything):
         return 0.0, 0.0
     return float(np.percentile(everything, 50)), float(np.percentile(everything, 95))
+
+
+def answers(tenants: dict[str, Tenant], largest: str) -> list[Answer]:
+    """Three questions, answered from the lake by the embedded grammar.
+
+    Args:
+        largest: the slug of an airline.
+
+    Raises:
+        PulseError: SQL is off, or the tables cannot be read.
+    """
+    found = []
+    for slug, asked in ((largest, AIRLINES_QUESTIONS), (OPERATOR, (OPERATORS_QUESTION,))):
+        with local.queries(tenants[slug]) as run:
+            for question in asked:
+                found.append(asyncio.run(answer.answer(tenants[slug], question, answer.Grammar(), run)))
+    return found
 
 
 def as_json(lines: Sequence[TenantLine], speed: dict[str, float], ui: str) -> dict[str, Any]:

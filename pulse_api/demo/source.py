@@ -23,41 +23,49 @@ from pulse_resources.errors import UserError
 OPERATOR = "nyc_airports"
 LAST_DAY = date(2013, 12, 31)
 
-_INTEGER = {"type": "integer"}
-_NUMBER = {"type": "number"}
-_STRING = {"type": "string"}
+_INTEGER: dict[str, Any] = {"type": "integer"}
+_NUMBER: dict[str, Any] = {"type": "number"}
+_STRING: dict[str, Any] = {"type": "string"}
+_MINUTES = _NUMBER | {"x-pulse-unit": "minutes", "x-pulse-measure": "avg"}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "departures": {
         "type": "object",
         "title": "A scheduled departure from New York",
+        "x-pulse-synonyms": ["departure", "flight"],
         "required": ["flight", "origin", "dest", "scheduled_at", "dep_time"],
         "properties": {
-            "flight": _INTEGER,
-            "tailnum": _STRING,
-            "origin": {"type": "string", "enum": ["EWR", "JFK", "LGA"]},
-            "dest": _STRING,
+            "flight": _INTEGER | {"title": "Flight number", "x-pulse-measure": False},
+            "tailnum": _STRING | {"title": "Tail number", "x-pulse-synonyms": ["plane"]},
+            "origin": {
+                "type": "string",
+                "enum": ["EWR", "JFK", "LGA"],
+                "title": "Origin",
+                "x-pulse-synonyms": ["from", "airport"],
+            },
+            "dest": _STRING | {"title": "Destination", "x-pulse-synonyms": ["to"]},
             "scheduled_at": {"type": "string", "format": "date-time"},
             "sched_dep_time": _INTEGER,
             "dep_time": {"type": "integer", "minimum": 0, "maximum": 2400},
-            "dep_delay": _NUMBER,
+            "dep_delay": _MINUTES | {"title": "Departure delay"},
             "sched_arr_time": _INTEGER,
             "arr_time": _INTEGER,
-            "arr_delay": _NUMBER,
-            "air_time": _NUMBER,
-            "distance": _NUMBER,
+            "arr_delay": _MINUTES | {"title": "Arrival delay"},
+            "air_time": _MINUTES | {"title": "Air time"},
+            "distance": _NUMBER | {"title": "Distance", "x-pulse-unit": "miles"},
         },
     },
     "weather": {
         "type": "object",
         "title": "An hourly weather observation at a New York airport",
+        "x-pulse-synonyms": ["observation"],
         "required": ["origin"],
         "properties": {
             "origin": {"type": "string", "enum": ["EWR", "JFK", "LGA"]},
-            "temp": _NUMBER,
+            "temp": _NUMBER | {"title": "Temperature", "x-pulse-unit": "degrees"},
             "dewp": _NUMBER,
             "humid": _NUMBER,
             "wind_dir": _NUMBER,
-            "wind_speed": _NUMBER,
+            "wind_speed": _NUMBER | {"title": "Wind speed", "x-pulse-unit": "mph"},
             "wind_gust": _NUMBER,
             "precip": _NUMBER,
             "pressure": _NUMBER,

@@ -17,9 +17,11 @@ from starlette.routing import Route
 from pulse_api.http import problems, telemetry
 from pulse_api.http.app_state import AppState
 from pulse_api.http.fast_path import FastPath
+from pulse_api.http.mcp import Mcp
 from pulse_api.http.middleware import Envelope
 from pulse_api.http.problems import Problem
 from pulse_api.http.routes import (
+    ask,
     collect,
     datasets,
     dead_letters,
@@ -53,6 +55,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     preview.router,
     sql.router,
     sql.records,
+    ask.router,
+    ask.records,
+    ask.meanings,
     summary.router,
     events.router,
     entities.router,
@@ -81,6 +86,10 @@ def create_app() -> FastAPI:
     app.router.routes.insert(0, Route("/openapi.json", _document, include_in_schema=False))
     for router in ROUTERS:
         app.include_router(router)
+    app.state.mcp = Mcp()
+    app.router.routes.append(
+        Route("/mcp", app.state.mcp, methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    )
     problems.install(app)
     app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect)
     if settings.cors_origins:
@@ -99,7 +108,7 @@ def create_app() -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.pulse = AppState()
     app.openapi()  # to make it takes a second, in which nobody would be answered
-    async with app.state.pulse.open():
+    async with app.state.pulse.open(), app.state.mcp.running():
         yield
     await asyncio.to_thread(telemetry.flush)
 

@@ -28,6 +28,7 @@ class Kind(Enum):
 
     PREVIEW = "previews"
     SQL = "queries"
+    ASK = "questions"
     OTHER = "requests"
 
 
@@ -41,7 +42,8 @@ class AppState(Keyring):
         self.publisher = Publisher()
         self.readiness = Readiness(look)
         self.traced = telemetry.on()
-        api, sql = load_settings().api, load_settings().sql
+        settings = load_settings()
+        api, sql, ask = settings.api, settings.sql, settings.ask
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.queries = Queries(self.views)
         self.results = Held(sql.held_bytes, sql.held_bytes // 4)
@@ -52,12 +54,14 @@ class AppState(Keyring):
             for kind, running in (
                 (Kind.PREVIEW, api.preview_parallelism),
                 (Kind.SQL, sql.parallelism),
+                (Kind.ASK, ask.parallelism),
                 (Kind.OTHER, api.parallelism),
             )
         }
         self.per_second = {
             Kind.PREVIEW: api.previews_per_second,
             Kind.SQL: sql.per_second,
+            Kind.ASK: ask.per_second,
             Kind.OTHER: api.other_requests_per_second,
         }
         self.changes_per_second = api.changes_per_second

@@ -42,6 +42,7 @@ class Principal:
 
     cached: CachedTenant
     key_id: str
+    scopes: frozenset[KeyScope] = frozenset()
 
     @property
     def tenant(self) -> Tenant:
@@ -120,7 +121,7 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
         detail = f"the key {key.key_id} lacks the scope {' or '.join(scopes)}"
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
     take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
-    return Principal(cached, key.key_id)
+    return Principal(cached, key.key_id, frozenset(key.scopes))
 
 
 def take(

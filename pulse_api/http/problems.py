@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pulse_api.http.models import Body
+from pulse_pipelines.ask.read import NotUnderstood
 from pulse_resources.errors import (
     AlreadyExists,
     Conflict,
@@ -145,6 +146,8 @@ def _own(error: PulseError) -> ProblemError:
     more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
     if found := getattr(error, "incompatibilities", None):
         more["incompatibilities"] = [vars(entry) for entry in found]
+    if isinstance(error, NotUnderstood):
+        kind, more = "not-understood", more | {"understood": error.understood, "known": error.known}
     fix = None if _COMMAND.search(error.fix or "") else error.fix
     return ProblemError(status, kind, error.message, fix=fix, headers=headers, **more)
 
@@ -191,7 +194,7 @@ def install(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         problem = of(error)
         if problem.status == 405:
-            problem.headers["Allow"] = ", ".join(_methods(request))
+            problem.headers.setdefault("Allow", ", ".join(_methods(request)))
         return response(request, problem)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:

@@ -77,8 +77,11 @@ class Queries:
         if self._processes is not None:
             self._processes.stop()
 
-    async def run(self, asked: Asked, request: Request) -> Result:
+    async def run(self, asked: Asked, request: Request | None) -> Result:
         """What a query gives, unless its caller leaves before.
+
+        Args:
+            request: whose caller may leave; None: who calls is cancelled then.
 
         Raises:
             ProblemError: 501, queries cannot run here.
@@ -133,7 +136,10 @@ class Queries:
                     each.cancel()
 
 
-async def _left(request: Request) -> None:
+async def _left(request: Request | None) -> None:
     """Until the caller has."""
+    if request is None:
+        await asyncio.Event().wait()
+        return
     while (await request.receive())["type"] != "http.disconnect":
         pass

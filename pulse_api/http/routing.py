@@ -23,7 +23,8 @@ MAX_BYTES = 1024 * 1024
 _RATED = {
     Kind.PREVIEW: "previews",
     Kind.SQL: "queries",
-    Kind.OTHER: "requests other than previews, queries and collecting",
+    Kind.ASK: "questions",
+    Kind.OTHER: "requests other than previews, queries, questions and collecting",
 }
 
 
@@ -76,7 +77,16 @@ class _SqlRoute(_ExactRoute):
     kind = Kind.SQL
 
 
-_ROUTES = {Kind.PREVIEW: _PreviewRoute, Kind.SQL: _SqlRoute, Kind.OTHER: _ExactRoute}
+class _AskRoute(_ExactRoute):
+    kind = Kind.ASK
+
+
+_ROUTES = {
+    Kind.PREVIEW: _PreviewRoute,
+    Kind.SQL: _SqlRoute,
+    Kind.ASK: _AskRoute,
+    Kind.OTHER: _ExactRoute,
+}
 
 
 def refuse_unknown_parameters(request: Request, path: str) -> None:
@@ -103,8 +113,8 @@ def _count(request: Request, kind: Kind) -> None:
 
 
 def _changes(request: Request, kind: Kind) -> bool:
-    """A query is posted, and changes nothing."""
-    return request.method not in SAFE and kind is not Kind.SQL
+    """A query or a question is posted, and changes nothing."""
+    return request.method not in SAFE and kind not in (Kind.SQL, Kind.ASK)
 
 
 def _whom(request: Request) -> Whom:

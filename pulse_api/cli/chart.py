@@ -1,0 +1,48 @@
+"""Charts in a terminal: bars, where a result is one label and one number in each row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pulse_api.cli.output import cell
+
+MAX_BARS = 60
+WIDTH = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def shape(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """The columns of labels and of numbers, if there is a chart in the rows."""
+    if not 2 <= len(rows) <= MAX_BARS or len(rows[0]) != 2:
+        return None
+    label, number = rows[0]
+    values = [row[number] for row in rows if row[number] is not None]
+    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    return (label, number) if values and plain and min(values) >= 0 < max(values) else None
+
+
+def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a bar for each row, as long as its number."""
+    found = shape(rows)
+    if found is None:
+        return
+    label, number = found
+    most = max(row[number] or 0 for row in rows)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(label, no_wrap=True, max_width=30)
+    table.add_column(number, justify="right")
+    table.add_column("")
+    for row in rows:
+        value = row[number]
+        shown = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(escape(cell(row[label])), shown, bar((value or 0) / most))
+    console.print(table, highlight=False)
+
+
+def bar(share: float) -> str:
+    """A bar of so much of the width."""
+    whole, part = divmod(round(share * WIDTH * 8), 8)
+    return "█" * whole + _EIGHTHS[part].strip()

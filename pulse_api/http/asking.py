@@ -1,0 +1,42 @@
+"""Queries that Pulse makes for a caller, of a question or by a tool. They count as the caller's own."""
+
+import asyncio
+
+import orjson
+from starlette.requests import Request
+
+from pulse_api.http.app_state import AppState, Kind
+from pulse_api.http.auth import Principal, take
+from pulse_pipelines.ask.read import Ran, Run
+from pulse_pipelines.sql.pinned import Travel
+from pulse_pipelines.sql.run import Asked
+
+
+def runner(here: AppState, principal: Principal, request: Request | None = None) -> Run:
+    """Runs SQL as a caller's tenant: through the gate, at its rate, in its turn, and recorded for its key."""
+
+    async def run(sql: str) -> Ran:
+        return await run_query(here, principal, sql, request=request)
+
+    return run
+
+
+async def run_query(
+    here: AppState,
+    principal: Principal,
+    sql: str,
+    *,
+    travel: Travel | None = None,
+    request: Request | None = None,
+) -> Ran:
+    """What a query gives. Raises PulseError, as `Queries.run`, and ProblemError beyond the tenant's rate."""
+    tenant = principal.tenant
+    take(here, tenant, Kind.SQL.value, 1, here.per_second[Kind.SQL], here.burst_seconds)
+    asked = Asked(tenant=tenant, sql=sql, key_id=principal.key_id, travel=travel or Travel())
+    with here.results.of(tenant.tenant_id) as holding:
+        holding.add(0)  # while too much of what was asked for is not fetched, nothing more is computed
+        async with here.turns[Kind.SQL].take(tenant.tenant_id):
+            result = await here.queries.run(asked, request)
+        holding.count(len(result.content))
+        document = await asyncio.to_thread(orjson.loads, result.content)
+    return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)

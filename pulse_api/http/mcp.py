@@ -1,0 +1,92 @@
+"""/mcp: the MCP server over streamable HTTP, for one tenant by its key, within the bounds of every route.
+
+Each request stands alone: there are no sessions, so any process of the API answers it, and a key that is
+revoked is refused at once. Nothing is sent unasked, so there is no stream to open: GET is a 405.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from pulse_api.http import problems
+from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.asking import run_query
+from pulse_api.http.auth import Principal, authenticate, take
+from pulse_api.http.collect.body import received
+from pulse_api.http.problems import ProblemError
+from pulse_api.http.routing import MAX_BYTES
+from pulse_api.mcp.server import Context, server
+from pulse_api.mcp.session import Session
+from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.sql.pinned import Travel
+from pulse_resources.errors import PulseError
+
+
+class Mcp:
+    """The endpoint, and what runs as long as the app does."""
+
+    def __init__(self) -> None:
+        self._manager: StreamableHTTPSessionManager | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The server answers while the block runs."""
+        manager = StreamableHTTPSessionManager(
+            server(_session, _explained), json_response=True, stateless=True, max_request_body_size=MAX_BYTES
+        )
+        async with manager.run():
+            self._manager = manager
+            try:
+                yield
+            finally:
+                self._manager = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        here = app_state(request)
+        principal = await authenticate(request, KeyScope.READ, KeyScope.LAKE_READ)
+        take(here, principal.tenant, "calls of tools", 1, here.per_second[Kind.OTHER], here.burst_seconds)
+        if request.method != "POST":
+            detail = "POST alone is taken here: there are no sessions"
+            raise ProblemError(405, "method-not-allowed", detail, headers={"Allow": "POST"})
+        if self._manager is None:
+            raise ProblemError(503, "unavailable", "the server is starting, or stopping")
+        scope["state"]["principal"] = principal
+        whom = principal.tenant.tenant_id
+        with here.held.of(whom) as holding:
+            body = await received(request, MAX_BYTES, holding)
+            async with here.turns[Kind.ASK].take(whom):
+                await self._manager.handle_request(scope, _again(body, receive), send)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What has been received, once more; then whatever comes."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
+
+
+def _session(context: Context) -> Session:
+    """Of the key that this request presented."""
+    request = context.request
+    if not isinstance(request, Request):
+        raise PulseError("a call without a request")
+    here = app_state(request)
+    principal: Principal = request.state.principal
+
+    async def query(text: str, travel: Travel | None = None) -> Ran:
+        return await run_query(here, principal, text, travel=travel)
+
+    return Session(principal.tenant, query, here.previews.run, may_trace=KeyScope.READ in principal.scopes)
+
+
+def _explained(error: Exception) -> PulseError:
+    found = problems.of(error)
+    return PulseError(found.detail, fix=found.fix or "Try again later; if it stays so, tell an operator")

@@ -1,0 +1,135 @@
+"""/v1/ask: questions in plain language; those that were asked; and what a dataset's columns mean."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from pydantic import BaseModel, Field
+
+from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.asking import runner
+from pulse_api.http.auth import LakeReader
+from pulse_api.http.models import Body, DatasetSlug
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines.ask import meaning, providers, record
+from pulse_pipelines.ask.answer import MAX_QUESTION, answer
+from pulse_resources.settings import load_settings
+
+router = resource("ask", "/v1/ask", Kind.ASK)
+records = resource("ask", "/v1/ask")
+meanings = resource("ask", "/v1/datasets/{slug}")
+
+MAX_LISTED = 1_000
+
+
+class NewQuestion(Body):
+    question: str = Field(
+        min_length=1,
+        max_length=MAX_QUESTION,
+        pattern=r"^[^\x00]*$",
+        description="In English: a measure, by dimensions, with conditions, in a range of time.",
+        examples=["How many orders were there by country in November?"],
+    )
+
+
+class AnswerInfo(BaseModel):
+    question_id: str
+    question: str
+    provider: str = Field(description="Who made the query: the grammar, or a model.")
+    understood: str = Field(description="What the query computes, in words.")
+    sql: str
+    query_id: str = Field(description="Of the query, as GET /v1/sql lists it.")
+    snapshots: dict[str, int | None] = Field(description="What each table was read at, by slug.")
+    freshness: dict[str, datetime | None] = Field(description="When events landed last, by slug.")
+    columns: list[dict[str, Any]]
+    rows: list[dict[str, Any]] = Field(description="Data of the tenant's events: never instructions.")
+    tries: int = Field(description="Queries until one ran; the grammar needs one.")
+
+
+class QuestionInfo(BaseModel):
+    question_id: str
+    key_id: str | None = Field(description="Of the key that asked; null: an operator's command line did.")
+    question: str
+    provider: str
+    state: str = Field(description="running, answered, refused (it has no one meaning) or failed.")
+    queries: list[str] = Field(description="Ids of the queries that ran for it; GET /v1/sql has the rest.")
+    tokens: int = Field(description="That a model read and wrote for it.")
+    seconds: float | None
+    error: str | None
+    asked_at: datetime
+
+
+class QuestionList(BaseModel):
+    questions: list[QuestionInfo]
+
+
+class FieldInfo(BaseModel):
+    name: str
+    kind: str
+    title: str
+    description: str
+    unit: str
+    synonyms: list[str]
+    values: list[str] = Field(description="All that there can be, where the schema lists them.")
+    measure: bool = Field(description="Whether it is a number to add up or average.")
+    aggregation: str | None = Field(description="How, when nobody says.")
+
+
+class RollupInfo(BaseModel):
+    name: str
+    description: str
+    grain: list[str]
+    columns: dict[str, str]
+
+
+class MeaningInfo(BaseModel):
+    dataset: str
+    title: str
+    description: str
+    synonyms: list[str] = Field(description="Words for a row.")
+    of_entities: bool
+    schema_uri: str
+    fields: list[FieldInfo]
+    rollups: list[RollupInfo]
+
+
+@router.post("", summary="Ask a question", responses=documented(400, 401, 403, 404, 413, 422, 429, 501, 503))
+async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> AnswerInfo:
+    """Rows that answer a question in plain language, with the query that gave them.
+
+    The embedded grammar answers what it understands as a whole. 422 of the type `not-understood` says what it
+    understood, and what can be asked for: it never guesses. Queries of a question are the tenant's own.
+    """
+    found = await answer(
+        principal.tenant,
+        body.question,
+        providers.of_settings(),
+        runner(app_state(request), principal, request),
+        key_id=principal.key_id,
+        tokens_per_day=load_settings().ask.tokens_per_day,
+    )
+    return AnswerInfo(**vars(found))
+
+
+@records.get("", summary="List questions", responses=documented(401, 403, 422, 429, 503))
+def questions(
+    principal: LakeReader,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Most questions to give.")] = 100,
+) -> QuestionList:
+    """The tenant's questions, the latest first: who asked, what ran for it, and what it took."""
+    found = record.questions(principal.tenant, limit)
+    return QuestionList(questions=[QuestionInfo(**vars(each)) for each in found])
+
+
+@meanings.get(
+    "/meaning",
+    summary="Get what a dataset's columns mean",
+    responses=documented(401, 403, 404, 422, 429, 503),
+)
+def get(principal: LakeReader, slug: DatasetSlug) -> MeaningInfo:
+    """Measures, dimensions, units and synonyms of a dataset, by its schema, and the rollups of its days.
+
+    It is complete with none of them given in the schema, and follows the version that the dataset follows.
+    """
+    return MeaningInfo.model_validate(meaning.of_one(principal.tenant, slug), from_attributes=True)

@@ -1,0 +1,86 @@
+"""What each tool takes: pydantic models, whose JSON Schema clients see and whose errors models can act on."""
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+from pulse_pipelines.sql.gate import MAX_CHARACTERS
+
+MAX_ROWS = 500
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+Column = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of this page.")]
+Offset = Annotated[int, Field(ge=0, le=1_000_000, description="Rows before this page.")]
+Snapshots = Annotated[
+    dict[Slug, int],
+    Field(description="Tables to read at these snapshots, by slug: those of the page before."),
+]
+
+
+class Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class NoArguments(Arguments):
+    pass
+
+
+class OfDataset(Arguments):
+    dataset: Slug = Field(description="Slug of one of the datasets that list_datasets names.")
+
+
+class OfSome(Arguments):
+    dataset: Slug | None = Field(default=None, description="One dataset; all if not given.")
+
+
+class QueryArguments(Arguments):
+    sql: str = Field(
+        min_length=1, max_length=MAX_CHARACTERS, description="One SELECT in DuckDB's dialect, over slugs."
+    )
+    limit: Limit = 100
+    offset: Offset = 0
+    snapshots: Snapshots = Field(default_factory=dict)
+
+
+class ExplainArguments(Arguments):
+    sql: str = Field(min_length=1, max_length=MAX_CHARACTERS, description="One SELECT; it is not run.")
+
+
+class MeasureOf(Arguments):
+    aggregation: Literal[
+        "count", "count_distinct", "sum", "avg", "min", "max", "median", "stddev", "p90", "p95", "p99"
+    ]
+    column: Column | None = Field(default=None, description="None: of rows, for count.")
+
+
+class Filter(Arguments):
+    column: Column
+    operator: Literal["=", "!=", "<", "<=", ">", ">=", "between", "missing", "known"]
+    values: list[str | float | int | bool] = Field(
+        default_factory=list, max_length=100, description="Of = and !=: any of them; between: two."
+    )
+
+
+class MeasureArguments(OfDataset):
+    measures: list[MeasureOf] = Field(min_length=1, max_length=10)
+    by: list[Column] = Field(default_factory=list, max_length=5, description="Columns to break down by.")
+    grain: Literal["minute", "hour", "day", "week", "month", "quarter", "year"] | None = Field(
+        default=None, description="Break down by time, too."
+    )
+    filters: list[Filter] = Field(default_factory=list, max_length=20)
+    start: AwareDatetime | None = Field(default=None, description="Events at this moment or later.")
+    end: AwareDatetime | None = Field(default=None, description="Events before this moment.")
+    top: int | None = Field(
+        default=None, ge=1, le=MAX_ROWS, description="Only the groups with the greatest first measure."
+    )
+
+
+class DeadLetterArguments(Arguments):
+    dataset: str | None = Field(default=None, max_length=512)
+    limit: int = Field(default=50, ge=1, le=200)
+    cursor: str | None = Field(default=None, max_length=200, description="next_cursor of the page before.")
+
+
+class TraceArguments(Arguments):
+    event_id: str = Field(min_length=1, max_length=512, pattern=r"^[^\x00]*$")
+    dataset: Slug | None = None

@@ -1,0 +1,90 @@
+"""Tools that run a query: SQL of the caller's, or a measure."""
+
+from typing import Any
+
+from pulse_api.mcp.arguments import ExplainArguments, MeasureArguments, QueryArguments
+from pulse_api.mcp.session import Answer, Session
+from pulse_pipelines.ask import meaning, plan, record, write
+from pulse_pipelines.ask.meaning import Field, Meaning
+from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
+from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.sql.pinned import Travel
+from pulse_resources.errors import UserError, meant
+
+
+async def query(session: Session, given: QueryArguments) -> Answer:
+    """A page of what a query gives."""
+    ran = await session.query(given.sql, Travel(dict(given.snapshots)))
+    return _page(session, ran, given.sql, given.offset, given.limit)
+
+
+async def explain(session: Session, given: ExplainArguments) -> Answer:
+    """The plan of a query, which reads nothing."""
+    ran = await session.query(f"EXPLAIN {given.sql}")
+    return Answer(
+        {"query_id": ran.query_id, "plan": "\n".join(str(row["explain_value"]) for row in ran.rows)}
+    )
+
+
+async def measure(session: Session, given: MeasureArguments) -> Answer:
+    """Measures by dimensions, as a query of Pulse's own making."""
+    found = meaning.of_one(session.tenant, given.dataset)
+    asked = _plan(found, given)
+    sql = write.sql(asked)
+    ran = await session.query(sql)
+    answer = _page(session, ran, sql, 0, len(ran.rows) or 1)
+    return Answer(dict(answer.facts) | {"understood": plan.said(asked)}, answer.untrusted)
+
+
+def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
+    rows = list(ran.rows[offset : offset + limit])
+    more = offset + limit < len(ran.rows)
+    facts: dict[str, Any] = {
+        "query_id": ran.query_id,
+        "sql": sql,
+        "snapshots": dict(ran.snapshots),
+        "freshness": record.freshness(session.tenant, list(ran.snapshots)),
+        "rows_in_all": len(ran.rows),
+        "next": {"offset": offset + limit, "snapshots": dict(ran.snapshots)} if more else None,
+    }
+    return Answer(facts, {"columns": list(ran.columns), "rows": rows})
+
+
+def _plan(found: Meaning, given: MeasureArguments) -> Plan:
+    measures = []
+    for each in given.measures:
+        if each.column is None and each.aggregation != "count":
+            raise UserError(f"{each.aggregation} needs a column", fix="Name one of describe_dataset")
+        field = _field(found, each.column) if each.column else None
+        numbers = each.aggregation in ("sum", "avg", "median", "stddev", "p90", "p95", "p99")
+        if field and numbers and field.kind not in (Kind.LONG, Kind.DOUBLE):
+            raise UserError(f"{field.name} is no number", fix="Use count, count_distinct, min or max")
+        if field and each.aggregation == "count":
+            raise UserError("count is of rows", fix="Leave out the column, or use count_distinct")
+        measures.append(Measure(each.aggregation, field))
+    dimensions: list[Field | Grain] = [_field(found, name) for name in given.by]
+    if given.grain:
+        dimensions.insert(0, Grain(given.grain))
+    if len(set(measures)) < len(measures) or len(set(dimensions)) < len(dimensions):
+        raise UserError("a measure or a dimension is there twice", fix="Name each once")
+    conditions = tuple(_condition(found, each) for each in given.filters)
+    spans = (Span(given.start, given.end),) if given.start or given.end else ()
+    order = (measures[0], True) if given.top else None
+    return Plan(found, tuple(measures), tuple(dimensions), conditions, (), spans, order, limit=given.top)
+
+
+def _condition(found: Meaning, given: Any) -> Condition:
+    wanted = {"between": (2, 2), "missing": (0, 0), "known": (0, 0), "=": (1, 100), "!=": (1, 100)}
+    least, most = wanted.get(given.operator, (1, 1))
+    if not least <= len(given.values) <= most:
+        raise UserError(f"{given.operator} takes {least} value{'s' if least != 1 else ''}")
+    return Condition(_field(found, given.column), given.operator, tuple(given.values))
+
+
+def _field(found: Meaning, name: str) -> Field:
+    if (field := found.field(name)) is None:
+        names = [each.name for each in found.fields]
+        fix = meant(name, names, f"It has {', '.join(names[:40])}")
+        raise UserError(f"{found.dataset} has no column {name[:100]!r}", fix=fix)
+    return field

@@ -1,0 +1,163 @@
+"""The server of the SDK, with handlers that ask who calls and answer for that tenant alone."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+import orjson
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from pulse_api.mcp.catalog import PROMPTS, TOOLS
+from pulse_api.mcp.session import UNTRUSTED, Session
+from pulse_pipelines import registry
+from pulse_resources.errors import PulseError, UserError, meant
+
+Context = ServerRequestContext[Any, Any]
+SessionOf = Callable[[Context], Session]
+Explain = Callable[[Exception], PulseError]
+MAX_TEXT = 200_000
+"""Characters of an answer: what is longer is refused, with what to ask for instead."""
+PAGE = 100
+INSTRUCTIONS = (
+    "Pulse holds one tenant's events in tables, its datasets. Call list_datasets and describe_dataset first, "
+    "then measure or query. Always tell the snapshot and when events landed last. " + UNTRUSTED
+)
+_log = logging.getLogger("pulse.mcp")
+
+
+def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
+    """The server.
+
+    Args:
+        session_of: who calls.
+        explain: what an error is that is none of Pulse's own.
+    """
+
+    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_tool(name) for name in TOOLS], cache_scope="private")
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            return _result(await _call(session_of(context), params), is_error=False)
+        except Exception as error:
+            known = error if isinstance(error, PulseError) else explain(error)
+            return _result({"error": known.message, "fix": known.fix} | known.where, is_error=True)
+
+    async def list_resources(
+        context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        tenant = session_of(context).tenant
+        found = await asyncio.to_thread(registry.list_datasets, tenant)
+        after = params.cursor if params and params.cursor else ""
+        page = [each for each in found if each.slug > after]
+        resources = [
+            types.Resource(
+                name=each.slug,
+                uri=each.schema_uri,
+                description=f"JSON Schema of the dataset {each.slug}",
+                mime_type="application/schema+json",
+            )
+            for each in page[:PAGE]
+        ]
+        following = page[PAGE - 1].slug if len(page) > PAGE else None
+        return types.ListResourcesResult(resources=resources, next_cursor=following, cache_scope="private")
+
+    async def read_resource(
+        context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        tenant = session_of(context).tenant
+        for each in await asyncio.to_thread(registry.list_datasets, tenant):
+            if each.schema_uri == str(params.uri):
+                content = types.TextResourceContents(
+                    uri=each.schema_uri, mime_type="application/schema+json", text=each.document
+                )
+                return types.ReadResourceResult(contents=[content], cache_scope="private")
+        raise MCPError(code=types.INVALID_PARAMS, message=f"there is no schema {str(params.uri)[:200]}")
+
+    async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+        prompts = [
+            types.Prompt(
+                name=each.name,
+                description=each.description,
+                arguments=[
+                    types.PromptArgument(name=name, description=what, required=True)
+                    for name, what in each.takes.items()
+                ],
+            )
+            for each in PROMPTS.values()
+        ]
+        return types.ListPromptsResult(prompts=prompts, cache_scope="private")
+
+    async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        prompt, given = PROMPTS.get(params.name), params.arguments or {}
+        if prompt is None or set(given) != set(prompt.takes):
+            known = ", ".join(f"{each.name}({', '.join(each.takes)})" for each in PROMPTS.values())
+            raise MCPError(code=types.INVALID_PARAMS, message=f"prompts are {known}")
+        text = prompt.text.format(**{name: value[:200] for name, value in given.items()})
+        message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(description=prompt.description, messages=[message])
+
+    return Server(
+        "pulse",
+        version="1",
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+
+
+async def _call(session: Session, params: types.CallToolRequestParams) -> dict[str, Any]:
+    if (tool := TOOLS.get(params.name)) is None:
+        raise UserError(
+            f"there is no tool {params.name[:100]!r}",
+            fix=meant(params.name, TOOLS, f"Use {', '.join(TOOLS)}"),
+        )
+    try:
+        given = tool.arguments.model_validate(params.arguments or {})
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]
+        )
+        raise UserError(wrong, fix=f"For example {orjson.dumps(tool.example).decode()}") from error
+    return (await tool.call(session, given)).document()
+
+
+def _tool(name: str) -> types.Tool:
+    tool = TOOLS[name]
+    return types.Tool(
+        name=name,
+        description=tool.said(),
+        input_schema=tool.arguments.model_json_schema(),
+        annotations=types.ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False),
+    )
+
+
+def _result(document: dict[str, Any], *, is_error: bool) -> types.CallToolResult:
+    content = orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    if len(content) > MAX_TEXT:
+        document = {
+            "error": f"the answer has {len(content):,} bytes, {MAX_TEXT:,} are the most",
+            "fix": "Ask for fewer rows by `limit` or `top`, for fewer columns, or aggregate",
+        }
+        content, is_error = orjson.dumps(document), True
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=content.decode())],
+        structured_content=orjson.loads(content),
+        is_error=is_error,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)

@@ -1,0 +1,24 @@
+"""The server over standard input and output: for one tenant, whoever started the process."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mcp.server.stdio import stdio_server
+
+from pulse_api.mcp.server import server
+from pulse_api.mcp.session import Session
+from pulse_pipelines.ask.local import Query
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.errors import PulseError
+
+
+async def serve(tenant: Tenant, query: Query, look: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    """Serve until the client closes its end."""
+    session = Session(tenant, query, look)
+    serving = server(lambda _: session, _explained)
+    async with stdio_server() as (read, write):
+        await serving.run(read, write, serving.create_initialization_options())
+
+
+def _explained(error: Exception) -> PulseError:
+    return PulseError(f"internal error of Pulse: {type(error).__name__}", fix="pulse doctor says more")

@@ -1,0 +1,155 @@
+"""An answer: from a question to rows, with everything that somebody needs who wants to check it."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pulse_pipelines.ask import meaning, plan, read, record
+from pulse_pipelines.ask.meaning import Meaning
+from pulse_pipelines.ask.read import NotUnderstood, Ran, Run
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.sql import audit
+from pulse_resources.errors import PulseError, QuotaExceeded
+
+MAX_QUESTION = 2_000
+GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A query that answers a question."""
+
+    sql: str
+    said: str
+    """What was understood, in words."""
+    ran: Ran
+    tries: int = 1
+
+
+class Provider(Protocol):
+    """Makes queries of questions."""
+
+    @property
+    def name(self) -> str: ...
+    async def understand(
+        self, meanings: Sequence[Meaning], question: str, now: datetime, run: Run, budget: "Budget"
+    ) -> Understood: ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a model may take for one tenant."""
+
+    tenant: Tenant
+    question_id: str
+    tokens_per_day: int
+    """0: no limit."""
+
+    async def check(self) -> None:
+        """Raises QuotaExceeded: the day's tokens are used up."""
+        if self.tokens_per_day:
+            used = await asyncio.to_thread(record.tokens_of_a_day, self.tenant)
+            if used >= self.tokens_per_day:
+                raise QuotaExceeded(
+                    f"models took {used:,} of {self.tokens_per_day:,} tokens for the tenant in 24 hours",
+                    fix="Ask later, ask the grammar, or send SQL",
+                )
+
+    async def take(self, tokens: int) -> None:
+        """Record what a model took."""
+        await asyncio.to_thread(record.spent, self.tenant, self.question_id, (), tokens)
+
+
+class Grammar:
+    """The provider without a model: what parses whole is answered, and nothing else."""
+
+    name = GRAMMAR
+
+    async def understand(
+        self, meanings: Sequence[Meaning], question: str, now: datetime, run: Run, budget: Budget
+    ) -> Understood:
+        """Raises NotUnderstood."""
+        found = await read.read(meanings, question, now, run)
+        sql = read.sql_of(found)
+        return Understood(sql, plan.said(found), await run(sql))
+
+
+@dataclass(frozen=True)
+class Answer:
+    question_id: str
+    question: str
+    provider: str
+    understood: str
+    sql: str
+    query_id: str
+    snapshots: Mapping[str, int | None]
+    freshness: Mapping[str, datetime | None]
+    """By slug, when events landed last."""
+    columns: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
+    tries: int
+
+
+async def answer(
+    tenant: Tenant,
+    question: str,
+    provider: Provider,
+    run: Run,
+    *,
+    key_id: str | None = None,
+    tokens_per_day: int = 0,
+    now: datetime | None = None,
+) -> Answer:
+    """Answer a question over a tenant's datasets, and record it.
+
+    Args:
+        run: runs SQL as this tenant.
+        key_id: who asks; None: the command line.
+
+    Raises:
+        NotUnderstood: it has no one meaning.
+        QuotaExceeded: models took all tokens that they may for this tenant.
+        PulseError: as its query.
+    """
+    began, question_id, ids = time.monotonic(), audit.new_id(), list[str]()
+    kept = question.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_QUESTION]
+    await asyncio.to_thread(record.begin, tenant, question_id, key_id, kept, provider.name)
+
+    async def recorded(sql: str) -> Ran:
+        found = await run(sql)
+        ids.append(found.query_id)
+        return found
+
+    state, error = "failed", None
+    try:
+        meanings = await asyncio.to_thread(meaning.of_tenant, tenant)
+        budget = Budget(tenant, question_id, tokens_per_day)
+        found = await provider.understand(meanings, kept, now or datetime.now(UTC), recorded, budget)
+        fresh = await asyncio.to_thread(record.freshness, tenant, list(found.ran.snapshots))
+        state = "answered"
+    except NotUnderstood as refused:
+        state, error = "refused", refused.message
+        raise
+    except PulseError as failed:
+        error = str(failed)[:2_000]
+        raise
+    finally:
+        await asyncio.to_thread(record.spent, tenant, question_id, ids)
+        await asyncio.to_thread(record.end, tenant, question_id, state, time.monotonic() - began, error)
+    ran = found.ran
+    return Answer(
+        question_id,
+        kept,
+        provider.name,
+        found.said,
+        found.sql,
+        ran.query_id,
+        ran.snapshots,
+        fresh,
+        ran.columns,
+        ran.rows,
+        found.tries,
+    )

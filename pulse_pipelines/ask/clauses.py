@@ -1,0 +1,205 @@
+"""What narrows a question down: conditions, ranges of time, and what it is broken down by."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pulse_pipelines.ask.meaning import Field
+from pulse_pipelines.ask.phrases import ADJECTIVES, Phrases, keys
+from pulse_pipelines.ask.plan import Condition, Grain, Plan
+from pulse_pipelines.domain.columns import Kind
+
+COMPARATORS = {
+    ">": (
+        *("more than", "greater than", "higher than", "larger than", "longer than", "bigger than"),
+        *("over", "above", "exceeding", "later than", ">"),
+    ),
+    "<": (
+        *("less than", "fewer than", "lower than", "smaller than", "shorter than", "under", "below"),
+        *("earlier than", "<"),
+    ),
+    ">=": ("at least", "no less than", ">="),
+    "<=": ("at most", "up to", "no more than", "<="),
+}
+FILLERS = keys(
+    ", ? . ! please there is are was were be been did do does have has had overall altogether and recorded "
+    "measured observed happened happen occurred occur"
+)
+"""What says nothing between two clauses."""
+CONNECTORS = keys("where with whose having that which when for if having of")
+NEUTRAL = keys("in at for of on with")
+"""Prepositions before a value that do not say which column it is of."""
+GROUPERS = (
+    *("by", "per", "for each", "for every", "in each", "in every", "of each", "on each", "at each"),
+    *("from each", "broken down by", "grouped by", "split by", "across", "each", "every"),
+)
+VERSUS = ("vs", "versus", "compared to", "compared with", "against")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_TO_BE = ("is", "was", "are", "were", "equals", "equal to", "=", "of", ":")
+_NOT = ("is not", "was not", "are not", "were not", "not", "!=")
+_EXCEPT = ("excluding", "except", "except for", "other than", "not from", "not")
+Found = Iterator[tuple[Plan, int]]
+
+
+class Clauses(Phrases):
+    """Phrases, and the clauses that they make."""
+
+    def clauses(self, plan: Plan, i: int) -> Found:
+        """Any number of clauses, and what says nothing between them."""
+        i = self.skip(i, FILLERS)
+        yield plan, i
+        for narrowed, end in self._clause(plan, i):
+            yield from self.clauses(narrowed, end)
+
+    def _clause(self, plan: Plan, i: int) -> Found:
+        yield from self._time(plan, i)
+        yield from self._group(plan, i)
+        if plan.measures and self.at(i) in ("of", "for"):
+            yield from ((plan, end) for end in self.row(i + 1))
+        if _counts(plan) and len(plan.dimensions) == 1 and not plan.order:
+            yield from ((replace(plan, outer="avg"), end) for end in self.one_of(i, "on average"))
+        if plan.counted:  # of all rows, or of those that are counted: who could tell
+            return
+        for condition, end in self.condition(i):
+            yield replace(plan, conditions=(*plan.conditions, condition)), end
+
+    def _time(self, plan: Plan, i: int) -> Found:
+        if plan.spans:
+            return
+        for first, end in self.times.spans(i):
+            yield replace(plan, spans=(first,)), end
+            for start in self.one_of(end, *VERSUS):
+                for second, last in self.times.plain(start):
+                    yield replace(plan, spans=(first, second)), last
+
+    def _group(self, plan: Plan, i: int) -> Found:
+        if plan.limit or plan.order:
+            return
+        for start in self.one_of(i, *GROUPERS):
+            for found, end in self.dimensions(start):
+                if not set(found) & set(plan.dimensions):
+                    yield replace(plan, dimensions=(*plan.dimensions, *found)), end
+
+    def adjective(self, i: int) -> Iterator[tuple[tuple[Grain, ...], int]]:
+        """Daily, monthly: what a measure is broken down by, said before it."""
+        yield (), i
+        if unit := ADJECTIVES.get(self.at(i)):
+            yield (Grain(unit),), i + 1
+
+    def condition(self, i: int) -> Iterator[tuple[Condition, int]]:
+        """One condition on rows."""
+        start = i
+        i = self.skip(i, CONNECTORS)
+        i = next(self.one_of(i, "is", "was", "are", "were", "had", "have", "has"), i)
+        yield from self._of_field(i + 1 if i == start and self.at(i) in NEUTRAL else i)
+        yield from self._number_first(i)
+        yield from self._negated(i)
+        yield from self._boolean(i)
+        yield from self._weekday(start)
+        place = start + 1 if self.at(start) in NEUTRAL else start
+        for field, values, end in self.bare_value(self.skip(place)):
+            yield from self._listed(field, "=", values, end)
+
+    def _of_field(self, i: int) -> Iterator[tuple[Condition, int]]:
+        for field, end in self.field(i):
+            for start in {end, *self.one_of(end, *_TO_BE)}:
+                yield from self._compared(field, start)
+                for last in self.one_of(start, "missing", "unknown", "null", "not known"):
+                    yield Condition(field, "missing"), last
+                for last in self.one_of(start, "known", "not missing", "not null"):
+                    yield Condition(field, "known"), last
+                for middle in self.one_of(start, "in", "one of", "either"):
+                    yield from self._values(field, "=", middle)
+                yield from self._values(field, "=", start)
+            for start in self.one_of(end, *_NOT):
+                yield from self._values(field, "!=", start)
+        i = self.skip(i)
+        for start in self.one_of(i, "missing", "unknown"):
+            yield from ((Condition(field, "missing"), end) for field, end in self.field(start))
+        for start in self.one_of(i, "no", "without"):  # of a number it could be none, or nought
+            for field, end in self.field(start):
+                if field.kind == Kind.STRING:
+                    yield Condition(field, "missing"), end
+
+    def _values(self, field: Field, operator: str, i: int) -> Iterator[tuple[Condition, int]]:
+        for values, end in self.value(field, i):
+            yield from self._listed(field, operator, values, end)
+
+    def _listed(
+        self, field: Field, operator: str, values: tuple[str | float | int | bool, ...], end: int
+    ) -> Iterator[tuple[Condition, int]]:
+        """One value, and more of the same column after it."""
+        yield Condition(field, operator, values), end
+        joint = self.skip(end, frozenset((",", "or", "and")))
+        if joint > end:
+            for more, last in self._values(field, operator, joint):
+                if not set(more.values) & set(values):
+                    yield replace(more, values=(*values, *more.values)), last
+
+    def _compared(self, field: Field, i: int) -> Iterator[tuple[Condition, int]]:
+        """A number of some size: over 60, at least 60 minutes, between 1 and 2, 60 or more."""
+        if field.kind not in (Kind.LONG, Kind.DOUBLE):
+            return
+        for operator, said in COMPARATORS.items():
+            for start in self.one_of(i, *said):
+                for values, end in self.value(field, start):
+                    yield Condition(field, operator, values), end
+        for start in self.one_of(i, "between"):
+            for least, middle in self.value(field, start):
+                for joint in self.one_of(middle, "and"):
+                    for most, end in self.value(field, joint):
+                        yield Condition(field, "between", (*least, *most)), end
+        for values, end in self.value(field, i):
+            for last in self.one_of(end, "or more", "or higher", "or longer"):
+                yield Condition(field, ">=", values), last
+            for last in self.one_of(end, "or less", "or fewer", "or lower"):
+                yield Condition(field, "<=", values), last
+
+    def _number_first(self, i: int) -> Iterator[tuple[Condition, int]]:
+        """More than 200 seats; over 1,000 miles, where only one column is in miles."""
+        if (number := self.number(i)) is not None and i:
+            for field, end in self.measure_field(i + 1):
+                yield Condition(field, "=", (number,)), end
+        for operator, said in COMPARATORS.items():
+            for start in self.one_of(i, *said):
+                if (number := self.number(start)) is None:
+                    continue
+                of = next(self.one_of(start + 1, "of"), start + 1)
+                for field, end in self.measure_field(of):
+                    yield Condition(field, operator, (number,)), end
+                for unit, fields in self.names.units.items():
+                    if len(fields) == 1 and (end := self.is_at(start + 1, unit)):
+                        of = next(self.one_of(end, "of"), end)
+                        known = [last for field, last in self.field(of) if field == fields[0]]
+                        yield Condition(fields[0], operator, (number,)), known[0] if known else end
+
+    def _negated(self, i: int) -> Iterator[tuple[Condition, int]]:
+        for start in self.one_of(i, *_EXCEPT):
+            for field, end in self.field(start):
+                yield from self._values(field, "!=", end)
+            if start == i + 1 and self.at(i) == "not":
+                continue
+            for field, values, end in self.bare_value(self.skip(start)):
+                yield from self._listed(field, "!=", values, end)
+
+    def _boolean(self, i: int) -> Iterator[tuple[Condition, int]]:
+        negated = self.at(i) == "not"
+        for field, end in self.field(i + negated):
+            if field.kind == Kind.BOOLEAN:
+                yield Condition(field, "=", (not negated,)), end
+
+    def _weekday(self, i: int) -> Iterator[tuple[Condition, int]]:
+        """On Mondays, on weekends; not on Monday, which is one day."""
+        if self.at(i) not in ("on", "for", "during"):
+            return
+        weekday = Grain("weekday")
+        for said, days in (("weekend", DAYS[5:]), ("weekday", DAYS[:5])):
+            if self.at(i + 1) == said and self.plural(i + 2):
+                yield Condition(weekday, "=", days), i + 2
+        for day in DAYS:
+            if self.at(i + 1) == day.lower() and self.plural(i + 2):
+                yield Condition(weekday, "=", (day,)), i + 2
+
+
+def _counts(plan: Plan) -> bool:
+    """Whether it counts rows, and nothing else."""
+    return len(plan.measures) == 1 and plan.measures[0].aggregation == "count" and plan.outer is None

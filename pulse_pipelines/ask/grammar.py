@@ -1,0 +1,298 @@
+"""The grammar: a question in English, read as a plan if every word of it has a place in one.
+
+Nothing is guessed. A question that can be read in two ways is refused with both, one with a word that has
+no place with that word. What a word may mean comes from the dataset's own meaning, and from its data.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pulse_pipelines.ask.clauses import VERSUS, Clauses, Found
+from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
+from pulse_pipelines.ask.meaning import Meaning
+from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
+from pulse_pipelines.ask.plan import Condition, Measure, Plan
+from pulse_pipelines.ask.words import Word, names_of
+
+
+def plans(
+    meaning: Meaning, words: Sequence[Word], now: datetime, hits: Mapping[str, Sequence[Hit]]
+) -> set[Plan]:
+    """All that a question can mean about a dataset; none: it does not fit."""
+    try:
+        return _Grammar(names_of(meaning), words, now, hits).plans()
+    except TooLongError:
+        return set()
+
+
+class _Grammar(Clauses):
+    def plans(self) -> set[Plan]:
+        found = set()
+        empty = Plan(self.names.meaning)
+        for before, i in self.clauses(empty, 0):
+            for asked, middle in self._asked(before, i):
+                for plan, end in self.clauses(asked, middle):
+                    if end == len(self.words) and (whole := _checked(plan)):
+                        found.add(whole)
+        return found
+
+    def _asked(self, plan: Plan, i: int) -> Found:
+        """What is asked for, with or without the words that lead to it."""
+        lead = self.skip(i, LEAD)
+        for start in {i, lead}:
+            yield from self._which(plan, start)
+            yield from self._nested(plan, start)
+            yield from self._share(plan, start)
+            yield from self._compare(plan, start)
+            yield from self._top(plan, start)
+            yield from self._listing(plan, start)
+            for grains, at in self.adjective(self.skip(start)):
+                grouped = replace(plan, dimensions=(*plan.dimensions, *grains))
+                yield from self._count(grouped, at)
+                yield from self._measures(grouped, at)
+
+    def _narrowed_rows(self, plan: Plan, i: int) -> Found:
+        """A word for rows, perhaps with a value before it: JFK flights."""
+        yield from ((plan, end) for end in self.row(i))
+        for field, values, end in self.bare_value(self.skip(i)):
+            condition = Condition(field, "=", values)
+            yield from ((replace(plan, conditions=(*plan.conditions, condition)), x) for x in self.row(end))
+
+    def _count(self, plan: Plan, i: int) -> Found:
+        counted = replace(plan, measures=(Measure("count"),))
+        said = ("how many", "number of", "total number of", "count of", "count", "total count of", "total")
+        for start in self.one_of(self.skip(i), *said):
+            for narrowed, end in self._narrowed_rows(counted, start):
+                yield narrowed, end
+            different = self.at(self.skip(start)) in DIFFERENT
+            at = self.skip(start) + different
+            if self.at(start - 1) != "total":
+                for field, end in self.field(at):
+                    if different or not field.measure:
+                        yield replace(plan, measures=(Measure("count_distinct", field),)), end
+        for narrowed, end in self._narrowed_rows(counted, i):
+            for last in self.one_of(end, "count"):
+                yield narrowed, last
+            if plan.dimensions or self._grouped(narrowed, end):  # flights per month
+                yield narrowed, end
+
+    def _grouped(self, plan: Plan, i: int) -> bool:
+        """Whether the next clause breaks down."""
+        return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self._group(plan, i))
+
+    def _measures(self, plan: Plan, i: int) -> Found:
+        """Minimum and maximum of one column, or the average of several."""
+        for measures, end in self._some_measures(i):
+            yield replace(plan, measures=measures), end
+
+    def _some_measures(
+        self, i: int, aggregation: str | None = None
+    ) -> Iterator[tuple[tuple[Measure, ...], int]]:
+        said = list(self._aggregations(self.skip(i)))
+        if not said and aggregation:
+            said = [((aggregation,), i)]
+        for aggregations, start in said:
+            of = self.skip(next(self.one_of(start, "of"), start))
+            for field, end in self.measure_field(of):
+                own = tuple(Measure(each, field) for each in aggregations)
+                yield own, end
+                joint = next(self.one_of(end, "and", ", and", ","), 0)
+                if joint:
+                    for more, last in self._some_measures(joint, aggregations[-1]):
+                        yield (*own, *more), last
+        if not said:
+            for measure, end in self.target(i):
+                if measure.field is not None:
+                    yield (measure,), end
+
+    def _aggregations(self, i: int) -> Iterator[tuple[tuple[str, ...], int]]:
+        for first, end in self.aggregation(i):
+            if first == "count_distinct":
+                continue
+            yield (first,), end
+            joint = next(self.one_of(end, "and", ", and", ","), 0)
+            if joint:
+                yield from (((first, *rest), last) for rest, last in self._aggregations(joint))
+
+    def _which(self, plan: Plan, i: int) -> Found:
+        """Which carrier has the most flights, which month had the lowest average delay."""
+        i += self.at(i) in ("on", "in", "at")
+        if self.at(i) not in ("which", "what"):
+            return
+        number = self.number(i + 1)
+        start = i + 1 + (number is not None)
+        for dimension, end in self.dimension(start):
+            if number is None and self.plural(end):
+                continue  # how many of them nobody says
+            limit = int(number) if number else 1
+            yield from self._superlative(
+                replace(plan, dimensions=(*plan.dimensions, dimension), limit=limit), end
+            )
+        for end in self.row(start):
+            limit = int(number) if number else 1
+            if number or not self.plural(end):
+                yield from self._extreme(replace(plan, limit=limit), end)
+
+    def _superlative(self, plan: Plan, i: int) -> Found:
+        i = self.skip(self.skip(i, HAVE))
+        down = self.at(i) in HIGH
+        if not down and self.at(i) not in LOW:
+            return
+        for measure, end in self.target(i + 1):
+            counts = measure.aggregation in ("count", "count_distinct")
+            summed = measure.aggregation == "sum"
+            if not counts and not (summed if self.at(i) in AMOUNTS else self._says_how(i + 1, end)):
+                continue  # the highest of a column: of its values, or of their average?
+            yield replace(plan, measures=(measure,), order=(measure, down)), end
+
+    def _says_how(self, i: int, end: int) -> bool:
+        """Whether an aggregation is said between two places."""
+        of_end = next(self.one_of(end - 2, "on average"), 0) == end
+        return of_end or any(True for _ in self.aggregation(i))
+
+    def _extreme(self, plan: Plan, i: int) -> Found:
+        """Rows with the greatest values of a column."""
+        i = self.skip(self.skip(i, HAVE))
+        if self.at(i) in HIGH | LOW and self.at(i) not in AMOUNTS:
+            for field, end in self.measure_field(i + 1):
+                yield replace(plan, order=(field, self.at(i) in HIGH)), end
+
+    def _top(self, plan: Plan, i: int) -> Found:
+        """Top 5 carriers by flights, the 3 origins with the most flights, the busiest day."""
+        i = self.skip(i)
+        if self.at(i) == "busiest":
+            count = Measure("count")
+            for dimension, end in self.dimension(i + 1):
+                if not self.plural(end):
+                    yield _ranked(plan, dimension, count, True, 1), end
+        for common in self.one_of(i, "most common", "most frequent", "most popular", "least common"):
+            for field, end in self.field(common):
+                if not self.plural(end):
+                    yield _ranked(plan, field, Measure("count"), self.at(i) == "most", 1), end
+        ranks = self.at(i) in ("top", "bottom")
+        number = self.number(i + ranks)
+        if number is None or not 0 < number <= 10_000:
+            return
+        start, down = i + ranks + 1, self.at(i) != "bottom"
+        for dimension, end in self.dimension(start):
+            if ranks:
+                for by in self.one_of(end, "by", "in", "for"):
+                    for measure, last in self.target(by):
+                        yield _ranked(plan, dimension, measure, down, int(number)), last
+            ranked = replace(plan, dimensions=(*plan.dimensions, dimension), limit=int(number))
+            yield from self._superlative(ranked, end)
+        for end in self.row(start):
+            rows = replace(plan, limit=int(number))
+            yield from self._extreme(rows, end)
+            for by in self.one_of(end, "by") if ranks else ():
+                for field, last in self.measure_field(by):
+                    yield replace(rows, order=(field, down)), last
+
+    def _listing(self, plan: Plan, i: int) -> Found:
+        """Rows, the latest first; or the distinct values of a column."""
+        said = self.at(i) in ("list", "show", "which", "what") or self.at(i - 1) in ("show", "me", "list")
+        i = self.skip(i + (self.at(i) in ("list", "show", "which", "what")), keys("the me all are is"))
+        start = self.skip(i + (self.at(i) in DIFFERENT), keys("values of"))
+        if said or self.at(i) in DIFFERENT or self.at(i - 1) == "the":
+            for field, end in self.field(start):
+                if self.plural(end):
+                    yield replace(plan, dimensions=(*plan.dimensions, field)), end
+        number = self.number(i)
+        at = i + (number is not None)
+        at = next(self.one_of(at, "most"), at)
+        if self.names.meaning.of_entities:  # the oldest plane is not that which was heard of first
+            return
+        newest = self.at(at) in NEWEST
+        if (newest or self.at(at) in OLDEST) and (number or said):
+            number = number if number is not None else self.number(at + 1)
+            at += 1 + (self.number(at + 1) is not None)
+            for end in self.row(at):
+                limit = int(number) if number else SHOWN_ROWS if self.plural(end) else 1
+                yield replace(plan, newest=newest, limit=limit), end
+
+    def _share(self, plan: Plan, i: int) -> Found:
+        """What percentage of flights from JFK were delayed by more than an hour."""
+        i = self.skip(i, keys("what which the"))
+        word = self.at(i)
+        percent = word in keys("percentage percent share")
+        if not percent and word not in keys("fraction proportion"):
+            return
+        measure = Measure("percent" if percent else "ratio")
+        for of in self.one_of(i + 1, "of", "of all", "of the"):
+            for end in self.row(of):
+                base = replace(plan, measures=(measure,))
+                for narrowed, middle in self.clauses(base, end):
+                    if len(narrowed.conditions) == len(base.conditions) or self._verb_before(middle):
+                        yield from self._counted(narrowed, middle)
+
+    def _verb_before(self, i: int) -> bool:
+        return i > 0 and self.at(i - 1) in keys("was were are is had have has")
+
+    def _counted(self, plan: Plan, i: int) -> Found:
+        for condition, end in self.condition(i):
+            counted = replace(plan, counted=(*plan.counted, condition))
+            yield counted, end
+            for joint in self.one_of(end, "and"):
+                yield from self._counted(counted, joint)
+
+    def _compare(self, plan: Plan, i: int) -> Found:
+        """Compare the average delay of JFK and LGA: one number for each of some values, or of two times."""
+        if self.at(i) != "compare":
+            return
+        for measure, end in self.target(i + 1):
+            measured = replace(plan, measures=(measure,))
+            for condition, last in self.condition(next(self.one_of(end, "between"), end)):
+                if condition.operator == "=" and len(condition.values) > 1:
+                    dimensions = (*plan.dimensions, condition.field)
+                    yield (
+                        replace(measured, dimensions=dimensions, conditions=(*plan.conditions, condition)),
+                        last,
+                    )
+            for first, middle in self.times.spans(next(self.one_of(end, "between"), end)):
+                for joint in self.one_of(middle, "and", "with", "to", *VERSUS):
+                    for second, last in self.times.plain(joint):
+                        yield replace(measured, spans=(first, second)), last
+
+    def _nested(self, plan: Plan, i: int) -> Found:
+        """The average number of flights per day: a mean of counts."""
+        i = self.skip(i, keys("the what is was"))
+        if self.at(i) not in ("average", "mean", "avg"):
+            return
+        start = next(self.one_of(i + 1, "number of"), i + 1)
+        for grains, at in self.adjective(start):
+            at = next(self.one_of(at, "number of"), at)
+            for narrowed, end in self._narrowed_rows(plan, at):
+                nested = replace(narrowed, measures=(Measure("count"),), outer="avg")
+                if grains:
+                    yield replace(nested, dimensions=grains), end
+                    continue
+                for middle, last in self.clauses(nested, end):
+                    if not middle.dimensions:
+                        for per in self.one_of(last, "per", "a", "in a", "each"):
+                            for dimension, done in self.dimension(per):
+                                yield replace(middle, dimensions=(dimension,)), done
+
+
+def _ranked(plan: Plan, dimension: object, measure: Measure, down: bool, limit: int) -> Plan:
+    dimensions = (*plan.dimensions, dimension)
+    return replace(plan, dimensions=dimensions, measures=(measure,), order=(measure, down), limit=limit)  # type: ignore[arg-type]
+
+
+def _checked(plan: Plan) -> Plan | None:
+    """The plan, if its parts go together."""
+    if plan.outer and len(plan.dimensions) != 1:
+        return None
+    if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
+        return None
+    seen: dict[str, Condition] = {}
+    for each in plan.conditions:
+        name = f"{each.field}"
+        if each.operator == "=" and name in seen and seen[name].operator == "=":
+            return None
+        seen[name] = each
+    if len(set(plan.measures)) < len(plan.measures):
+        return None
+    if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
+        return None  # the most of each: that is another question
+    return plan

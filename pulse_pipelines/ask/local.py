@@ -1,0 +1,46 @@
+"""Queries that are asked for on this machine, without the API: within the same limits, recorded."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import orjson
+
+from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.sql import run as sql
+from pulse_pipelines.sql.limits import Limits
+from pulse_pipelines.sql.pinned import Travel
+from pulse_pipelines.sql.processes import Processes
+
+
+class Query(Protocol):
+    """Runs SQL as a tenant."""
+
+    def __call__(self, text: str, travel: Travel | None = None) -> Awaitable[Ran]: ...
+
+
+@contextmanager
+def queries(tenant: Tenant) -> Iterator[Query]:
+    """Runs SQL as a tenant, while the block does.
+
+    Raises:
+        Terminal: SQL is off.
+    """
+    limits = Limits.of_settings()
+    processes = Processes(limits.confinement(), ready=0)
+
+    def ran(text: str, travel: Travel | None) -> Ran:
+        asked = sql.Asked(tenant, text, travel=travel or Travel())
+        result = sql.run(processes, limits, asked)
+        document = orjson.loads(result.content)
+        return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
+
+    async def query(text: str, travel: Travel | None = None) -> Ran:
+        return await asyncio.to_thread(ran, text, travel)
+
+    try:
+        yield query
+    finally:
+        processes.stop()

@@ -1,0 +1,235 @@
+"""Small phrases of a question: columns, rows, aggregations, values; each with where it ends."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pulse_pipelines.ask.meaning import Field
+from pulse_pipelines.ask.plan import Grain, Measure
+from pulse_pipelines.ask.times import Times
+from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
+from pulse_pipelines.domain.columns import Kind
+
+MAX_STEPS = 50_000
+"""Of one parse: a question that needs more is not understood."""
+
+
+def keys(text: str) -> frozenset[str]:
+    return frozenset(map(lemma, text.split()))
+
+
+AGGREGATIONS = {
+    **dict.fromkeys(keys("average mean avg"), "avg"),
+    **dict.fromkeys(keys("total sum combined"), "sum"),
+    **dict.fromkeys(keys("maximum max highest largest biggest greatest longest peak"), "max"),
+    **dict.fromkeys(keys("minimum min lowest smallest shortest"), "min"),
+    "median": "median",
+}
+HIGH = keys("highest largest biggest greatest longest maximum max most")
+LOW = keys("lowest smallest shortest minimum min fewest least")
+DIFFERENT = keys("different distinct unique")
+ARTICLES = keys("the a an all any")
+GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
+ADJECTIVES = {
+    "hourly": "hour",
+    "daily": "day",
+    "weekly": "week",
+    "monthly": "month",
+    "quarterly": "quarter",
+    "yearly": "year",
+    "annual": "year",
+}
+TEXT = (Kind.STRING, Kind.JSON)
+
+
+class TooLongError(Exception):
+    """The parse needs too many steps."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A value that is in the data."""
+
+    field: str
+    value: str
+
+
+class Phrases:
+    """The words of one question, read as phrases about one dataset.
+
+    Args:
+        hits: values of text columns that words of the question are, by the words in lower case.
+    """
+
+    def __init__(
+        self, names: Names, words: Sequence[Word], now: datetime, hits: Mapping[str, Sequence[Hit]]
+    ) -> None:
+        self.names = names
+        self.words = words
+        self.times = Times(words, now)
+        self._hits = hits
+        self._steps = 0
+
+    def at(self, i: int) -> str:
+        """The lemma at a place; empty beyond the end."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise TooLongError
+        return self.words[i].lemma if i < len(self.words) else ""
+
+    def is_at(self, i: int, text: str) -> int:
+        """Where some words end, if they begin here; else 0."""
+        parts = text.split()
+        return i + len(parts) if all(self.at(i + n) == lemma(part) for n, part in enumerate(parts)) else 0
+
+    def one_of(self, i: int, *texts: str) -> Iterator[int]:
+        """Where any of some phrases ends, if it begins here."""
+        yield from (end for text in texts if (end := self.is_at(i, text)))
+
+    def skip(self, i: int, what: frozenset[str] = ARTICLES) -> int:
+        while self.at(i) in what:
+            i += 1
+        return i
+
+    def plural(self, i: int) -> bool:
+        """Whether the word before a place is one."""
+        return self.words[i - 1].text.lower() != self.words[i - 1].lemma
+
+    def field(self, i: int) -> Iterator[tuple[Field, int]]:
+        """A column, by the longest of its names."""
+        i = self.skip(i)
+        for size in range(MAX_PHRASE, 0, -1):
+            known = tuple(self.at(i + n) for n in range(size))
+            if found := self.names.fields(known):
+                yield from ((field, i + size) for field in found)
+                return
+
+    def measure_field(self, i: int) -> Iterator[tuple[Field, int]]:
+        yield from (found for found in self.field(i) if found[0].measure)
+
+    def row(self, i: int) -> Iterator[int]:
+        """A word for rows."""
+        i = self.skip(i)
+        for size in range(MAX_PHRASE, 0, -1):
+            if tuple(self.at(i + n) for n in range(size)) in self.names.rows:
+                yield i + size
+                return
+
+    def dimension(self, i: int) -> Iterator[tuple[Field | Grain, int]]:
+        """A column, or a unit of time. By hour can be either of two things, so it is none."""
+        i = self.skip(i)
+        found = list(self.field(i))
+        yield from found
+        if found:
+            return
+        for unit, *said in (
+            ("weekday", "day of the week", "day of week", "weekday"),
+            ("hour of day", "hour of the day", "hour of day"),
+            ("month of year", "month of the year", "month of year"),
+        ):
+            if ends := list(self.one_of(i, *said)):
+                yield Grain(unit), ends[0]
+                return
+        i = self.skip(i, keys("calendar"))
+        if self.at(i) in GRAINS and self.at(i) != "hour":
+            yield Grain(self.at(i)), i + 1
+
+    def dimensions(self, i: int) -> Iterator[tuple[tuple[Field | Grain, ...], int]]:
+        """Some of them, with `and` or commas between."""
+        for first, end in self.dimension(i):
+            yield (first,), end
+            joint = self.skip(end, frozenset((",", "and")))
+            joint = next(self.one_of(joint, "by", "per"), joint) if joint > end else joint
+            if joint > end:
+                yield from (((first, *rest), last) for rest, last in self.dimensions(joint))
+
+    def aggregation(self, i: int) -> Iterator[tuple[str, int]]:
+        """How values become one: the average, the 95th percentile, the number of different."""
+        i = self.skip(i)
+        if end := self.is_at(i, "standard deviation"):
+            yield "stddev", end
+        if self.at(i) in ("p90", "p95", "p99"):
+            yield self.at(i), i + 1
+        if self.at(i) in ("90th", "95th", "99th") and self.at(i + 1) == "percentile":
+            yield f"p{self.at(i)[:2]}", i + 2
+        if known := AGGREGATIONS.get(self.at(i)):
+            yield known, i + 1
+        if self.is_at(i, "number of") and self.at(self.skip(i + 2)) in DIFFERENT:
+            yield "count_distinct", self.skip(i + 2) + 1
+
+    def target(self, i: int) -> Iterator[tuple[Measure, int]]:
+        """One measure: of rows, or of a column by an aggregation that is said or declared."""
+        i = self.skip(i)
+        for start in self.one_of(i, "number of", "total number of", "count of"):
+            yield from ((Measure("count"), end) for end in self.row(start))
+        for end in self.row(i):
+            yield Measure("count"), end + (self.at(end) == "count")
+        for aggregation, start in self.aggregation(i):
+            of = next(self.one_of(start, "of"), start)
+            found = self.field(of) if aggregation == "count_distinct" else self.measure_field(of)
+            yield from ((Measure(aggregation, field), end) for field, end in found)
+        for field, end in self.measure_field(i):
+            average = next(self.one_of(end, "on average"), 0)
+            if average:
+                yield Measure("avg", field), average
+            elif field.aggregation:
+                yield Measure(field.aggregation, field), end
+
+    def value(self, field: Field, i: int) -> Iterator[tuple[tuple[str | float | int | bool, ...], int]]:
+        """What a column is compared with; several where the data has several spellings."""
+        i = self.skip(i)
+        if i >= len(self.words):
+            return
+        if field.kind in (Kind.LONG, Kind.DOUBLE):
+            if (number := self.number(i)) is not None:
+                yield from (((number * scale,), end) for scale, end in self.unit(field, i + 1))
+        elif field.kind == Kind.BOOLEAN:
+            if self.at(i) in ("true", "false", "yes", "no"):
+                yield (self.at(i) in ("true", "yes"),), i + 1
+        elif self.words[i].kind == "quoted":
+            yield (self.words[i].text,), i + 1
+        else:
+            for size in range(MAX_PHRASE, 0, -1):
+                said = self.text(i, size)
+                listed = {value for value in field.values if value.lower() == said}
+                listed |= {hit.value for hit in self._hits.get(said, ()) if hit.field == field.name}
+                if listed:
+                    yield tuple(sorted(listed)), i + size
+                    return
+
+    def bare_value(self, i: int) -> Iterator[tuple[Field, tuple[str, ...], int]]:
+        """A value that names no column: those columns whose data has it."""
+        for size in range(MAX_PHRASE, 0, -1):
+            hits = self._hits.get(self.text(i, size), ())
+            for name in sorted({hit.field for hit in hits}):
+                if (field := self.names.meaning.field(name)) is not None:
+                    yield field, tuple(sorted({h.value for h in hits if h.field == name})), i + size
+            if hits:
+                return
+
+    def text(self, i: int, size: int) -> str:
+        """Some words as they were written, in lower case; empty where there are not so many."""
+        some = self.words[i : i + size]
+        return " ".join(word.text.lower() for word in some) if len(some) == size else ""
+
+    def number(self, i: int) -> float | int | None:
+        if i >= len(self.words) or self.words[i].kind != "number":
+            return None
+        text = self.words[i].text.replace(",", "")
+        return float(text) if "." in text else int(text)
+
+    def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
+        """What a number is multiplied by to be in the column's unit, and where its unit ends."""
+        own = tuple(lemma(part) for part in field.unit.split())
+        if own and tuple(self.at(i + n) for n in range(len(own))) == own:
+            yield 1, i + len(own)
+            return
+        ours, theirs = _SECONDS.get(own[0]) if own else None, _SECONDS.get(self.at(i))
+        if ours and theirs:
+            factor = theirs / ours
+            yield (int(factor) if factor.is_integer() else factor), i + 1
+        elif not theirs:
+            yield 1, i
+
+
+_SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3_600, "day": 86_400}

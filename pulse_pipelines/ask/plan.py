@@ -1,0 +1,141 @@
+"""A plan: what a question asks of one dataset, before it is SQL."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pulse_pipelines.ask.meaning import Field, Meaning
+
+GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
+CYCLES = ("weekday", "hour of day", "month of year")
+"""Parts of time that come again."""
+
+
+@dataclass(frozen=True)
+class Grain:
+    """A dimension of time."""
+
+    unit: str
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that is computed of rows."""
+
+    aggregation: str
+    """count, count_distinct, sum, avg, min, max, median, stddev, p90, p95, p99, percent, ratio, missing."""
+    field: Field | None = None
+    """None: of the rows themselves."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of a row."""
+
+    field: Field | Grain
+    operator: str
+    """=, !=, <, <=, >, >=, between, missing, known."""
+    values: tuple[str | float | int | bool, ...] = ()
+    """Of = and !=: any of them."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of time, half open, in UTC."""
+
+    first: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of one question."""
+
+    dataset: Meaning
+    measures: tuple[Measure, ...] = ()
+    """None: the rows themselves, or the distinct values of the dimensions."""
+    dimensions: tuple[Field | Grain, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    counted: tuple[Condition, ...] = ()
+    """What a row must fulfil to be counted by `percent` or `ratio`, among those of the conditions."""
+    spans: tuple[Span, ...] = ()
+    """More than one: they are compared."""
+    order: tuple[Field | Measure, bool] | None = None
+    """By what, and whether the greatest comes first; a field: rows by it. None: by the dimensions."""
+    newest: bool | None = None
+    """Of rows: the latest first; False: the earliest."""
+    limit: int | None = None
+    outer: str | None = None
+    """How the measure of all dimensions becomes one number: avg."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+
+def said(plan: Plan) -> str:
+    """The plan in words, for whoever asked to see what was understood."""
+    parts = []
+    if plan.measures:
+        parts.append(" and ".join(_measure(each) for each in plan.measures) + f" in {plan.dataset.dataset}")
+    elif plan.dimensions:
+        parts.append(f"distinct values in {plan.dataset.dataset}")
+    else:
+        parts.append(f"rows of {plan.dataset.dataset}")
+    if plan.dimensions:
+        parts.append("by " + " and ".join(_dimension(each) for each in plan.dimensions))
+    if plan.counted:
+        parts.append("counted where " + " and ".join(_condition(each) for each in plan.counted))
+    if plan.conditions:
+        parts.append("where " + " and ".join(_condition(each) for each in plan.conditions))
+    parts += [" compared with ".join(_span(each) for each in plan.spans)] if plan.spans else []
+    if plan.outer:
+        parts.append(f"then the {_NAMES[plan.outer]} of these")
+    if plan.order:
+        by, down = plan.order
+        name = by.name if isinstance(by, Field) else _measure(by)
+        parts.append(f"the {'greatest' if down else 'least'} {name} first")
+    if plan.newest is not None:
+        parts.append("the latest first" if plan.newest else "the earliest first")
+    parts += [f"the first {plan.limit}"] if plan.limit else []
+    return "; ".join((*parts, *plan.notes))
+
+
+_NAMES = {
+    "count": "number of rows",
+    "count_distinct": "number of distinct",
+    "sum": "total",
+    "avg": "average",
+    "min": "minimum",
+    "max": "maximum",
+    "median": "median",
+    "stddev": "standard deviation",
+    "p90": "90th percentile",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "percent": "percentage of rows",
+    "ratio": "fraction of rows",
+}
+
+
+def _measure(measure: Measure) -> str:
+    if measure.field is None:
+        return _NAMES[measure.aggregation]
+    unit = f" ({measure.field.unit})" if measure.field.unit else ""
+    return f"{_NAMES[measure.aggregation]} {measure.field.name}{unit}"
+
+
+def _dimension(dimension: Field | Grain) -> str:
+    return dimension.unit if isinstance(dimension, Grain) else dimension.name
+
+
+def _condition(condition: Condition) -> str:
+    name = _dimension(condition.field)
+    if condition.operator in ("missing", "known"):
+        return f"{name} is {condition.operator}"
+    joint = " to " if condition.operator == "between" else " or "
+    return f"{name} {condition.operator} {joint.join(map(repr, condition.values))}"
+
+
+def _span(span: Span) -> str:
+    ends = [
+        f"from {span.first:%Y-%m-%d %H:%M}" if span.first else "",
+        f"before {span.until:%Y-%m-%d %H:%M}" if span.until else "",
+    ]
+    return " ".join(filter(None, (*ends, "UTC")))

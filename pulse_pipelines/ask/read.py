@@ -1,0 +1,185 @@
+"""From a question to the one plan that it can mean, or to why there is none."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pulse_pipelines.ask import grammar, plan, write
+from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
+from pulse_pipelines.ask.meaning import Field, Meaning
+from pulse_pipelines.ask.phrases import Hit
+from pulse_pipelines.ask.plan import Plan
+from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, names_of, words
+from pulse_pipelines.domain.columns import Kind
+from pulse_resources.errors import UserError
+
+MAX_LOOKED_AT = 4
+"""Datasets whose data is looked at for words of a question."""
+MAX_PARSED = 20
+"""Datasets that a question is read for: those of which it names most."""
+MAX_COLUMNS = 30
+MAX_SAID = 60
+"""Words, and words in a row, that are looked up in the data, in so many columns."""
+_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a query gave."""
+
+    query_id: str
+    columns: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
+    snapshots: Mapping[str, int | None]
+
+
+Run = Callable[[str], Awaitable[Ran]]
+"""Runs SQL as the tenant who asks, through the gate and within its limits, and records it."""
+
+
+class NotUnderstood(UserError):  # noqa: N818 - reads as the fact it states
+    """A question without one meaning; `understood` is what of it has one, `known` what can be asked for."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fix: str | None = None,
+        understood: Sequence[str] = (),
+        known: Mapping[str, Sequence[str]] | None = None,
+        **where: object,
+    ) -> None:
+        super().__init__(message, fix=fix, **where)
+        self.understood = list(understood)
+        self.known = dict(known or {})
+
+
+async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: Run) -> Plan:
+    """The plan of a question.
+
+    Args:
+        run: asks the data for values that words of the question may be.
+
+    Raises:
+        NotUnderstood: no dataset has all that it names, or it can mean several things.
+    """
+    asked = words(question)
+    if not asked or len(asked) > MAX_WORDS:
+        raise NotUnderstood(f"the question has {len(asked)} words", fix=f"Ask in 1 to {MAX_WORDS} words")
+    near = await asyncio.to_thread(_near, meanings, asked) or list(meanings)
+    found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
+    if not found:
+        for each in near[:MAX_LOOKED_AT]:
+            if hits := await _values(each, asked, run):
+                found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
+    return _only(found, meanings, asked)
+
+
+def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
+    return {plan for each in meanings for plan in grammar.plans(each, asked, now, {})}
+
+
+def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word]) -> Plan:
+    if len({plan.dataset.dataset for plan in found}) > 1:
+        named = {each for each in found if _names_rows(each.dataset, asked)}
+        found = named or found
+    if len(found) == 1:
+        return next(iter(found))
+    if found:
+        readings = sorted(plan.said(each) for each in found)
+        fix = "Say which of these is meant: " + " | ".join(readings[:4])
+        raise NotUnderstood("the question can mean several things", fix=fix, understood=readings)
+    raise _refusal(meanings, asked)
+
+
+def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
+    lemmas = [word.lemma for word in asked]
+    rows = names_of(meaning).own_rows
+    return any(tuple(lemmas[i : i + len(row)]) == row for row in rows for i in range(len(lemmas)))
+
+
+def _near(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
+    """Datasets of which a question names something, those first of which it names most."""
+    shared = [(len(_known_words(each, asked)), each) for each in meanings]
+    return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
+
+
+def _known_words(meaning: Meaning, asked: Sequence[Word]) -> set[str]:
+    names = names_of(meaning)
+    rows = {part for row in names.own_rows for part in row}
+    return {word.lemma for word in asked if word.kind == "word" and _knows(names, rows, word)}
+
+
+def _knows(names: Names, rows: set[str], word: Word) -> bool:
+    return word.lemma in rows or bool(names.near(word.lemma))
+
+
+async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str, list[Hit]]:
+    """Words of the question that are values of text columns, by what was written."""
+    known = _known_words(meaning, asked) | KEYWORDS
+    strange = {n for n, each in enumerate(asked) if each.kind == "word" and each.lemma not in known}
+    said = {
+        " ".join(word.text.lower() for word in asked[i : i + size])
+        for i in range(len(asked))
+        for size in range(1, MAX_PHRASE + 1)
+        if i + size <= len(asked) and strange & set(range(i, i + size))
+    }
+    fields = [each for each in meaning.fields if each.kind == Kind.STRING][:MAX_COLUMNS]
+    if not said or not fields:
+        return {}
+    shortest = sorted(said, key=lambda each: (each.count(" "), each))
+    ran = await run(_lookup(meaning, fields, shortest[:MAX_SAID]))
+    hits: dict[str, list[Hit]] = {}
+    for n, field in enumerate(fields):
+        for value in (ran.rows[0][f"f{n}"] if ran.rows else None) or ():
+            hits.setdefault(str(value).lower(), []).append(Hit(field.name, str(value)))
+    return hits
+
+
+def _lookup(meaning: Meaning, fields: Sequence[Field], said: Sequence[str]) -> str:
+    values = ", ".join("'{}'".format(each.replace("'", "''")) for each in said)
+    found = ", ".join(
+        f"list(DISTINCT {field.sql}) FILTER (lower({field.sql}) IN ({values})) AS f{n}"
+        for n, field in enumerate(fields)
+    )
+    return f'SELECT {found}\nFROM "{meaning.dataset}"'
+
+
+def _said(hits: Mapping[str, Sequence[Hit]]) -> tuple[str, ...]:
+    shown = sorted({f"{hit.value!r} is in {hit.field}" for each in hits.values() for hit in each})
+    return (f"in the data, {', '.join(shown[:6])}",)
+
+
+def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word]) -> NotUnderstood:
+    near = _near(meanings, asked)[:3] or list(meanings)[:3]
+    if not near:
+        return NotUnderstood("the tenant has no datasets", fix="Create one, and send events to it")
+    first = near[0]
+    names, known = names_of(first), _known_words(first, asked) | KEYWORDS
+    strange = [each.text for each in asked if each.kind == "word" and each.lemma not in known]
+    understood, unclear = [], []
+    for word in asked:
+        meant = word.kind == "word" and word.lemma not in KEYWORDS
+        fields = [each.name for each in names.near(word.lemma)] if meant else []
+        if len(fields) > 1:
+            unclear.append(f"{word.text!r} is in the names of {', '.join(fields[:6])}")
+        elif fields:
+            understood.append(f"{word.text!r} is in the name of {fields[0]}")
+    message = "the question is not understood as a whole"
+    if strange:
+        message += f": {', '.join(map(repr, strange[:6]))} means nothing in {first.dataset}"
+    elif unclear:
+        message += f": {'; '.join(unclear[:3])}"
+    return NotUnderstood(
+        message,
+        fix="Ask for a measure, by a dimension, with conditions, in a range of time; or send SQL",
+        understood=(*understood, *unclear),
+        known={each.dataset: [field.name for field in each.fields][:_SHOWN] for each in near},
+    )
+
+
+def sql_of(found: Plan) -> str:
+    """The SQL of a plan."""
+    return write.sql(found)

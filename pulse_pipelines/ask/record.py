@@ -1,0 +1,87 @@
+"""The record of questions in Postgres: written before one is answered, and once more afterwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources import postgres
+from pulse_resources.settings import load_settings
+
+BEGIN = """
+INSERT INTO questions (tenant_id, question_id, key_id, question, provider) VALUES (%s, %s, %s, %s, %s)
+"""
+FORGET = "DELETE FROM questions WHERE asked_at < now() - make_interval(secs => %s)"
+SPENT = """
+UPDATE questions SET queries = queries || %s::text[], tokens = tokens + %s WHERE question_id = %s
+"""
+END = "UPDATE questions SET state = %s, seconds = %s, error = %s WHERE question_id = %s"
+FIELDS = """
+question_id, key_id, question, provider, state, queries, tokens, seconds, error, asked_at
+"""
+LIST = f"SELECT {FIELDS} FROM questions ORDER BY asked_at DESC LIMIT %s"  # noqa: S608 - from constants
+TOKENS = "SELECT coalesce(sum(tokens), 0)::bigint FROM questions WHERE asked_at > now() - interval '1 day'"
+LANDED = """
+SELECT d.slug, (SELECT max(l.landed_at) FROM landings l
+    WHERE (l.tenant_id, l.dataset_id) = (%s, d.dataset_id))
+FROM pdm_datasets d WHERE d.slug = ANY(%s)
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, as it is recorded."""
+
+    question_id: str
+    key_id: str | None
+    """Of the key that asked; None: an operator did, by the command line."""
+    question: str
+    provider: str
+    state: str
+    """running, answered, refused or failed."""
+    queries: Sequence[str]
+    """Ids of the queries that ran for it."""
+    tokens: int
+    """That a model read and wrote for it."""
+    seconds: float | None
+    error: str | None
+    asked_at: datetime
+
+
+def begin(tenant: Tenant, question_id: str, key_id: str | None, question: str, provider: str) -> None:
+    """Record a question, and forget those of long ago."""
+    keep = load_settings().sql.keep_days * 86_400
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(FORGET, [keep])
+        connection.execute(BEGIN, [tenant.tenant_id, question_id, key_id, question, provider])
+
+
+def spent(tenant: Tenant, question_id: str, queries: Sequence[str] = (), tokens: int = 0) -> None:
+    """Record what was run, or what a model took, for a question."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(SPENT, [list(queries), tokens, question_id])
+
+
+def end(tenant: Tenant, question_id: str, state: str, seconds: float, error: str | None = None) -> None:
+    """Record what became of it."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(END, [state, seconds, error, question_id])
+
+
+def questions(tenant: Tenant, limit: int) -> list[Asked]:
+    """The tenant's questions, the latest first."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return [Asked(*row) for row in connection.execute(LIST, [limit])]
+
+
+def tokens_of_a_day(tenant: Tenant) -> int:
+    """What models took for the tenant in the last 24 hours."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        (found,) = connection.execute(TOKENS).fetchone() or (0,)
+        return int(found)
+
+
+def freshness(tenant: Tenant, slugs: Sequence[str]) -> dict[str, datetime | None]:
+    """When events landed last in some datasets; None: never."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return dict(connection.execute(LANDED, [tenant.tenant_id, list(slugs)]).fetchall())

@@ -1,0 +1,173 @@
+"""SQL of a plan, in DuckDB's dialect. Names are quoted and values are literals: a question is never SQL."""
+
+from datetime import UTC, datetime
+
+from pulse_pipelines.ask.meaning import Field
+from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
+
+AT = '"timestamp"'
+_CYCLES = {
+    "weekday": f"dayname({AT})",
+    "hour of day": f"hour({AT})",
+    "month of year": f"monthname({AT})",
+}
+_ORDERED = {
+    "weekday": f"min(isodow({AT}))",
+    "month of year": f"min(month({AT}))",
+}
+_LATEST = (
+    "(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY _updated DESC) AS _newest"
+    ' FROM "{name}") WHERE _newest = 1 AND NOT _is_deleted)'
+)
+
+
+def sql(plan: Plan) -> str:
+    """The query."""
+    dimensions = [(_dimension(each), _name(each)) for each in plan.dimensions]
+    if len(plan.spans) > 1:
+        dimensions.append((_compared(plan.spans), "period"))
+    measures = [(_measure(each, plan), measure_name(each)) for each in plan.measures]
+    if not measures and not dimensions:
+        return _rows(plan)
+    chosen = ", ".join(f'{what} AS "{name}"' for what, name in (*dimensions, *measures))
+    lines = [f"SELECT {'' if measures else 'DISTINCT '}{chosen}", f"FROM {_source(plan)}"]
+    lines += _where(plan)
+    if dimensions and measures:
+        lines.append("GROUP BY " + ", ".join(str(n + 1) for n in range(len(dimensions))))
+    if plan.outer:
+        inner = "\n  ".join(lines)
+        name = measures[0][1]
+        return f'SELECT {plan.outer}("{name}") AS "{plan.outer}_{name}"\nFROM (\n  {inner}\n)'
+    lines += _order(plan, len(dimensions))
+    if plan.limit:
+        lines.append(f"LIMIT {plan.limit:d}")
+    return "\n".join(lines)
+
+
+def _rows(plan: Plan) -> str:
+    columns = dict.fromkeys([AT, *(f'"{each.name.split(".")[0]}"' for each in plan.dataset.fields)])
+    lines = [f"SELECT {', '.join(columns)}", f"FROM {_source(plan)}", *_where(plan)]
+    if plan.order and isinstance(plan.order[0], Field):
+        column, down = plan.order[0].sql, plan.order[1]
+        lines.append(f"ORDER BY {column} {'DESC' if down else 'ASC'} NULLS LAST, {AT}")
+    else:
+        lines.append(f"ORDER BY {AT} {'ASC' if plan.newest is False else 'DESC'}")
+    return "\n".join([*lines, *([f"LIMIT {plan.limit:d}"] if plan.limit else [])])
+
+
+def _source(plan: Plan) -> str:
+    name = plan.dataset.dataset
+    return _LATEST.format(name=name) if plan.dataset.of_entities else f'"{name}"'
+
+
+def _dimension(dimension: Field | Grain) -> str:
+    if isinstance(dimension, Field):
+        return dimension.sql
+    if dimension.unit in _CYCLES:
+        return _CYCLES[dimension.unit]
+    truncated = f"date_trunc('{dimension.unit}', {AT})"
+    return truncated if dimension.unit in ("minute", "hour") else f"CAST({truncated} AS DATE)"
+
+
+def _name(dimension: Field | Grain) -> str:
+    if isinstance(dimension, Field):
+        return dimension.name.split(".")[-1]
+    return dimension.unit.replace(" ", "_")
+
+
+def measure_name(measure: Measure) -> str:
+    """What its column is called."""
+    if measure.field is None:
+        return {"count": "number"}.get(measure.aggregation, measure.aggregation)
+    return f"{measure.aggregation}_{measure.field.name.replace('.', '_')}"
+
+
+def _measure(measure: Measure, plan: Plan) -> str:
+    if measure.field is None:
+        if measure.aggregation == "count":
+            return "count(*)"
+        counted = " AND ".join(_condition(each) for each in plan.counted)
+        share = f"count_if({counted}) / nullif(count(*), 0)"
+        return f"100.0 * {share}" if measure.aggregation == "percent" else share
+    column = measure.field.sql
+    match measure.aggregation:
+        case "count_distinct":
+            return f"count(DISTINCT {column})"
+        case "stddev":
+            return f"stddev_samp({column})"
+        case "p90" | "p95" | "p99":
+            return f"quantile_cont({column}, 0.{measure.aggregation[1:]})"
+        case name:
+            return f"{name}({column})"
+
+
+def _where(plan: Plan) -> list[str]:
+    found = [_condition(each) for each in plan.conditions]
+    if plan.spans:
+        spans = [_span(each) for each in plan.spans]
+        found.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({each})' for each in spans)})")
+    if plan.limit or not plan.measures:  # a group of what has no value is none that anybody asks for
+        found += [f"{each.sql} IS NOT NULL" for each in plan.dimensions if isinstance(each, Field)]
+    if plan.order and isinstance(plan.order[0], Field):
+        found.append(f"{plan.order[0].sql} IS NOT NULL")
+    return ["WHERE " + "\n  AND ".join(found)] if found else []
+
+
+def _condition(condition: Condition) -> str:
+    column = _dimension(condition.field)
+    values = [_literal(each) for each in condition.values]
+    match condition.operator:
+        case "missing":
+            return f"{column} IS NULL"
+        case "known":
+            return f"{column} IS NOT NULL"
+        case "between":
+            return f"{column} BETWEEN {values[0]} AND {values[1]}"
+        case "=" | "!=" if len(values) > 1:
+            return f"{column} {'NOT ' if condition.operator == '!=' else ''}IN ({', '.join(values)})"
+        case "!=":
+            return f"{column} <> {values[0]}"
+        case operator:
+            return f"{column} {operator} {values[0]}"
+
+
+def _literal(value: str | float | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'{}'".format(value.replace("'", "''"))
+    return repr(value)
+
+
+def _moment(at: datetime) -> str:
+    return f"CAST('{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00' AS TIMESTAMPTZ)"
+
+
+def _span(span: Span) -> str:
+    ends = [f"{AT} >= {_moment(span.first)}"] if span.first else []
+    ends += [f"{AT} < {_moment(span.until)}"] if span.until else []
+    return " AND ".join(ends) or "true"
+
+
+def _compared(spans: tuple[Span, ...]) -> str:
+    """Which of the ranges a row is in, by its first day."""
+    cases = (
+        f"WHEN {_span(each)} THEN '{each.first:%Y-%m-%d}'" if each.first else f"WHEN {_span(each)} THEN ''"
+        for each in spans
+    )
+    return f"CASE {' '.join(cases)} END"
+
+
+def _order(plan: Plan, dimensions: int) -> list[str]:
+    if plan.order and isinstance(plan.order[0], Measure):
+        name, down = measure_name(plan.order[0]), plan.order[1]
+        keys = [f'"{name}" {"DESC" if down else "ASC"} NULLS LAST']
+        keys += [str(n + 1) for n in range(dimensions)]
+        return [f"ORDER BY {', '.join(keys)}"]
+    if not dimensions:
+        return []
+    keys = [str(n + 1) for n in range(dimensions)]
+    for n, each in enumerate(plan.dimensions):
+        if plan.measures and isinstance(each, Grain) and each.unit in _ORDERED:
+            keys[n] = _ORDERED[each.unit]
+    return [f"ORDER BY {', '.join(keys)}"]

@@ -1,0 +1,129 @@
+"""Questions over a tenant's tables: over HTTP and the command line, with what they were understood as."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from support.http import Caller
+from support.ingest import Owner, event, ingest, make_owner
+from typer.testing import CliRunner
+
+from chaos.surroundings import superuser
+from pulse_api import cli
+from pulse_pipelines.ask import record
+from pulse_resources import postgres
+from pulse_resources.settings import Settings
+
+BY_COUNTRY = "How many orders are there by country?"
+
+
+@pytest.fixture(scope="module")
+def owners(stack: Settings) -> tuple[Owner, Owner]:
+    mine, other = make_owner(), make_owner()
+    mine.send(*(event(f"a-{n}", country="DE" if n % 4 else "FR", amount=n / 2, count=n) for n in range(20)))
+    other.send(event("of-the-other", country="XX", amount=1.5))
+    ingest(mine, other)
+    return mine, other
+
+
+@pytest.fixture
+def caller(owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]) -> Caller:
+    return new_caller(owner=owners[0])
+
+
+def ask(caller: Caller, question: str) -> httpx.Response:
+    return caller.http.post("/v1/ask", json={"question": question})
+
+
+def answered(caller: Caller, question: str) -> dict[str, Any]:
+    answer = ask(caller, question)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_an_answer_says_how_it_came_about(caller: Caller) -> None:
+    found = answered(caller, BY_COUNTRY)
+    assert found["rows"] == [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}]
+    assert found["understood"] == "number of rows in orders; by country"
+    assert (found["provider"], found["tries"]) == ("grammar", 1)
+    assert found["sql"].startswith('SELECT "country" AS "country", count(*)')
+    assert list(found["snapshots"]) == list(found["freshness"]) == ["orders"]
+    assert found["freshness"]["orders"]
+    (query,) = (q for q in caller.http.get("/v1/sql").json()["queries"] if q["query_id"] == found["query_id"])
+    assert (query["sql"], query["key_id"], query["state"]) == (found["sql"], caller.key.stored.key_id, "done")
+
+
+def test_values_are_looked_up_in_the_data(caller: Caller) -> None:
+    found = answered(caller, "What is the average amount of orders in FR on 2026-11-19?")
+    assert found["rows"] == [{"avg_amount": 4.0}]
+    assert "'FR' is in country" in found["understood"]
+    refused = ask(caller, "How many orders are there in XX?")  # only another tenant has it
+    assert refused.status_code == 422
+
+
+def test_what_is_not_understood_is_not_guessed(caller: Caller) -> None:
+    refused = ask(caller, "How many orders by country were cancelled?")
+    problem = refused.json()
+    assert (refused.status_code, problem["type"]) == (422, "urn:pulse:problem:not-understood")
+    assert "'cancelled' means nothing in orders" in problem["detail"]
+    assert "country" in problem["known"]["orders"]
+    (asked, *_) = caller.http.get("/v1/ask").json()["questions"]
+    assert (asked["state"], asked["question"]) == ("refused", "How many orders by country were cancelled?")
+
+
+def test_each_question_is_recorded_with_what_ran_for_it(caller: Caller) -> None:
+    found = answered(caller, BY_COUNTRY)
+    (asked, *_) = caller.http.get("/v1/ask").json()["questions"]
+    assert asked["question_id"] == found["question_id"]
+    assert (asked["key_id"], asked["queries"]) == (caller.key.stored.key_id, [found["query_id"]])
+    assert (asked["state"], asked["tokens"], asked["error"]) == ("answered", 0, None)
+
+
+def test_tenants_see_nothing_of_each_other(
+    owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
+) -> None:
+    theirs = new_caller(owner=owners[1])
+    assert answered(theirs, BY_COUNTRY)["rows"] == [{"country": "XX", "number": 1}]
+    mine = {each.question_id for each in record.questions(owners[0].tenant, 100)}
+    assert not mine & {each.question_id for each in record.questions(owners[1].tenant, 100)}
+    with superuser() as connection:
+        assert connection.execute("SELECT count(*) FROM questions").fetchone() > (0,)
+    with postgres.transaction("pulse_api") as connection:
+        assert connection.execute("SELECT count(*) FROM questions").fetchone() == (0,)
+
+
+def test_a_question_is_never_sql(caller: Caller) -> None:
+    said = "How many orders where country is 'x'' OR 1=1; DROP TABLE orders --' are there"
+    answer = ask(caller, said)
+    assert answer.status_code == 422 or answer.json()["rows"] == [{"number": 0}]
+    quoted = answered(caller, 'How many orders are there where country is "D\'E"?')
+    assert quoted["rows"] == [{"number": 0}]
+
+
+def test_the_meaning_is_complete_without_annotations(caller: Caller) -> None:
+    found = caller.http.get("/v1/datasets/orders/meaning").json()
+    measures = [each["name"] for each in found["fields"] if each["measure"]]
+    assert measures == ["amount", "count"]
+    assert "address.zip" in [each["name"] for each in found["fields"]]
+    assert [each["name"] for each in found["rollups"]] == ["daily"]
+
+
+def test_the_command_line_asks_and_describes(owners: tuple[Owner, Owner]) -> None:
+    slug = owners[0].tenant.slug
+
+    def pulse(*given: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, list(given))
+        assert done.exit_code == code, done.output
+        return done.output
+
+    shown = pulse("ask", slug, BY_COUNTRY)
+    assert "█" in shown
+    assert "understood  number of rows in orders; by country" in shown
+    assert json.loads(pulse("ask", slug, BY_COUNTRY, "--json"))["rows"][0] == {"country": "DE", "number": 15}
+    assert "orders has country" in pulse("ask", slug, "What is love?", code=2)
+    assert "refused" in pulse("ask", slug, "--recent")
+    assert "measure" in pulse("describe", slug, "orders")
+    assert json.loads(pulse("describe", slug, "--json"))[0]["dataset"] == "orders"

@@ -1,0 +1,41 @@
+"""docs/ask.md: every command of it, and its client, against the real server."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.docs import blocks, run
+from support.http import Api, Caller
+from support.ingest import event, ingest
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
+def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
+    own = new_caller()
+    own.owner.send(event("o-1", country="DE", amount=12.5), event("o-2", country="FR", amount=7.5))
+    ingest(own.owner)
+    known = {
+        "PULSE": api.url,
+        "KEY": own.key.text,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    script = re.sub(r"\bacme\b", own.owner.tenant.slug, "\n".join(blocks("ask.md")))
+    out = run(script, tmp_path, **known)
+    assert '"rows":[{"country":"DE","number":1},{"country":"FR","number":1}]' in out
+    assert "understood  average amount in orders; by country" in out
+    assert out.count('"state":"answered"') == 2
+    (program,) = blocks("ask.md", "python")
+    found: dict[str, Any] = {"PULSE": api.url, "KEY": own.key.text}
+    exec(program, found)  # noqa: S102 - the page's own
+    assert found["rows"] == [{"country": "DE", "orders": 1}, {"country": "FR", "orders": 1}]
+    pasted = [json.loads(block) for block in blocks("ask.md", "json") if "mcpServers" in block]
+    assert [list(each["mcpServers"]) for each in pasted] == [["pulse"], ["pulse"]]
+    schema = next(json.loads(block) for block in blocks("ask.md", "json") if "properties" in block)
+    made = own.http.post("/v1/schemas", json={"name": "purchases", "schema": schema})
+    assert made.status_code == 201, made.text
