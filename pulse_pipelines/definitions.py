@@ -17,6 +17,7 @@ from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.ingest.sweep import dead_letter_sweep, publish_dead_letters
+from pulse_pipelines.defs.ingest.syncs import move_syncs_on, syncs
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.defs.moves.job import move
@@ -33,10 +34,11 @@ def defs() -> dg.Definitions:
         metadata={LOADED: loaded},
         assets=[*dataset_assets(families), *curated_assets(families, rollups.team_rollups())],
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, move, remove_old_logs],
+        jobs=[ingest, publish_dead_letters, move_syncs_on, check_lake, upkeep, curate, move, remove_old_logs],
         sensors=[
             ingest_lag,
             dead_letter_sweep,
+            syncs,
             registry_changes,
             cli_backfill_events,
             alert_watch,

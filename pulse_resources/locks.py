@@ -38,6 +38,8 @@ class Lock(StrEnum):
     """Of a tenant, by whoever issues or revokes API keys."""
     SCHEMA = "schema"
     """Of a tenant and a schema's name, by whoever publishes its next version."""
+    SYNC = "sync"
+    """Of a dataset of entities, by whoever sends what a full sync deletes, or runs its pipe."""
     DATASETS = "datasets"
     """Of a tenant, by whoever creates a dataset within a quota."""
 

@@ -33,6 +33,7 @@ from pulse_api.http.routes import (
     schemas,
     sql,
     summary,
+    syncs,
     tenants,
     usage,
 )
@@ -56,6 +57,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     summary.router,
     events.router,
     entities.router,
+    syncs.router,
     dead_letters.router,
     usage.router,
     keys.router,

@@ -23,6 +23,8 @@ RLS_TABLES = (
     "pdm_datasets",
     "entity_logs",
     "entity_heads",
+    "entity_syncs",
+    "entity_sync_ids",
     "processed_event_ids",
     "ingest_ranges",
     "ingest_positions",
