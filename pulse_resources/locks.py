@@ -39,7 +39,9 @@ class Lock(StrEnum):
     SCHEMA = "schema"
     """Of a tenant and a schema's name, by whoever publishes its next version."""
     SYNC = "sync"
-    """Of a dataset of entities, by whoever sends what a full sync deletes, or runs its pipe."""
+    """Of a dataset of entities, by whoever sends what a full sync deletes."""
+    PIPE = "pipe"
+    """Of a dataset of entities, by the run of its pipe."""
     DATASETS = "datasets"
     """Of a tenant, by whoever creates a dataset within a quota."""
 

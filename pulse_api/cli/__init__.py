@@ -54,6 +54,7 @@ PARTS = {
     "key": ("key", "API keys: what callers of the HTTP API present."),
     "schema": ("schema", "JSON Schemas that a tenant publishes; immutable."),
     "dataset": ("dataset", "Datasets: an Iceberg table behind a slug."),
+    "pipe": ("pipe", "Pipes: tables of Postgres, brought into datasets of entities."),
     "sync": ("sync", "Syncs: what was sent to a dataset of entities as one thing."),
     "dlq": (
         "dlq",

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
+from pulse_pipelines import pipes
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.deletions import Held
 from pulse_pipelines.ingest.deletions import held as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
+from pulse_pipelines.pipes import Pipe
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing
 from pulse_resources.notify import Severity
@@ -35,6 +37,7 @@ class Kind(StrEnum):
     RUN_FAILED = "run_failed"
     CHECK_FAILING = "check_failing"
     SYNC_HELD = "sync_held"
+    PIPE_FAILED = "pipe_failed"
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,16 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
     issues.extend(_held(syncs_held()))
+    issues.extend(_pipes_failed(pipes.failed()))
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
-    looked_at = {Kind.SYNC_HELD, Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE, Kind.WORK_FAILED}
+    looked_at = {
+        Kind.SYNC_HELD,
+        Kind.PIPE_FAILED,
+        Kind.UNREACHABLE,
+        Kind.BATCH_STUCK,
+        Kind.OUTBOX_OVERDUE,
+        Kind.WORK_FAILED,
+    }
     issues.extend(_unreachable(measured))
     if not measured.unreachable:
         issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
@@ -160,6 +171,20 @@ def _held(found: Iterable[Held]) -> Iterable[Issue]:
             "What it brought is there, and nothing was deleted. If its source is right: "
             f"pulse sync commit {which}; if not: pulse sync rollback {which}",
             {"tenant": each.tenant, "dataset": each.dataset, "sync": str(each.sync_id)},
+        )
+
+
+def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
+    for pipe in found:
+        tenant = pipe.tenant.slug
+        yield Issue(
+            Kind.PIPE_FAILED,
+            f"{tenant}/{pipe.name}",
+            "error",
+            brief(f"the last run of pipe {pipe.name} of tenant {tenant} failed: {pipe.error}"),
+            "Nothing was deleted by it. Remove the cause; it runs again by its schedule, and at once by: "
+            f"pulse pipe run {tenant} {pipe.name}",
+            {"tenant": tenant, "pipe": pipe.name, "dataset": pipe.dataset},
         )
 
 

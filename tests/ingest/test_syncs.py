@@ -2,19 +2,23 @@
 
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
 from support.entities import SLUG, as_model, entity, make_entities, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner, plan_batch, run_batch, start_attempt
 
 from chaos import batches
 from pulse_pipelines.domain.syncs import Part, State
-from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.ingest import attempts, deletions, plan
 from pulse_pipelines.monitoring import checks
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import syncs
 from pulse_pipelines.registry.syncs import Sync
+from pulse_resources import faults
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.settings import Settings
 
@@ -93,6 +97,7 @@ def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
     sound(owner)
 
 
+@pytest.mark.slow
 def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner) -> None:
     push(owner, DE, FR)
     ingest(owner)
@@ -129,6 +134,7 @@ def test_a_broken_chain_is_refused(owner: Owner) -> None:
         syncs.finish(owner.tenant, SLUG, other, [])
 
 
+@pytest.mark.slow
 def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
@@ -142,6 +148,7 @@ def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
     assert "has no _id" in str(newest(owner).reason)
 
 
+@pytest.mark.slow
 def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
     push(owner, DE, FR, ES)
     ingest(owner)
@@ -162,7 +169,7 @@ def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
     sound(owner)
 
 
-@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("commit", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) -> None:
     syncs.allow(owner.tenant, SLUG, 0.4)
     push(owner, DE, FR, ES)
@@ -185,6 +192,7 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
         syncs.decide(owner.tenant, SLUG, found.sync_id, commit=True)
 
 
+@pytest.mark.slow
 def test_an_empty_one_waits_whatever_it_may_delete(owner: Owner) -> None:
     push(owner, DE)
     ingest(owner)
@@ -215,3 +223,85 @@ def test_a_run_that_dies_between_leaves_the_deletions_to_the_next(owner: Owner, 
     assert as_model(pages(owner)) == [DE, FR, ("FR", None)]
     assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
     sound(owner)
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+CONTENTS = st.one_of(
+    st.just({"_deleted": True}), st.fixed_dictionaries({}, optional={"people": st.integers(0, 1)})
+)
+SENT = st.lists(st.tuples(KEYS, CONTENTS), max_size=5)
+POINTS = (
+    "settle.before_commit", "settle.after_commit", "sync.after_note", "deletions.before_decide",
+    "deletions.before_publish", "deletions.after_publish", "heads.after_advance",
+)  # fmt: skip
+STEP = st.tuples(
+    SENT, st.sampled_from(["push", "partial", "full", "half"]), st.none() | st.sampled_from(POINTS)
+)
+States = dict[str, list[dict[str, Any] | None]]
+
+
+def apply(log: States, sent: list[tuple[str, dict[str, Any]]], how: str) -> None:
+    """The model: the states of each entity after one more step."""
+    for key, properties in sent:
+        state = None if properties.get("_deleted") else properties
+        if key not in log or log[key][-1] != state:
+            log.setdefault(key, []).append(state)
+    if how == "full":
+        for key in log.keys() - {key for key, _ in sent}:
+            if log[key][-1] is not None:
+                log[key].append(None)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEP, min_size=2, max_size=4))
+def test_any_sequence_of_pushes_syncs_and_crashes_gives_the_states_of_the_model(
+    stack: Settings, steps: list[Any]
+) -> None:
+    owner = make_owner()
+    make_entities(owner)
+    syncs.allow(owner.tenant, SLUG, 1)
+    log: States = {}
+    for number, (sent, how, point) in enumerate(steps):
+        if how == "push":
+            push(owner, *sent)
+        else:
+            bring(owner, sent, name=str(number), full=how != "partial", last=how != "half")
+        with faults.at(point or "nowhere", Dying()):
+            settle_somehow(owner)
+        apply(log, sent, how)
+        if how == "full" and newest(owner).state == State.HELD:
+            assert not sent
+            syncs.decide(owner.tenant, SLUG, newest(owner).sync_id, commit=True)
+            settle_somehow(owner)
+        found: States = {}
+        for key, state in as_model(pages(owner)):
+            found.setdefault(key, []).append(state)
+        assert found == log, (number, how, point)
+        assert how == "push" or newest(owner).state == (State.OPEN if how == "half" else State.DONE)
+    sound(owner)
+
+
+class Dying:
+    """Ends what comes by for the first time."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def __call__(self) -> None:
+        if not self.done:
+            self.done = True
+            raise ConnectionError("the process ends here")
+
+
+def settle_somehow(owner: Owner) -> None:
+    """As `settle`, whatever dies on the way."""
+    while True:
+        (_, outcome), *_ = deletions.send([owner.tenant])
+        for batch in attempts.open_batches():
+            if owner.tenant.slug in attempts.waiting_in(batch.batch_id):
+                run_batch(batch.batch_id, batch.attempt, raise_on_error=False)
+        if waits(owner):
+            run_batch(plan_batch([owner]), raise_on_error=False)
+        elif outcome == 0:
+            return

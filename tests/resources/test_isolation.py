@@ -64,6 +64,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
     "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
+    "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
@@ -173,6 +174,8 @@ SYNCS = (
     " SELECT tenant_id, dataset_id, true, 'any', 'any', '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
     "INSERT INTO entity_sync_ids (tenant_id, sync_id, ids)"
     " SELECT tenant_id, sync_id, '' FROM entity_syncs WHERE tenant_id = %(tenant)s",
+    "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)"
+    " SELECT tenant_id, 'any', dataset_id, '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
 )
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"

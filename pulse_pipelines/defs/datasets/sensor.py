@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import dagster as dg
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
 from pulse_pipelines.registry import Family
 from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, DagsterUserCodeUnreachableError
@@ -27,8 +27,8 @@ _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 def registry_fingerprint() -> str:
-    """Of all that the dataset assets are made from: the registry, and where the grid begins."""
-    return f"{registry.fingerprint()}.{grid_start()}"
+    """Of all that the assets are made from: the registry, the pipes, and where the grid begins."""
+    return f"{registry.fingerprint()}.{pipes.fingerprint()}.{grid_start()}"
 
 
 @dg.sensor(

@@ -25,6 +25,7 @@ RLS_TABLES = (
     "entity_heads",
     "entity_syncs",
     "entity_sync_ids",
+    "pipes",
     "processed_event_ids",
     "ingest_ranges",
     "ingest_positions",
