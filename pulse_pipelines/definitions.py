@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.curated import rollups
 from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.curated.assets import curated_assets
@@ -17,10 +17,13 @@ from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.overdue import overdue_dead_letters, publish_dead_letters
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.defs.ingest.syncs import move_syncs_on, syncs
 from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.moves.sensor import dataset_moves
+from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
+from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
@@ -29,20 +32,37 @@ from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_lo
 def defs() -> dg.Definitions:
     loaded = registry_fingerprint()  # before the families: what changes in between makes it stale
     families = registry.list_families()
+    names = pipes.names()
     return dg.Definitions(
         metadata={LOADED: loaded},
-        assets=[*dataset_assets(families), *curated_assets(families, rollups.team_rollups())],
+        assets=[
+            *dataset_assets(families),
+            *curated_assets(families, rollups.team_rollups()),
+            *pipe_assets(names),
+        ],
         asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[ingest, publish_dead_letters, check_lake, upkeep, curate, move, remove_old_logs],
+        jobs=[
+            ingest,
+            publish_dead_letters,
+            move_syncs_on,
+            check_lake,
+            upkeep,
+            curate,
+            move,
+            remove_old_logs,
+            *pipe_jobs(names),
+        ],
         sensors=[
             ingest_lag,
             overdue_dead_letters,
+            syncs,
             registry_changes,
             cli_backfill_events,
             alert_watch,
             upkeep_needed,
             curated_due,
             dataset_moves,
+            *([pipes_due] if names else []),
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run

@@ -37,6 +37,7 @@ ROOMS = (
     "ask",
     "maintenance",
     "moves",
+    "pipes",
     "erasure",
     "monitoring",
     "runtime",
@@ -55,7 +56,14 @@ MAY_IMPORT = {
         *(P + x for x in ("runtime", "ingest", "backfill", "curated", "tables", "validation")),
         "pulse_resources",
     },
-    P + "definitions": {P + "defs", P + "curated", P + "registry", P + "runtime", "pulse_resources"},
+    P + "definitions": {
+        P + "defs",
+        P + "curated",
+        P + "pipes",
+        P + "registry",
+        P + "runtime",
+        "pulse_resources",
+    },
     "pulse_pipelines": set(),
     "pulse_api": {"pulse_api", "pulse_resources", *(P + room for room in ROOMS[:-2])},
 }

@@ -57,6 +57,8 @@ PARTS = {
     "key": ("key", "API keys of a tenant, for the HTTP API."),
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
+    "pipe": ("pipe", "Pipes: tables of Postgres, brought into datasets of entities."),
+    "sync": ("sync", "Syncs: what was sent to a dataset of entities as one thing."),
     "dlq": (
         "dlq",
         "Dead letters: events that could not land. Look at them, remove the cause, replay them.",

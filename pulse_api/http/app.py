@@ -35,6 +35,7 @@ from pulse_api.http.routes import (
     schemas,
     sql,
     summary,
+    syncs,
     tenants,
     usage,
 )
@@ -61,6 +62,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     summary.router,
     events.router,
     entities.router,
+    syncs.router,
     dead_letters.router,
     usage.router,
     keys.router,

@@ -23,6 +23,8 @@ ID, DELETED = "_id", "_deleted"
 """Of an entity as it is sent."""
 DELETION = "deleted"
 """Member of the event that it becomes."""
+SYNC = "sync"
+"""Member of the context of a deletion that a full sync sent: its number. Nobody else gives entities one."""
 CONTINUATION = r"^\d{1,18}-\d{1,18}$"
 """Where a reader of a log has come to: its generation, and the `_updated` of the last version read."""
 HASH_BYTES = 16
@@ -41,6 +43,21 @@ def event(entity: Mapping[str, Any], dataset: str, timestamp: str) -> dict[str, 
     if DELETED in entity:
         found[DELETION] = entity[DELETED]
     return found
+
+
+def deletion_by_sync(entity_id: str, dataset: str, timestamp: str, sync: int) -> dict[str, Any]:
+    """The event that says that an entity is gone unless it came since a full sync began."""
+    return event({ID: entity_id, DELETED: True}, dataset, timestamp) | {"context": {SYNC: sync}}
+
+
+def sync_of(context: str) -> int | None:
+    """The full sync whose deletion an event is, by its context as JSON text."""
+    try:
+        found = orjson.loads(context)
+    except orjson.JSONDecodeError:
+        return None
+    sync = found.get(SYNC) if isinstance(found, dict) else None
+    return sync if type(sync) is int and 0 < sync < 2**63 else None
 
 
 def content(data: Mapping[str, Any]) -> dict[str, Any]:

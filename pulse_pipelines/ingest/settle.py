@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pulse_pipelines.domain.quota import ENTITIES, EVENTS
-from pulse_pipelines.ingest import attempts, land, tenant_parts, unlanded
+from pulse_pipelines.ingest import attempts, brought, land, tenant_parts, unlanded
 from pulse_pipelines.ingest.results import (
     Failure,
     Landed,
@@ -161,6 +161,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
     for r, accounting in zip(part.ranges, staged.accountings, strict=True):
         ledger.settle(connection, plan.batch_id, r, accounting)
     fail_point("settle.after_advance")
+    brought.note(connection, staged.landed, part)
     letters = connection.execute(named(DEAD_LETTERS, plan), values).rowcount
     if letters != total.dead_letters:  # the staging table is unlogged: a crash of Postgres empties it
         raise Transient(

@@ -4,9 +4,14 @@ An entity that arrives is a version where its state (content hash, or deleted) i
 before it: the entity's head, or what arrived before in the same batch. What is unchanged counts as a
 duplicate. The places hold if the log is still what the gate saw when the batch settles: else nothing of it
 does.
+
+A deletion that a full sync sent (see `ingest.deletions`) is one only while the sync is at it, and of an
+entity that did not come since the sync began: else nothing changed.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -14,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.ingest.results import Positions, TopicDrained
-from pulse_pipelines.tables import heads, parquet_files, rewrite_file
+from pulse_pipelines.tables import heads, parquet_files, rewrite_file, syncs
 from pulse_pipelines.tables.digests import ArrivedIds, Digests
 from pulse_pipelines.tables.heads import Append, Heads, Places
 from pulse_pipelines.tables.iceberg_schema import UPDATED
@@ -42,16 +48,65 @@ def judge(
         return {}, None
     again = ids.repeats()
     first = np.flatnonzero(~again)
-    changed = ~(again & states.repeats())
     before, updated = known.look_up(ids[first])
+    of_syncs = states.heads == heads.OF_SYNC
+    if of_syncs.any():
+        sync_ids = states.tails.copy()
+        states = _decided(connection, dataset_id, ids, states, first, before)
+    changed = ~(again & states.repeats())
     own = states[first]
     changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
+    changed[first] &= ~(of_syncs[first] & (updated == 0))  # nobody has to hear that what never was is gone
     unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
     if not changed.any():
         return unchanged, None
     landing = positions[changed]
     places = known.updated + 1 + np.searchsorted(np.sort(landing), landing)
-    return unchanged, heads.append(known, Heads(ids[changed], states[changed], places), landing)
+    added = heads.append(known, Heads(ids[changed], states[changed], places), landing)
+    new = np.zeros(len(ids), np.bool_)
+    new[first] = updated == 0
+    gone = states.is_zero()
+    swept = changed & of_syncs
+    by_sync = (
+        {int(each): positions[swept & (sync_ids == each)] for each in np.unique(sync_ids[swept])}
+        if swept.any()
+        else {}
+    )
+    return unchanged, replace(
+        added,
+        created=positions[changed & new & ~gone],
+        gone=positions[changed & gone & ~swept],
+        swept=by_sync,
+    )
+
+
+def _decided(
+    connection: postgres.Connection,
+    dataset_id: UUID,
+    ids: Digests,
+    states: Digests,
+    first: "np.ndarray[Any, np.dtype[np.intp]]",
+    before: Digests,
+) -> Digests:
+    """The states of what arrived, where deletions of syncs are what they come to."""
+    decided = Digests(states.heads.copy(), states.tails.copy())
+    of_syncs = states.heads == heads.OF_SYNC
+    at_it = {
+        each.sync_id: syncs.ids(connection, each.sync_id)
+        for each in syncs.unfinished(connection, dataset_id=dataset_id)
+        if each.state is State.DELETING
+    }
+    heads_of_first = dict(zip(first.tolist(), range(len(first)), strict=True))
+    for place in np.flatnonzero(of_syncs):
+        brought = at_it.get(int(states.tails[place]))
+        if place not in heads_of_first:  # something came before it in the batch
+            decided.heads[place], decided.tails[place] = decided.heads[place - 1], decided.tails[place - 1]
+        elif brought is None or ids[place : place + 1].places_in(brought)[0] >= 0:
+            own = heads_of_first[place]
+            decided.heads[place], decided.tails[place] = before.heads[own], before.tails[own]
+        else:
+            decided.heads[place], decided.tails[place] = 0, 0
+    return decided
 
 
 def numbered(dataset: Dataset, candidate: CandidateFile, places: Places | None) -> CandidateFile | None:

@@ -8,10 +8,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
+from pulse_pipelines import pipes
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
+from pulse_pipelines.ingest.deletions import Held
+from pulse_pipelines.ingest.deletions import held as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
+from pulse_pipelines.pipes import Pipe
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing
 from pulse_resources.notify import Severity
@@ -32,6 +36,8 @@ class Kind(StrEnum):
     WORK_FAILED = "work_failed"
     RUN_FAILED = "run_failed"
     CHECK_FAILING = "check_failing"
+    SYNC_HELD = "sync_held"
+    PIPE_FAILED = "pipe_failed"
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,17 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     measured = status.gather()
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
+    issues.extend(_held(syncs_held()))
+    issues.extend(_pipes_failed(pipes.failed()))
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
-    looked_at = {Kind.UNREACHABLE, Kind.BATCH_STUCK, Kind.OUTBOX_OVERDUE, Kind.WORK_FAILED}
+    looked_at = {
+        Kind.SYNC_HELD,
+        Kind.PIPE_FAILED,
+        Kind.UNREACHABLE,
+        Kind.BATCH_STUCK,
+        Kind.OUTBOX_OVERDUE,
+        Kind.WORK_FAILED,
+    }
     issues.extend(_unreachable(measured))
     if not measured.unreachable:
         issues.extend([*_topics(measured), *_stale(following, now, settings.stale_seconds)])
@@ -142,6 +157,34 @@ def _topics(measured: Status) -> Iterable[Issue]:
             brief(f"partition {alarm.partition} of tenant {alarm.tenant.slug}'s topic: {alarm.problem}"),
             f"Nothing of this topic is ingested meanwhile. {alarm.fix}",
             {"tenant": alarm.tenant.slug, "topic": alarm.tenant.topic, "partition": str(alarm.partition)},
+        )
+
+
+def _held(found: Iterable[Held]) -> Iterable[Issue]:
+    for each in found:
+        which = f"{each.tenant} {each.dataset} {each.sync_id}"
+        yield Issue(
+            Kind.SYNC_HELD,
+            f"{each.tenant}/{each.dataset}/{each.sync_id}",
+            "error",
+            brief(f"a full sync of tenant {each.tenant}, dataset {each.dataset}, is held: {each.reason}"),
+            "What it brought is there, and nothing was deleted. If its source is right: "
+            f"pulse sync commit {which}; if not: pulse sync rollback {which}",
+            {"tenant": each.tenant, "dataset": each.dataset, "sync": str(each.sync_id)},
+        )
+
+
+def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
+    for pipe in found:
+        tenant = pipe.tenant.slug
+        yield Issue(
+            Kind.PIPE_FAILED,
+            f"{tenant}/{pipe.name}",
+            "error",
+            brief(f"the last run of pipe {pipe.name} of tenant {tenant} failed: {pipe.error}"),
+            "Nothing was deleted by it. Remove the cause; it runs again by its schedule, and at once by: "
+            f"pulse pipe run {tenant} {pipe.name}",
+            {"tenant": tenant, "pipe": pipe.name, "dataset": pipe.dataset},
         )
 
 

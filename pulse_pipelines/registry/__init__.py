@@ -3,7 +3,7 @@
 Everything that belongs to a tenant is read and written in its own RLS session.
 """
 
-from pulse_pipelines.registry import keys, quotas
+from pulse_pipelines.registry import keys, quotas, syncs
 from pulse_pipelines.registry.datasets import (
     CurrentLog,
     CurrentTable,
@@ -56,4 +56,5 @@ __all__ = [
     "move_dataset",
     "publish_schema",
     "quotas",
+    "syncs",
 ]

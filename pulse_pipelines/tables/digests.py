@@ -96,6 +96,11 @@ class Digests:
         found[1:] = (self.heads[1:] == self.heads[:-1]) & (self.tails[1:] == self.tails[:-1])
         return found
 
+    def is_zero(self) -> Mask:
+        """Which of them are all zeros."""
+        zero: Mask = (self.heads == 0) & (self.tails == 0)
+        return zero
+
     def run(self) -> Self:
         """Sorted, each once."""
         ascending = self[self.order()]

@@ -9,8 +9,8 @@ They are written by the transaction that lands the versions, which holds the loc
 first statement about it to its end (`advance`).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import UUID
 
@@ -18,18 +18,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import HASH_BYTES
 from pulse_pipelines.tables.digests import Digests
+from pulse_pipelines.tables.iceberg_schema import HASH
 from pulse_pipelines.tables.parquet_files import Positions
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
 HEAD_BYTES = 40
+OF_SYNC = np.uint64(2**64 - 1)
+"""Begins the state of a deletion that a full sync sent; the sync's number follows. No head has it."""
 FAN_IN = 4
 """So many runs of a size, give or take as many times, become one."""
 MERGED = 1_048_576
 """Heads of the largest run that is made."""
 Counters = npt.NDArray[np.int64]
+NOWHERE: Positions = np.empty(0, np.int64)
 
 LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"
 RUNS = "SELECT run, heads FROM entity_heads WHERE dataset_id = %s ORDER BY run"
@@ -119,6 +124,12 @@ class Append:
     heads: Heads
     """Of their entities, with the runs that they replace."""
     replaces: Sequence[int]
+    created: Positions = field(default_factory=lambda: NOWHERE)
+    """Of the versions: those that are their entity's first, and no deletions."""
+    gone: Positions = field(default_factory=lambda: NOWHERE)
+    """Of the versions: the deletions, but for ..."""
+    swept: Mapping[int, Positions] = field(default_factory=dict)
+    """... those of full syncs, by number."""
 
     @property
     def places(self) -> "Places":
@@ -142,9 +153,17 @@ class Places:
         return self.before + 1 + np.searchsorted(self.positions, at)
 
 
-def states(hashes: "pa.ChunkedArray | pa.Array") -> Digests:
-    """The states that a column of content hashes tells: hexadecimal text, null where deleted."""
-    texts = hashes.fill_null("0" * 2 * HASH_BYTES).to_pylist()
+def states(rows: pa.Table) -> Digests:
+    """The states that rows tell: their content hashes, zeros where deleted, `OF_SYNC` where by a full sync.
+
+    Args:
+        rows: `_hash`, and of what arrived the `context`, too.
+    """
+    texts = rows.column(HASH).fill_null("0" * 2 * HASH_BYTES).to_pylist()
+    if "context" in rows.column_names and rows.column("context").null_count < len(texts):
+        for place, context in enumerate(rows.column("context").to_pylist()):
+            if context is not None and (sync := entities.sync_of(context)) is not None:
+                texts[place] = f"{OF_SYNC:016x}{sync:016x}"
     words = np.frombuffer(bytes.fromhex("".join(texts)), ">u8").reshape(-1, 2)
     return Digests(words[:, 0].astype("<u8"), words[:, 1].astype("<u8"))
 

@@ -127,3 +127,30 @@ def test_a_schema_of_entities_declares_nothing_that_is_not_stored(caller: Caller
     assert refused.status_code == 422
     assert "_rank" in refused.json()["detail"]
     assert caller.http.post("/v1/datasets", json=body | {"kind": "events"}).status_code == 201
+
+
+def test_a_full_sync_of_several_requests(caller: Caller) -> None:
+    def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
+        said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}
+        chain = {} if after is None else {"previous_request_id": after}
+        return caller.http.post(PATH, params=said | {"is_last": last} | chain, **given)
+
+    caller.http.post(PATH, json=[{"_id": str(n)} for n in range(10)])
+    ingest(caller.owner)
+    assert part("a", json=[{"_id": str(n)} for n in range(8)]).status_code == 202
+    assert part("a", json=[{"_id": str(n)} for n in range(8)]).status_code == 202, "its answer was lost"
+    broken = part("c", "b", json=[{"_id": "8"}])
+    assert (broken.status_code, broken.json()["type"]) == (409, "urn:pulse:problem:conflict")
+    assert part("b", "a", json=[{"_id": "8", "name": 5}]).status_code == 422, "this part was not taken"
+    assert part("b", "a", json=[{"_id": "8"}, {"_id": "x", "name": 5}]).status_code == 207
+    assert part("c", "b", last=True).json()["accepted"] == 0
+    for params in ({"is_full": "yes", "sequence_id": "s", "request_id": "r"}, {"is_full": "true"}):
+        assert caller.http.post(PATH, json=[{"_id": "1"}], params=params).status_code == 422
+    ingest(caller.owner)
+    ingest(caller.owner)  # what it deletes
+    (sync,) = caller.http.get(f"/v1/datasets/{SLUG}/syncs").json()["syncs"]
+    assert sync.items() >= {"state": "done", "parts": 3, "refused": 1, "deleted": 1, "absent": 1}.items()
+    found = {each["_id"]: each["_deleted"] for each in lines(caller.http.get(PATH))}
+    assert [key for key, gone in found.items() if gone] == ["9"]
+    refused = caller.http.post(f"/v1/datasets/{SLUG}/syncs/{sync['sync_id']}/commit")
+    assert refused.status_code == 409

@@ -51,6 +51,10 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/datasets/{slug}/snapshots"): R,
     ("GET", "/v1/datasets/{slug}/entities"): R,
     ("POST", "/v1/datasets/{slug}/entities"): C,
+    ("GET", "/v1/datasets/{slug}/syncs"): R,
+    ("PUT", "/v1/datasets/{slug}/syncs/limit"): M,
+    ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/commit"): M,
+    ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/rollback"): M,
     ("GET", "/v1/datasets/{slug}/summary"): R,
     ("GET", "/v1/events/{event_id}"): R,
     ("GET", "/v1/dead-letters"): R,
@@ -78,6 +82,11 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): OPERATOR,
 }
+HELD = """
+INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts, state)
+SELECT tenant_id, dataset_id, true, 'any', 'any', '{}', 'held' FROM entity_logs WHERE tenant_id = %s
+RETURNING sync_id
+"""
 OF_THE_LAKE = {
     endpoint
     for endpoint in NEEDS
@@ -97,12 +106,14 @@ class World:
     keys_a: dict[str, str]
     key_ids: dict[str, str]
     moves: dict[str, str]
+    syncs: dict[str, tuple[int, int]]
+    """Held."""
 
     def path(self, template: str, whose: Owner) -> str:
         """The path of a thing of this tenant."""
         of_events, of_entities = ("orders", "things") if whose is self.a else ("secrets", "secrets_kept")
         return template.format(
-            slug=of_entities if template.endswith("/entities") else of_events,
+            slug=of_entities if "/entities" in template or "/syncs" in template else of_events,
             name="orders" if whose is self.a else "secrets",
             version=1,
             letter_id="0-1",
@@ -110,6 +121,7 @@ class World:
             key_id=self.key_ids[whose.tenant.slug],
             move_id=self.moves[whose.tenant.slug],
             query_id=f"of-{whose.tenant.slug}",
+            sync_id=self.syncs[whose.tenant.slug][template.endswith("commit")],
             tenant=whose.tenant.slug,
         )
 
@@ -121,6 +133,9 @@ class World:
             "/v1/datasets": {"slug": slug, "schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/entities": {"_id": "a"},
+            "/v1/datasets/{slug}/syncs/limit": {"deletes_most": 0.5},
+            "/v1/datasets/{slug}/syncs/{sync_id}/commit": {},
+            "/v1/datasets/{slug}/syncs/{sync_id}/rollback": {},
             "/v1/dead-letters/replay": {"ids": ["0-1"], "dry_run": True},
             "/v1/dead-letters/discard": {"ids": ["0-2"]},
             "/v1/sql": {"sql": "SELECT count(*) AS n FROM orders"},
@@ -149,7 +164,14 @@ def world(stack: Settings) -> World:
     for owner in (a, b):
         audit.begin(owner.tenant, f"of-{owner.tenant.slug}", None, "SELECT 1")
     ended = {a.tenant.slug: ended_move(a.tenant, "orders"), b.tenant.slug: ended_move(b.tenant, "secrets")}
-    return World(a, b, issued, spare, ended)
+    held = {owner.tenant.slug: (held_sync(owner.tenant), held_sync(owner.tenant)) for owner in (a, b)}
+    return World(a, b, issued, spare, ended, held)
+
+
+def held_sync(tenant: Tenant) -> int:
+    """The number of a sync that a person has to decide about."""
+    with superuser() as connection:
+        return int(connection.execute(HELD, [tenant.tenant_id]).fetchone()[0])
 
 
 def ended_move(tenant: Tenant, slug: str) -> str:
@@ -242,6 +264,7 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
         tenant="absent",
         move_id="absent",
         query_id="absent",
+        sync_id=1,
     )
     with api.client(key) as client:
         absent = client.request(method, absent_path, json=world.body(method, template))
@@ -254,7 +277,7 @@ def _shape(answer: httpx.Response) -> dict[str, str]:
     document = {k: v for k, v in answer.json().items() if k != "request_id"}
     said = ("absent", "secrets", "000000000000")
     return {
-        k: "..." if any(word in str(v) for word in said) or k in ("key", "move", "query_id") else v
+        k: "..." if any(word in str(v) for word in said) or k in ("key", "move", "query_id", "sync") else v
         for k, v in document.items()
     }
 

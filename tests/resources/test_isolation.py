@@ -63,6 +63,9 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
     "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
+    "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
+    "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
+    "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.lake_requests":        (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SID"),
     "public.questions":            (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
@@ -174,6 +177,14 @@ QUESTIONS = (
     "INSERT INTO questions (tenant_id, question_id, question, provider, asked_at)"
     " VALUES (%(tenant)s, 'any', '', 'grammar', '2020-01-01')",
 )
+SYNCS = (
+    "INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts)"
+    " SELECT tenant_id, dataset_id, true, 'any', 'any', '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
+    "INSERT INTO entity_sync_ids (tenant_id, sync_id, ids)"
+    " SELECT tenant_id, sync_id, '' FROM entity_syncs WHERE tenant_id = %(tenant)s",
+    "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)"
+    " SELECT tenant_id, 'any', dataset_id, '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -206,6 +217,10 @@ def pair(stack: Settings) -> Pair:
         registry.create_dataset(owner.tenant, "gone", f"pulse://{owner.tenant.slug}/orders/1")
         registry.delete_dataset(owner.tenant, "gone")
     ingest(*owners)
+    with superuser(stack) as connection:
+        for owner in owners:
+            for statement in SYNCS:
+                connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
         connection.cursor().executemany(
             "INSERT INTO dead_letter_outbox (tenant_id, batch_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",

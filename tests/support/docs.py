@@ -15,7 +15,7 @@ def blocks(page: str, language: str = "sh") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def run(script: str, folder: Path, **environment: str) -> str:
+def run(script: str, folder: Path, *, seconds: float = 120, **environment: str) -> str:
     """Run commands as a person would, but for one thing: an answer that is an error ends it."""
     curl = shutil.which("curl")
     preamble = f'set -euo pipefail\ncurl() {{ {curl} --fail-with-body -sS "$@"; }}\n'
@@ -27,7 +27,7 @@ def run(script: str, folder: Path, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

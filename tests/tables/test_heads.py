@@ -45,6 +45,6 @@ def test_places_go_by_position() -> None:
 
 
 def test_a_state_is_the_hash_and_nothing_where_deleted() -> None:
-    found = heads.states(pa.chunked_array([["00" * 15 + "01", None], ["ff" * 16]]))
+    found = heads.states(pa.table({"_hash": pa.chunked_array([["00" * 15 + "01", None], ["ff" * 16]])}))
     assert found.heads.tolist() == [0, 0, 2**64 - 1]
     assert found.tails.tolist() == [1, 0, 2**64 - 1]

@@ -1,5 +1,6 @@
 """/v1/datasets/{slug}/entities: push entities, and read their log from where a reader has come to."""
 
+import asyncio
 import re
 from typing import Annotated, Any
 
@@ -8,9 +9,10 @@ from fastapi import Query, Request, Response, Security
 from pulse_api.http import measures, telemetry
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import KEY, Principal, Reader, authenticate
-from pulse_api.http.collect import entities
+from pulse_api.http.collect import entities, parts
 from pulse_api.http.collect.split import JSON
 from pulse_api.http.collect.taking import Taking
+from pulse_api.http.collect.verdicts import Verdicts
 from pulse_api.http.models import DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.collect import Collected, answer
@@ -20,6 +22,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.quota import UNLIMITED
 from pulse_pipelines.domain.requests import MAX_VERSIONS
 from pulse_pipelines.query import versions
+from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, NotFound, meant
 
 router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)
@@ -57,7 +60,7 @@ BODY = {
     summary="Push entities",
     response_model=Collected,
     dependencies=[Security(KEY)],
-    openapi_extra={"requestBody": BODY},
+    openapi_extra={"requestBody": BODY, "parameters": parts.PARAMETERS},
     responses={
         202: {"description": "Every entity was taken, and the broker has acknowledged all of them."},
         207: {"description": "Some entities were refused, as `verdicts` says; all others were taken.",
@@ -70,11 +73,27 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
     """What is new, changed or deleted becomes a version in the dataset's log; what is unchanged is counted.
 
     In a verdict `event_id` is the entity's `_id`. What is pushed again, as after 503, changes nothing.
+
+    As a part of a sync, which `sequence_id` and `request_id` say, it has to follow the part before it: else
+    409. A part may be empty: a request without a body. A part whose answer was 4xx or 503 was not taken.
     """
     principal = await authenticate(request, KeyScope.COLLECT)
     refuse_unknown_parameters(request, PATH)
-    here = app_state(request)
     _of_entities(principal, slug)
+    if (part := parts.part_of(request)) is None:
+        return answer(await _verdicts(request, principal, slug), "entities")
+    taking = await asyncio.to_thread(syncs.begin, principal.tenant, slug, part)
+    empty = request.headers.get("content-length") == "0"
+    verdicts = Verdicts() if empty else await _verdicts(request, principal, slug)
+    if verdicts.outgoing or not verdicts.refused:
+        refused = [each["event_id"] for each in verdicts.notable if each["status"] == "refused"]
+        await asyncio.to_thread(syncs.finish, principal.tenant, slug, taking, refused)
+    return answer(verdicts, "entities")
+
+
+async def _verdicts(request: Request, principal: Principal, slug: str) -> Verdicts:
+    """What becomes of the entities of a request, once the broker has what is taken."""
+    here = app_state(request)
     taking = Taking(
         *(here, request, principal, principal.cached.of_entities),
         entities.describing(request.headers, slug),
@@ -85,7 +104,7 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
     verdicts.notable = entities.told(verdicts.notable)
     reasons = (entry["reason"] for entry in verdicts.notable)
     measures.collected(principal.tenant.slug, verdicts.accepted, reasons)
-    return answer(verdicts, "entities")
+    return verdicts
 
 
 def _of_entities(principal: Principal, slug: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import dagster as dg
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import grid_start, tenant_partitions
 from pulse_pipelines.registry import Family
 from pulse_pipelines.runtime.dagster_internals import DagsterGrpcClient, DagsterUserCodeUnreachableError
@@ -27,8 +27,8 @@ _Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 def registry_fingerprint() -> str:
-    """Fingerprint of the inputs of the dataset assets: the registry, and the first day of the grid."""
-    return f"{registry.fingerprint()}.{grid_start()}"
+    """Fingerprint of the inputs of the assets: the registry, the pipes, and the first day of the grid."""
+    return f"{registry.fingerprint()}.{pipes.fingerprint()}.{grid_start()}"
 
 
 @dg.sensor(

@@ -8,7 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
-from pulse_pipelines.ingest import dead_letter, dedup, drain, priority, settle, spans, unlanded
+from pulse_pipelines.ingest import dead_letter, dedup, deletions, drain, priority, settle, spans, unlanded
 from pulse_pipelines.ingest import land as landing
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Terminal, Transient
@@ -113,6 +113,25 @@ def settle_batch(
 
 
 @dg.op(
+    description="Send what full syncs delete that have settled as a whole: what they did not bring. A batch "
+    "that follows settles it. A sync that would delete too much is held for a person.",
+    tags={"kind": "kafka"},
+)
+def send_deletions(
+    context: dg.OpExecutionContext, settled: Settled, kafka: Kafka, postgres: Postgres
+) -> Settled:
+    own = {tenant.tenant_id for tenant in settled.tenants}
+    outcomes = list(deletions.send(tenant for tenant in deletions.due() if tenant.tenant_id in own))
+    for tenant, outcome in outcomes:
+        if isinstance(outcome, Exception):  # the sensor `syncs` tries again
+            context.log.warning("deletions of tenant %s were not all sent: %s", tenant.slug, outcome)
+    sent = sum(outcome for _, outcome in outcomes if isinstance(outcome, int))
+    context.add_output_metadata({"sent": sent})
+    fail_point("after.send_deletions")
+    return settled
+
+
+@dg.op(
     description="Publish settled dead letters to each tenant's events.dlq topic, keyed by their origin; "
     "repeated until the broker acknowledged.",
     tags={"kind": "kafka"},
@@ -182,7 +201,7 @@ def plan_next_attempt(context: dg.HookContext) -> None:
     tags={"pulse/job": "ingest"},
 )
 def ingest() -> None:
-    report(route_dead_letters(settle_batch(land(dedup_gate(drain_and_conform())))))
+    report(route_dead_letters(send_deletions(settle_batch(land(dedup_gate(drain_and_conform()))))))
 
 
 def _failed(plan: Plan, failures: Iterable[Failure]) -> dict[str, str]:

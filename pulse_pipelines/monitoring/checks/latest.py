@@ -91,4 +91,4 @@ def _versions(dataset: Dataset, files: Iterable[str]) -> Iterator[Heads]:
             except pa.ArrowInvalid as error:
                 raise Terminal(f"a file of the table is damaged: {error}", file=path) from error
         ids = Digests.of(rows.column("id"), dataset.claim_seed)
-        yield Heads(ids, heads.states(rows.column(HASH)), rows.column(UPDATED).to_numpy())
+        yield Heads(ids, heads.states(rows), rows.column(UPDATED).to_numpy())

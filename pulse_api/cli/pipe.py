@@ -1,0 +1,192 @@
+"""`pulse pipe`: tables of other Postgres databases, brought into datasets of entities."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.pipes import definition
+from pulse_resources.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, help="Pipes: tables of Postgres, brought into datasets of entities.")
+
+Name = Annotated[str, typer.Argument(help="The pipe's name.")]
+LOOK_S = 0.5
+
+
+@app.command("create")
+def create_pipe(
+    tenant: TenantSlug,
+    file: Annotated[
+        typer.FileText,
+        typer.Argument(help="YAML that defines it, see docs/pipes.md; - is the standard input."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Create a pipe, and its dataset with a schema that follows from the table, if there is none.
+
+    Example: pulse pipe create acme planes.yaml
+    """
+    owner = registry.find_tenant(tenant)
+    try:
+        said = yaml.safe_load(file)
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"the file cannot be read: {error}", file=file.name) from error
+    if not isinstance(said, dict):
+        raise UserError("the file defines no pipe", file=file.name)
+    pipe = pipes.create(owner, definition(said))
+    if as_json:
+        emit(_document(pipe))
+    else:
+        say(f"pipe {pipe.name} brings {pipe.definition.table} into the dataset {pipe.dataset}")
+
+
+@app.command("run")
+def run_pipe(
+    tenant: TenantSlug,
+    name: Name,
+    full: Annotated[bool, typer.Option("--full", help="Bring all rows, and delete what is gone.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until what it brings has settled.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a pipe run as soon as a run is free, paused or not.
+
+    Example: pulse pipe run acme planes --wait
+    """
+    owner = registry.find_tenant(tenant)
+    pipe = pipes.find(owner, name)
+    known = [each.sync_id for each in registry.syncs.list_syncs(owner, pipe.dataset, 1)]
+    if full:
+        pipes.reset(owner, name)
+    pipes.ask(owner, name)
+    if not wait:
+        said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
+        _tell({"pipe": name, "done": "asked"}, said, as_json)
+        return
+    while True:
+        if (found := pipes.find(owner, name)).error:
+            raise UserError(f"the run failed: {found.error}", tenant=tenant, pipe=name)
+        last = registry.syncs.list_syncs(owner, pipe.dataset, 1)
+        if last and [last[0].sync_id] != known and last[0].state not in ("open", "sent", "deleting"):
+            break
+        time.sleep(LOOK_S)
+    said = (
+        f"{last[0].state}: {last[0].created} new, {last[0].changed} changed, {last[0].unchanged} unchanged, "
+        f"{last[0].deleted} deleted, {last[0].refused} refused"
+    )
+    _tell(last[0], said, as_json)
+
+
+@app.command("list")
+def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
+    """List a tenant's pipes.
+
+    Example: pulse pipe list acme
+    """
+    found = pipes.list_pipes(registry.find_tenant(tenant))
+    if as_json:
+        emit([_document(pipe) for pipe in found])
+        return
+    rows = (
+        (
+            *(pipe.name, pipe.definition.table, pipe.dataset, pipe.definition.mode, pipe.state),
+            *(pipe.settled_at, pipe.position, pipe.error),
+        )
+        for pipe in found
+    )
+    columns = ("pipe", "table", "dataset", "mode", "state", "settled", "position", "error")
+    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=("position", "mode", "table"))
+
+
+@app.command("status")
+def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+    """Show a pipe: how far it has come, and what its last runs brought.
+
+    Example: pulse pipe status acme planes
+    """
+    owner = registry.find_tenant(tenant)
+    pipe = pipes.find(owner, name)
+    found = registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    if as_json:
+        emit(_document(pipe) | {"syncs": found})
+        return
+    show_fields((key.replace("_", " "), value) for key, value in _document(pipe).items())
+    rows = (
+        (
+            *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
+            *(each.unchanged, each.deleted, each.refused, each.reason),
+        )
+        for each in found
+    )
+    columns = (
+        *("begun", "kind", "state", "new", "changed"),
+        *("unchanged", "deleted", "refused", "reason"),
+    )
+    show_table(columns, rows, empty="It has not run yet", spare=("begun", "unchanged"))
+
+
+@app.command("pause")
+def pause_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+    """Let a pipe not run by itself any more; `pulse pipe run` still does.
+
+    Example: pulse pipe pause acme planes
+    """
+    pipes.pause(registry.find_tenant(tenant), name, paused=True)
+    _tell({"pipe": name, "done": "paused"}, f"pipe {name} is paused", as_json)
+
+
+@app.command("resume")
+def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+    """Let a pipe that was paused run by itself again.
+
+    Example: pulse pipe resume acme planes
+    """
+    pipes.pause(registry.find_tenant(tenant), name, paused=False)
+    _tell({"pipe": name, "done": "resumed"}, f"pipe {name} runs by itself again", as_json)
+
+
+@app.command("reset")
+def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+    """Have the next run of a pipe bring all rows, and delete what is gone.
+
+    Example: pulse pipe reset acme planes
+    """
+    pipes.reset(registry.find_tenant(tenant), name)
+    _tell({"pipe": name, "done": "reset"}, f"the next run of pipe {name} brings all rows", as_json)
+
+
+@app.command("delete")
+def delete_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
+    """Delete a pipe. Its dataset stays as it is.
+
+    Example: pulse pipe delete acme planes
+    """
+    pipes.delete(registry.find_tenant(tenant), name)
+    _tell({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
+
+
+def _tell(found: object, said: str, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+    else:
+        say(said)
+
+
+def _document(pipe: "pipes.Pipe") -> dict[str, Any]:
+    return {
+        "pipe": pipe.name,
+        "source": pipe.definition.source,
+        "table": pipe.definition.table,
+        "dataset": pipe.dataset,
+        "mode": pipe.definition.mode,
+        "every_seconds": pipe.definition.every_seconds,
+        "state": pipe.state,
+        "position": pipe.position,
+        "begun_at": pipe.begun_at,
+        "settled_at": pipe.settled_at,
+        "error": pipe.error,
+    }

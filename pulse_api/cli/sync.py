@@ -1,0 +1,84 @@
+"""`pulse sync`: what came of a dataset's syncs, and a person's word about one that is held."""
+
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_pipelines import registry
+
+app = typer.Typer(no_args_is_help=True, help="Syncs: what was sent to a dataset of entities as one thing.")
+
+Number = Annotated[int, typer.Argument(help="The sync, by its number in `pulse sync list`.")]
+
+
+@app.command("list")
+def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
+    """List a dataset's syncs, the latest first.
+
+    Example: pulse sync list acme countries
+    """
+    found = registry.syncs.list_syncs(registry.find_tenant(tenant), slug)
+    if as_json:
+        emit(found)
+        return
+    rows = (
+        (
+            *(each.begun_at, each.sync_id, "full" if each.is_full else "partial", each.state),
+            *(each.created, each.changed, each.unchanged, each.deleted, each.refused, each.reason),
+        )
+        for each in found
+    )
+    columns = (
+        *("begun", "sync", "kind", "state"),
+        *("new", "changed", "unchanged", "deleted", "refused", "reason"),
+    )
+    show_table(columns, rows, empty="No sync of this dataset yet", spare=("begun", "refused", "unchanged"))
+
+
+@app.command("commit")
+def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: AsJson = False) -> None:
+    """Let a sync that is held delete what it did not bring, but for what came since it began.
+
+    Example: pulse sync commit acme countries 7
+    """
+    found = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=True)
+    said = f"sync {sync} deletes what it did not bring: see it with pulse sync list {tenant} {slug}"
+    _tell(found, said, as_json)
+
+
+@app.command("rollback")
+def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: AsJson = False) -> None:
+    """Let a sync that is held delete nothing; what it brought stays.
+
+    Example: pulse sync rollback acme countries 7
+    """
+    found = registry.syncs.decide(registry.find_tenant(tenant), slug, sync, commit=False)
+    _tell(found, f"sync {sync} deletes nothing", as_json)
+
+
+@app.command("limit")
+def limit_syncs(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    share: Annotated[float, typer.Argument(help="Between 0 and 1; 0.2 unless set.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say which share of its entities a full sync may delete without a person's word.
+
+    Example: pulse sync limit acme countries 0.5
+    """
+    registry.syncs.allow(registry.find_tenant(tenant), slug, share)
+    _tell(
+        {"deletes_most": share},
+        f"a full sync of {slug} that would delete more than {share:.0%} is held",
+        as_json,
+    )
+
+
+def _tell(found: object, said: str, as_json: bool) -> None:
+    if as_json:
+        emit(found)
+    else:
+        say(said)

@@ -1,0 +1,58 @@
+"""Parts: what the query of a push says of the sync that it is a part of."""
+
+from typing import Any
+
+from fastapi import Request
+
+from pulse_api.http.problems import ProblemError
+from pulse_pipelines.domain.syncs import Part
+
+FLAGS = ("is_full", "is_first", "is_last")
+NAMES = ("sequence_id", "request_id", "previous_request_id")
+_SAID = {"true": True, "false": False}
+_LONGEST = 200
+
+
+def _described(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
+
+
+_FLAG: dict[str, Any] = {"type": "boolean", "default": False}
+_NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": _LONGEST}
+PARAMETERS = [
+    _described("sequence_id", _NAME, "The sync that these entities are a part of, by a name of the sender."),
+    _described("request_id", _NAME, "This part of it, by a name of the sender."),
+    _described("previous_request_id", _NAME, "The part before; not given with the first one."),
+    _described("is_full", _FLAG, "The sync brings all entities: what it does not bring is deleted."),
+    _described("is_first", _FLAG, "The sync begins with this part."),
+    _described("is_last", _FLAG, "The sync ends with this part."),
+]
+
+
+def part_of(request: Request) -> Part | None:
+    """What a request says; None: it is no part of a sync.
+
+    Raises:
+        ProblemError: 422, it says only half of it, or something else than true or false.
+        UserError: the first part has a part before it, or another one has none.
+    """
+    query = request.query_params
+    given = {name: query[name] for name in (*NAMES, *FLAGS) if name in query}
+    if not given:
+        return None
+    flags = {name: _SAID.get(given.get(name, "false")) for name in FLAGS}
+    for name, value in flags.items():
+        if value is None:
+            raise ProblemError(422, "invalid-request", f"{name} is neither true nor false")
+    if missing := [name for name in ("sequence_id", "request_id") if not given.get(name)]:
+        raise ProblemError(
+            422, "invalid-request", f"a part of a sync needs {' and '.join(missing)}", fix="Give both"
+        )
+    if long := [name for name in NAMES if len(given.get(name, "")) > _LONGEST or "\0" in given.get(name, "")]:
+        raise ProblemError(422, "invalid-request", f"{long[0]} is no name of at most {_LONGEST} characters")
+    return Part(
+        given["sequence_id"],
+        given["request_id"],
+        given.get("previous_request_id"),
+        *(bool(flags[name]) for name in FLAGS),
+    )

@@ -1,0 +1,91 @@
+"""/v1/datasets/{slug}/syncs: what came of a dataset's syncs, and a person's word about one that is held."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path
+from pydantic import BaseModel, Field
+
+from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.models import Body, DatasetSlug
+from pulse_api.http.problems import documented
+from pulse_api.http.routing import resource
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.registry import syncs
+from pulse_pipelines.registry.syncs import Sync
+
+router = resource("entities", "/v1/datasets/{slug}")
+SyncNumber = Annotated[int, Path(ge=1, le=2**63 - 1, description="As `GET .../syncs` tells it.")]
+
+
+class SyncInfo(BaseModel):
+    """A sync, and what came of it so far."""
+
+    sync_id: int
+    sequence_id: str
+    is_full: bool
+    state: State
+    parts: int = Field(description="That were taken.")
+    created: int = Field(description="Entities that were new.")
+    changed: int
+    unchanged: int
+    deleted: int
+    refused: int = Field(description="Entities that were refused, or are dead letters.")
+    entities: int | None = Field(description="That there were when it was decided what to delete.")
+    absent: int | None = Field(description="Of these: what it did not bring.")
+    reason: str | None = Field(description="Why it is held, or has failed.")
+    begun_at: datetime
+    settled_at: datetime | None = Field(description="When all that was sent was in the log.")
+    ended_at: datetime | None
+
+
+class SyncList(BaseModel):
+    syncs: list[SyncInfo]
+
+
+class Allowed(Body):
+    """What a full sync may delete without a person's word."""
+
+    deletes_most: float = Field(ge=0, le=1, description="Share of the entities that there are.")
+
+
+def _described(found: Sync) -> SyncInfo:
+    return SyncInfo(**{name: getattr(found, name) for name in SyncInfo.model_fields})
+
+
+@router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
+def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
+    """The syncs of a dataset of entities, the latest first, at most 100."""
+    return SyncList(syncs=[_described(each) for each in syncs.list_syncs(principal.tenant, slug)])
+
+
+@router.put(
+    "/syncs/limit",
+    summary="Limit what a full sync deletes",
+    responses=documented(401, 403, 404, 422, 429, 503),
+)
+def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
+    """A full sync that would delete more is held until a person decides; 0.2 unless set."""
+    syncs.allow(principal.tenant, slug, allowed.deletes_most)
+    return allowed
+
+
+@router.post(
+    "/syncs/{sync_id}/commit",
+    status_code=202,
+    summary="Let a held sync delete",
+    responses=documented(401, 403, 404, 409, 422, 429, 503),
+)
+def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
+    """It deletes what it did not bring, but for what came since it began."""
+    return _described(syncs.decide(principal.tenant, slug, sync_id, commit=True))
+
+
+@router.post(
+    "/syncs/{sync_id}/rollback",
+    summary="Let a held sync delete nothing",
+    responses=documented(401, 403, 404, 409, 422, 429, 503),
+)
+def rollback(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
+    """What it brought stays."""
+    return _described(syncs.decide(principal.tenant, slug, sync_id, commit=False))

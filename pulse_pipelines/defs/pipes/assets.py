@@ -1,0 +1,52 @@
+"""An asset per name of pipe, partitioned by tenant: a materialization is a run of that tenant's pipe."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from pulse_pipelines import registry
+from pulse_pipelines.defs.resources import Kafka, Postgres
+from pulse_pipelines.pipes.run import run
+from pulse_resources.settings import load_settings
+
+TENANTS = dg.DynamicPartitionsDefinition(name="tenants-of-pipes")
+JOB = "pipes"
+
+
+def pipe_key(name: str) -> dg.AssetKey:
+    return dg.AssetKey(["pipes", name])
+
+
+def pipe_assets(names: Iterable[str]) -> list[dg.AssetsDefinition]:
+    """The assets of all names of pipes."""
+    return [_asset(name) for name in names]
+
+
+def pipe_jobs(names: Iterable[str]) -> list[Any]:
+    """The job that runs pipes; none while there are none."""
+    keys = [pipe_key(name) for name in names]
+    about = "A run of a tenant's pipe. Launched by the sensor `pipes_due`."
+    return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []
+
+
+def _asset(name: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=pipe_key(name),
+        description="Rows of a table of the tenant's source, sent as one sync to its dataset of entities. "
+        "They settle with the batches that follow; `pulse pipe status` says what came of them.",
+        group_name="pipes",
+        owners=load_settings().dagster.owners,
+        kinds={"postgres", "spark", "kafka"},
+        partitions_def=TENANTS,
+    )
+    def pipe(
+        context: dg.AssetExecutionContext, pyspark: LazyPySparkResource, kafka: Kafka, postgres: Postgres
+    ) -> dg.MaterializeResult[None]:
+        tenant = registry.find_tenant(context.partition_key)
+        sent = run(pyspark.spark_session, tenant, name, load_settings().spark.parallelism)
+        found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
+        return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})
+
+    return pipe

@@ -1,0 +1,56 @@
+"""The sensor that launches pipes: by their schedule, and where somebody asked for a run."""
+
+import time
+from collections.abc import Mapping
+
+import dagster as dg
+
+from pulse_pipelines import pipes
+from pulse_pipelines.defs.launches import UNFINISHED
+from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
+from pulse_pipelines.defs.tags import tenant_tags
+
+PIPE = "pulse/pipe"
+RETRY_S = 60.0
+"""After a run that failed."""
+
+
+@dg.sensor(
+    job_name=JOB,
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Launches the pipes that are due: `every` so many seconds, once what the run before has sent "
+    "is settled; and those that somebody asked to run. Makes their tenants partitions.",
+)
+def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    loaded = context.repository_def.asset_graph.get_all_asset_keys() if context.repository_def else set()
+    requests, tenants = [], set()
+    for pipe in pipes.due():
+        owner = pipe.tenant.slug
+        tags = {PIPE: f"{owner}/{pipe.name}"}
+        if pipe_key(pipe.name) not in loaded:  # the code location is reloaded for a new one
+            continue
+        if _not_now(context.instance, tags):
+            continue
+        tenants.add(owner)
+        requests.append(
+            dg.RunRequest(
+                asset_selection=[pipe_key(pipe.name)],
+                partition_key=owner,
+                tags=tags | tenant_tags([owner]),
+            )
+        )
+    known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
+    if added := tenants - known:  # the requests follow once they are there
+        return dg.SensorResult(dynamic_partitions_requests=[TENANTS.build_add_request(sorted(added))])
+    return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("no pipe is due")
+
+
+def _not_now(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
+    """Whether a run of the pipe goes on, or has failed just now."""
+    records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+    if not records:
+        return False
+    status, ended = records[0].dagster_run.status, records[0].end_time
+    failed = status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+    return status in UNFINISHED or (failed and ended is not None and time.time() - ended < RETRY_S)

@@ -1,0 +1,97 @@
+"""Pipes: what somebody says of one, in a YAML file."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pulse_pipelines.domain.tenant import check_slug
+from pulse_resources.errors import UserError
+
+SOURCE = re.compile(r"[a-z][a-z0-9]{0,62}")
+_KNOWN = {"pipe", "source", "table", "dataset", "mode", "cursor", "overlap", "key", "every"}
+
+
+class Mode(StrEnum):
+    """How a pipe brings a table."""
+
+    FULL = "full"
+    """All rows each time: what is gone is deleted."""
+    INCREMENTAL = "incremental"
+    """Rows whose cursor is beyond what was brought; the first run, and one that is asked to, brings all."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A pipe as it is to be."""
+
+    pipe: str
+    source: str
+    """Name of the source: its address and credentials are kept elsewhere (see `pipes.sources`)."""
+    table: str
+    dataset: str
+    mode: Mode = Mode.FULL
+    cursor: str | None = None
+    """Column that grows with each change of a row."""
+    overlap: str | None = None
+    """How far before the last cursor a run begins: a number, or an interval as Postgres reads it."""
+    key: tuple[str, ...] = field(default=())
+    """Columns that tell rows apart; the primary key if not given."""
+    every_seconds: int | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As it was given."""
+        said = {
+            "pipe": self.pipe,
+            "source": self.source,
+            "table": self.table,
+            "dataset": self.dataset,
+            "mode": self.mode.value,
+            "cursor": self.cursor,
+            "overlap": self.overlap,
+            "key": list(self.key),
+            "every": self.every_seconds,
+        }
+        return {name: value for name, value in said.items() if value}
+
+
+def definition(said: Mapping[str, Any]) -> Definition:
+    """Raises UserError: it is no definition of a pipe."""
+    if unknown := sorted(set(map(str, said)) - _KNOWN):
+        raise UserError(
+            f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(_KNOWN))}, and no secrets"
+        )
+    texts = {name: str(said[name]) for name in _KNOWN - {"key", "every"} if said.get(name) is not None}
+    if missing := [name for name in ("pipe", "source", "table", "dataset") if not texts.get(name)]:
+        raise UserError(f"the pipe says no {' and no '.join(missing)}")
+    if not SOURCE.fullmatch(texts["source"]):
+        raise UserError(
+            "a source is a name of letters and digits: its address and credentials are kept elsewhere",
+            fix="See docs/pipes.md",
+        )
+    try:
+        mode = Mode(texts.get("mode", Mode.FULL))
+    except ValueError:
+        raise UserError(f"{texts['mode']!r} is no mode", fix=f"Say {' or '.join(Mode)}") from None
+    if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
+        raise UserError("an incremental pipe has a cursor, and a full one has none")
+    if "overlap" in texts and "cursor" not in texts:
+        raise UserError("an overlap is one of a cursor")
+    key, every = said.get("key") or (), said.get("every")
+    if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
+        raise UserError("the key is a list of columns")
+    if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
+        raise UserError("every is a number of seconds")
+    return Definition(
+        check_slug("pipe", texts["pipe"]),
+        texts["source"],
+        texts["table"],
+        check_slug("dataset", texts["dataset"]),
+        mode,
+        texts.get("cursor"),
+        texts.get("overlap"),
+        tuple(key),
+        every,
+    )

@@ -1,0 +1,86 @@
+"""Brought: what a batch has of the syncs that have not ended, noted by the transaction that settles it."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+
+from pulse_pipelines.ingest.results import Landed, TopicDrained
+from pulse_pipelines.ingest.staging import named
+from pulse_pipelines.ingest.tenant_parts import TenantPart
+from pulse_pipelines.tables import heads, syncs
+from pulse_pipelines.tables.digests import ArrivedIds, Digests
+from pulse_pipelines.tables.heads import NOWHERE
+from pulse_pipelines.tables.parquet_files import Positions, position
+from pulse_pipelines.tables.syncs import Counts, Unfinished
+from pulse_resources import postgres
+from pulse_resources.faults import fail_point
+
+# What nobody can assign to a dataset may be of this one.
+REFUSED = """
+SELECT partition, event_offset, event_id FROM staging.{dead_letters}
+WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(slug)s) = %(slug)s
+"""
+
+
+def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
+    """Note what the tenant's syncs brought, and move on those that have all of it now.
+
+    To be called after the positions were advanced.
+    """
+    tenant_id = part.tenant.tenant_id
+    open_syncs = syncs.unfinished(connection, tenant_id=tenant_id, lock=True)
+    if not open_syncs:
+        return
+    slugs = {each.dataset_id: each.slug for each in landed.plan.scopes[tenant_id].datasets}
+    for sync in open_syncs:
+        if sync.dataset_id in slugs:
+            _note(connection, landed, part, sync, slugs[sync.dataset_id])
+    syncs.reached(connection, tenant_id)
+    fail_point("sync.after_note")
+
+
+def _note(
+    connection: postgres.Connection, landed: Landed, part: TenantPart, sync: Unfinished, slug: str
+) -> None:
+    came, swept = _arrived(part.topics, sync.dataset_id)
+    dataset = next(
+        each
+        for each in landed.plan.scopes[part.tenant.tenant_id].datasets
+        if each.dataset_id == sync.dataset_id
+    )
+    values = {"tenant": part.tenant.tenant_id, "parts": list(part.parts), "slug": slug}
+    refused = connection.execute(named(REFUSED, landed.plan), values).fetchall()
+    places = np.array([position(partition, offset) for partition, offset, _ in refused], np.int64)
+    after = sync.since(places)
+    if sync.is_full:
+        names = [row[2] for row, inside in zip(refused, after, strict=True) if inside and row[2] is not None]
+        brought = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
+        syncs.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(brought))
+    added = landed.added.get(sync.dataset_id)
+    created = changed = gone = 0
+    if added is not None:
+        created = int(sync.within(added.created).sum())
+        gone = int(sync.within(added.gone).sum())
+        own = np.setdiff1d(added.positions, swept, assume_unique=True)
+        changed = int(sync.within(own).sum()) - created - gone
+        deleted = added.swept.get(sync.sync_id, NOWHERE)
+        gone += len(deleted)
+    unchanged = int(sync.within(came.positions).sum()) - created - changed
+    unchanged -= 0 if added is None else int(sync.within(added.gone).sum())
+    inside = sync.within(places)
+    nameless = sum(bool(mine) and row[2] is None for row, mine in zip(refused, inside, strict=True))
+    counts = Counts(created, changed, unchanged, gone, int(inside.sum()), nameless)
+    if any(counts):
+        syncs.count(connection, sync.sync_id, counts)
+
+
+def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:
+    """What came for a dataset, and where deletions are that full syncs sent, which are nothing that came."""
+    mine = [topic for topic in topics if dataset_id in topic.ids]
+    if not mine:
+        return ArrivedIds(Digests.joined([]), NOWHERE), NOWHERE
+    arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in mine)
+    states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in mine)
+    of_syncs = states.heads == heads.OF_SYNC
+    return ArrivedIds(arrived.digests[~of_syncs], arrived.positions[~of_syncs]), arrived.positions[of_syncs]

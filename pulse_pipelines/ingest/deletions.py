@@ -1,0 +1,225 @@
+"""Deletions: what a full sync did not bring, sent to the topic once all that it brought has settled.
+
+They are the sync's last part, and Pulse's own: they settle as everything does, and the transaction that
+settles them ends the sync. An entity that came since the sync began is not deleted, whenever the deletion
+comes (see `ingest.versions`), so that sending them again, or late, does no harm.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+import orjson
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.entities import deletion_by_sync
+from pulse_pipelines.domain.syncs import State, held_because
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.tables import dataset_rows, heads, live_table, syncs
+from pulse_pipelines.tables.heads import Heads
+from pulse_pipelines.tables.iceberg_schema import UPDATED
+from pulse_resources import iceberg, kafka, locks, object_store, postgres
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
+from pulse_resources.locks import Lock
+
+_log = logging.getLogger("pulse.deletions")
+FLUSH_S = 60.0
+
+# A stretch of the topic without messages settles in no batch: hence the look at the ends.
+DUE = f"""
+SELECT DISTINCT t.tenant_id, t.slug FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id)
+WHERE s.state = 'sent' AND {syncs.BEYOND.format(ends="s.ends")}
+    OR s.state = 'deleting' AND {syncs.BEYOND.format(ends="s.swept_to")}
+ORDER BY t.slug
+"""  # noqa: S608 - from constants
+OPEN = """
+SELECT sync_id, dataset_id, state FROM entity_syncs
+WHERE tenant_id = %s AND is_full
+    AND (state = 'sent' AND settled_at IS NOT NULL OR state = 'deleting' AND swept_to IS NULL)
+ORDER BY sync_id
+"""
+FACTS = """
+SELECT l.deletes_most, s.nameless, s.state FROM entity_syncs s JOIN entity_logs l USING (dataset_id)
+WHERE s.sync_id = %s
+"""
+DECIDE = """
+UPDATE entity_syncs SET state = %(state)s, reason = %(reason)s, entities = %(entities)s, absent = %(absent)s,
+    ended_at = CASE WHEN %(state)s = 'done' THEN now() END
+WHERE sync_id = %(sync)s AND state = %(before)s
+"""
+HELD = """
+SELECT t.slug, d.slug, s.sync_id, s.reason
+FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
+WHERE s.state = 'held' ORDER BY s.sync_id
+"""
+SWEPT_TO = "UPDATE entity_syncs SET swept_to = %s WHERE sync_id = %s AND state = 'deleting'"
+
+
+class Held(NamedTuple):
+    """A full sync that a person has to decide about."""
+
+    tenant: str
+    dataset: str
+    sync_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """What a full sync did not bring."""
+
+    numbers: heads.Counters
+    """`_updated` of these entities' newest versions, ascending."""
+    entities: int
+    """That there are, those included."""
+    brought: int
+    location: str
+    """Of the table's metadata at that moment."""
+
+
+def due() -> list[Tenant]:
+    """Tenants with syncs that may have to be moved on."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [Tenant(*row) for row in connection.execute(DUE)]
+
+
+def held() -> list[Held]:
+    """The full syncs of all tenants that a person has to decide about."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [Held(*row) for row in connection.execute(HELD)]
+
+
+def send(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
+    """Send the deletions of tenants' full syncs: of each how many, or why not; none fails for another."""
+    for tenant in tenants:
+        outcome: int | Exception
+        try:
+            outcome = send_of(tenant)
+        except Exception as error:  # it is tried again by the sensor's sweep
+            _log.warning("tenant %s: %s", tenant.slug, error)
+            outcome = error
+        yield tenant, outcome
+
+
+def send_of(tenant: Tenant) -> int:
+    """Decide about the tenant's full syncs that have settled, and send the deletions of those that may.
+
+    Raises:
+        Transient: the broker or the object store does not answer.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        syncs.reached(connection, tenant.tenant_id)
+        found = connection.execute(OPEN, [tenant.tenant_id]).fetchall()
+    return sum(_send(tenant, sync_id, dataset_id) for sync_id, dataset_id, _ in found)
+
+
+def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
+    with locks.session(Lock.SYNC, dataset_id) as held:
+        if held is None:  # another process is at it
+            return 0
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+            dataset = next(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]), None)
+            facts = connection.execute(FACTS, [sync_id]).fetchone()
+            if dataset is None or facts is None:
+                return 0
+            share, nameless, before = facts
+            absent = look(connection, tenant, dataset, sync_id)
+        state, reason = State.DELETING, None
+        if before == State.SENT:
+            count = len(absent.numbers)
+            reason = held_because(absent.entities, count, absent.brought, nameless, share)
+            state = State.HELD if reason else State.DELETING if count else State.DONE
+        fail_point("deletions.before_decide")
+        if not _decide(tenant, sync_id, before, state, reason, absent) or state is not State.DELETING:
+            return 0
+        fail_point("deletions.before_publish")
+        count = _publish(tenant, dataset, sync_id, names(absent, tenant, dataset))
+        fail_point("deletions.after_publish")
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            ends = syncs.as_json(syncs.ends_of(tenant, connection))
+            connection.execute(SWEPT_TO, [ends, sync_id])
+            syncs.reached(connection, tenant.tenant_id)
+    return count
+
+
+def _decide(
+    tenant: Tenant, sync_id: int, before: str, state: State, reason: str | None, absent: Absent
+) -> bool:
+    """Whether the sync was still as it was looked at."""
+    values = {
+        "sync": sync_id,
+        "before": before,
+        "state": state,
+        "reason": reason,
+        "entities": absent.entities,
+        "absent": len(absent.numbers),
+    }
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        decided = connection.execute(DECIDE, values).rowcount == 1
+        connection.execute(syncs.FORGET_IDS, [tenant.tenant_id])
+    return decided
+
+
+def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync_id: int) -> Absent:
+    """What a full sync did not bring, of the entities that are there in this snapshot."""
+    log = heads.log(connection, dataset.dataset_id)
+    known = Heads.newest(run for _, run in log.runs) if log else heads.NONE
+    alive = ~known.states.is_zero()
+    brought = syncs.ids(connection, sync_id)
+    absent = alive & (known.ids.places_in(brought) < 0)
+    location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+    return Absent(np.sort(known.updated[absent]), int(alive.sum()), len(brought), location)
+
+
+def names(absent: Absent, tenant: Tenant, dataset: Dataset) -> Iterator[Sequence[str]]:
+    """The ids of absent entities, file by file; those that were erased have none.
+
+    Raises:
+        OSError: the object store failed.
+    """
+    table = iceberg.load_table((tenant.namespace, dataset.slug), absent.location)
+    for path in live_table.live_files(table) if len(absent.numbers) else ():
+        with object_store.file_system().open_input_file(object_store.key(path)) as content:
+            rows = pq.read_table(content, columns=["id", UPDATED])
+        numbers = rows.column(UPDATED).to_numpy()
+        at = np.searchsorted(absent.numbers, numbers)
+        at[at == len(absent.numbers)] = 0
+        yield pc.filter(rows.column("id"), absent.numbers[at] == numbers).to_pylist()
+
+
+def _publish(tenant: Tenant, dataset: Dataset, sync_id: int, ids: Iterable[Sequence[str]]) -> int:
+    producer = kafka.producer(delivery_timeout_s=FLUSH_S)
+    refused: list[KafkaError] = []
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    count = 0
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    try:
+        for some in ids:
+            for name in some:
+                payload = orjson.dumps(deletion_by_sync(name, dataset.slug, now, sync_id))
+                producer.produce(tenant.topic, payload, name, on_delivery=acknowledged)
+                count += 1
+            waiting = kafka.flush(producer, FLUSH_S)
+            if waiting or refused:
+                why = refused[0] if refused else "time-out"
+                raise Transient(
+                    f"Kafka did not acknowledge the deletions of a sync: {why}",
+                    fix="They are sent again by themselves",
+                    topic=tenant.topic,
+                    sync=sync_id,
+                )
+    except (BufferError, KafkaException) as error:
+        raise Transient(f"Kafka took no deletions of a sync: {error}", topic=tenant.topic) from error
+    return count

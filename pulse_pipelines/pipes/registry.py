@@ -1,0 +1,174 @@
+"""Pipes as rows: created, listed with what they did, asked to run, paused, reset and deleted."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.pipes import Definition, definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import sources
+from pulse_resources import postgres
+from pulse_resources.errors import AlreadyExists, NotFound, UserError
+
+INSERT = """
+INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds) VALUES (%s, %s, %s, %s, %s)
+"""
+_PIPES = """
+SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state, p.error, p.begun_at,
+    p.asked_at, (
+        SELECT s.position FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
+            AND s.sync_id > p.anew_after AND s.settled_at IS NOT NULL AND s.position IS NOT NULL
+        ORDER BY s.sync_id DESC LIMIT 1), (
+        SELECT max(s.settled_at) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe)
+FROM pipes p JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
+"""
+LIST = f"{_PIPES} WHERE p.tenant_id = %s ORDER BY p.pipe"
+FIND = f"{_PIPES} WHERE p.tenant_id = %s AND p.pipe = %s"
+# Every run before it has settled: so each begins where its rows are known to be in the log.
+DUE = f"""
+{_PIPES} WHERE (p.asked_at IS NOT NULL OR p.state = 'active' AND p.every_seconds IS NOT NULL
+        AND coalesce(p.begun_at < now() - make_interval(secs => p.every_seconds), true))
+    AND NOT EXISTS (SELECT FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
+        AND s.state = 'sent' AND s.settled_at IS NULL)
+ORDER BY t.slug, p.pipe
+"""
+FAILED = f"{_PIPES} WHERE p.error IS NOT NULL ORDER BY t.slug, p.pipe"
+ASK = "UPDATE pipes SET asked_at = now() WHERE pipe = %s"
+STATE = "UPDATE pipes SET state = %s WHERE pipe = %s"
+RESET = """
+UPDATE pipes p SET anew_after = coalesce((
+    SELECT max(sync_id) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe), 0)
+WHERE pipe = %s
+"""
+DELETE = "DELETE FROM pipes WHERE pipe = %s"
+NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
+FINGERPRINT = "SELECT md5(coalesce(string_agg(DISTINCT pipe, ' ' ORDER BY pipe), '')) FROM pipes"
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """A pipe of a tenant, and how far it has come."""
+
+    tenant: Tenant
+    name: str
+    dataset: str
+    dataset_id: UUID
+    definition: Definition
+    state: str
+    error: str | None
+    begun_at: datetime | None
+    asked_at: datetime | None
+    position: str | None
+    """Of the source, up to which its rows have settled; None: the next run brings all."""
+    settled_at: datetime | None
+    """When the last run's rows were in the log."""
+
+
+def create(tenant: Tenant, said: Definition) -> Pipe:
+    """Create a pipe, and its dataset if there is none: by a schema that follows from the table.
+
+    Raises:
+        AlreadyExists: the tenant has a pipe of this name, or one that brings this dataset.
+        NotFound: nothing says where the source is, or it has no such table.
+        UserError: the table cannot be brought, or the dataset is one of events.
+        Transient: the source does not answer.
+    """
+    with sources.snapshot(sources.url(tenant, said.source)) as source:
+        table = sources.look(source, said)
+    try:
+        dataset = registry.find_dataset(tenant, said.dataset)
+    except NotFound:
+        uri = registry.publish_schema(tenant, said.dataset, json.dumps(table.schema)).schema_uri
+        dataset = registry.create_dataset(tenant, said.dataset, uri, kind=DatasetKind.ENTITIES)
+    if not dataset.of_entities:
+        raise UserError("a pipe brings entities, and this is a dataset of events", dataset=said.dataset)
+    values = [tenant.tenant_id, said.pipe, dataset.dataset_id, Jsonb(said.document), said.every_seconds]
+    try:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            connection.execute(INSERT, values)
+    except psycopg.errors.UniqueViolation:
+        raise AlreadyExists(
+            "the tenant has a pipe of this name, or another one that brings this dataset",
+            tenant=tenant.slug,
+            pipe=said.pipe,
+            dataset=said.dataset,
+        ) from None
+    return find(tenant, said.pipe)
+
+
+def find(tenant: Tenant, name: str) -> Pipe:
+    """A pipe. Raises NotFound."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        row = connection.execute(FIND, [tenant.tenant_id, name]).fetchone()
+    if row is None:
+        raise NotFound("no such pipe", tenant=tenant.slug, pipe=name)
+    return _pipe(row)
+
+
+def list_pipes(tenant: Tenant) -> list[Pipe]:
+    """The pipes of a tenant, by name."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return [_pipe(row) for row in connection.execute(LIST, [tenant.tenant_id])]
+
+
+def due() -> list[Pipe]:
+    """The pipes of all tenants that are to run now."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [_pipe(row) for row in connection.execute(DUE)]
+
+
+def failed() -> list[Pipe]:
+    """The pipes of all tenants whose last run failed."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [_pipe(row) for row in connection.execute(FAILED)]
+
+
+def names() -> list[str]:
+    """Of pipes, whoever's they are."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return [name for (name,) in connection.execute(NAMES)]
+
+
+def fingerprint() -> str:
+    """What changes when the names of pipes do."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return str(connection.execute(FINGERPRINT).fetchall()[0][0])
+
+
+def ask(tenant: Tenant, name: str) -> None:
+    """Have a pipe run soon, paused or not. Raises NotFound."""
+    _change(tenant, name, ASK, [name])
+
+
+def pause(tenant: Tenant, name: str, *, paused: bool) -> None:
+    """Let a pipe not run by itself any more, or again. Raises NotFound."""
+    _change(tenant, name, STATE, ["paused" if paused else "active", name])
+
+
+def reset(tenant: Tenant, name: str) -> None:
+    """Have the next run bring everything, as a full sync. Raises NotFound."""
+    _change(tenant, name, RESET, [name])
+
+
+def delete(tenant: Tenant, name: str) -> None:
+    """Delete a pipe; the dataset stays as it is. Raises NotFound."""
+    _change(tenant, name, DELETE, [name])
+
+
+def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        if connection.execute(statement, values).rowcount != 1:
+            raise NotFound("no such pipe", tenant=tenant.slug, pipe=name)
+
+
+def _pipe(row: Sequence[Any]) -> Pipe:
+    tenant_id, tenant, name, dataset, dataset_id, said, *rest = row
+    return Pipe(Tenant(tenant_id, tenant), name, dataset, dataset_id, definition(said), *rest)

@@ -1,0 +1,260 @@
+"""A run of a pipe: the rows of a table, as they are at one moment, sent to the tenant's topic as one sync.
+
+They are entities like those that somebody pushes: compared, refused, counted and settled by the batches that
+follow. The position of the source is in the sync, and is the pipe's from the transaction on in which the last
+of these rows settles.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaError, Message, Producer
+from psycopg import sql
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.domain.pipes import Mode
+from pulse_pipelines.domain.syncs import Part
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes.registry import Pipe, find
+from pulse_pipelines.pipes.sources import Table
+from pulse_pipelines.registry import syncs as taken
+from pulse_pipelines.tables import syncs
+from pulse_resources import kafka, locks, postgres
+from pulse_resources.errors import Conflict, Transient
+from pulse_resources.faults import fail_point
+from pulse_resources.locks import Lock
+from pulse_resources.spark import run_tasks
+
+BLOCKS = 4_096
+"""Of a table that one task reads: 32 MiB."""
+FLUSH_S = 120.0
+
+BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
+UNSETTLED = """
+SELECT 1 FROM entity_syncs WHERE pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
+"""
+ABANDON = """
+UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
+WHERE pipe = %s AND state = 'open'
+"""
+OF_PIPE = "UPDATE entity_syncs SET pipe = %s, position = %s WHERE sync_id = %s"
+SENT = """
+UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1 WHERE sync_id = %s AND state = 'open'
+"""
+FAILED = "UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s WHERE sync_id = %s"
+ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s"
+
+
+@dataclass(frozen=True)
+class LoadTask:
+    """A share of a table."""
+
+    address: str = field(repr=False)
+    topic: str
+    snapshot: str
+    """That all tasks see."""
+    queries: tuple[str, ...]
+    """For keys and events."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a run has sent."""
+
+    sync_id: int
+    is_full: bool
+    rows: int
+    bytes: int
+    position: str | None
+
+
+def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, full: bool = False) -> Sent:
+    """Run a pipe once.
+
+    Args:
+        full: bring everything, whatever its mode.
+
+    Raises:
+        Conflict: another run is at it, or what the one before has sent has not settled yet.
+        NotFound, UserError: the table, or the source, is not there any more, or cannot be brought.
+        Transient: the source or the broker does not answer; nothing is deleted.
+    """
+    pipe = find(tenant, name)
+    with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
+        if alone is None:
+            raise Conflict("another run is at it", tenant=tenant.slug, pipe=name)
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            if connection.execute(UNSETTLED, [name]).fetchone():
+                raise Conflict(
+                    "what its last run sent has not settled yet",
+                    fix="See `pulse status`: it settles with the next batch",
+                    tenant=tenant.slug,
+                    pipe=name,
+                )
+            connection.execute(ABANDON, [name])
+            connection.execute(BEGIN, [name])
+        try:
+            return _run(spark, find(tenant, name), parallelism, full)
+        except Exception as error:
+            with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+                connection.execute(ERROR, [f"{type(error).__name__}: {error}"[:2000], name])
+            raise
+
+
+def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
+    address, said = sources.url(pipe.tenant, pipe.definition.source), pipe.definition
+    is_full = full or said.mode is Mode.FULL or pipe.position is None
+    with ExitStack() as until_sent:
+        source = until_sent.enter_context(sources.snapshot(address))
+        ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
+        table = sources.look(source, said)
+        position = _position(source, table, said.cursor) or pipe.position
+        condition = sql.SQL("true") if is_full else _since(source, table, pipe)
+        queries = list(_queries(source, table, pipe.dataset, condition, ranges=is_full))
+        sync_id = _begin(pipe, is_full, position)
+        fail_point("pipe.begun")
+        try:
+            shares = [tuple(queries[index::parallelism]) for index in range(parallelism)]
+            task = LoadTask(address, pipe.tenant.topic, exported, ())
+            tasks = [replace(task, queries=share) for share in shares if share]
+            loaded = run_tasks(spark, tasks, load_task, [Loaded])
+            fail_point("pipe.loaded")
+            _sent(pipe.tenant, sync_id)
+        except Exception as error:
+            with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+                connection.execute(FAILED, [f"its run failed: {type(error).__name__}", sync_id])
+            raise
+    fail_point("pipe.sent")
+    rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
+    return Sent(sync_id, is_full, rows, size, position)
+
+
+def _begin(pipe: Pipe, is_full: bool, position: str | None) -> int:
+    token = uuid.uuid4().hex
+    part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
+    with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+        sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
+        connection.execute(OF_PIPE, [pipe.name, position, sync_id])
+    return sync_id
+
+
+def _sent(tenant: Tenant, sync_id: int) -> None:
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        ends = syncs.as_json(syncs.ends_of(tenant, connection))
+        if connection.execute(SENT, [ends, sync_id]).rowcount != 1:
+            raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
+        syncs.reached(connection, tenant.tenant_id)  # where there were no rows, no batch follows
+
+
+def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
+    """The highest cursor there is."""
+    if cursor is None:
+        return None
+    source.execute(sources.SETTINGS)
+    parts = sql.SQL(" UNION ALL ").join(
+        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
+        for part in table.parts
+    )
+    ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
+    return None if found is None else str(found)
+
+
+def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
+    """Rows from the last position on, less the overlap: what was brought before is unchanged then."""
+    said, begin = pipe.definition, sql.Literal(pipe.position)
+    kind = sources.type_of(source, table.parts[0], str(said.cursor))
+    least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
+    if said.overlap is not None:
+        of_time = kind.startswith("timestamp") or kind == "date"
+        least += sql.SQL(" - {}::{}").format(
+            sql.Literal(said.overlap), sql.SQL("interval" if of_time else kind)
+        )
+    return sql.SQL("t.{} >= {}").format(sql.Identifier(str(said.cursor)), least)
+
+
+def _queries(
+    source: "psycopg.Connection[Any]",
+    table: Table,
+    dataset: str,
+    condition: sql.Composable,
+    *,
+    ranges: bool,
+) -> Iterator[str]:
+    """A query for each stretch of blocks of each part; of few rows one for all."""
+    moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    for part in table.parts:
+        ((blocks,),) = source.execute(
+            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [part]
+        ).fetchall()
+        for start in range(0, max(1, blocks), BLOCKS) if ranges else (0,):
+            within = condition
+            if ranges and blocks > BLOCKS:
+                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + BLOCKS},0)"))
+                within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
+                    condition,
+                    sql.Literal(f"({start},0)"),
+                    end if start + BLOCKS < blocks else sql.SQL(""),
+                )
+            yield sources.events(table, part, dataset, moment, within).as_string(source)
+
+
+def load_task(task: LoadTask) -> Iterator[Loaded]:
+    """One Spark task: copy rows out of the source, and publish each as an event.
+
+    Raises:
+        Transient: the source or the broker does not answer.
+    """
+    refused: list[KafkaError] = []
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = kafka.producer(delivery_timeout_s=FLUSH_S)
+    rows = size = 0
+    with sources.snapshot(task.address) as source:
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(task.snapshot)))
+        source.execute(sources.SETTINGS)
+        for query in task.queries:
+            for key, payload in _copied(source, query):
+                _produce(producer, task.topic, key, payload, acknowledged)
+                rows, size = rows + 1, size + len(payload)
+                if refused:
+                    break
+    waiting = kafka.flush(producer, FLUSH_S)
+    if waiting or refused:
+        why = refused[0] if refused else "time-out"
+        raise Transient(f"Kafka did not acknowledge rows of a pipe: {why}", topic=task.topic)
+    yield Loaded(rows, size)
+
+
+def _copied(source: "psycopg.Connection[Any]", query: str) -> Iterator[Sequence[bytes]]:
+    statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(sql.SQL(query))
+    with source.cursor().copy(statement) as copy:
+        copy.set_types(["bytea", "bytea"])  # as they are: of text nothing but its bytes is needed
+        yield from copy.rows()
+
+
+def _produce(
+    producer: Producer, topic: str, key: bytes, payload: bytes, acknowledged: Callable[..., None]
+) -> None:
+    while True:
+        try:
+            producer.produce(topic, payload, key, on_delivery=acknowledged)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return

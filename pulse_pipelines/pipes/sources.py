@@ -1,0 +1,204 @@
+"""Sources: databases of a tenant, by a name. Address and credentials are in no definition, table, log or run.
+
+They are a connection string in the environment of Pulse, `PULSE_SOURCE__<TENANT>__<NAME>`, or in the file
+`$PULSE_HOME/sources/<tenant>/<name>`, which nobody else may read. So a tenant can name none but its own.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pulse_pipelines.domain.pg_types import Shape, shape
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_resources.errors import NotFound, Transient, UserError
+from pulse_resources.home import pulse_home
+
+CONNECT_S = 10
+SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
+"""How values are written as text."""
+TABLE = """
+SELECT c.oid, c.relkind::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+# Of a domain the type that it is about; of an array that of its elements.
+COLUMNS = """
+WITH RECURSIVE base AS (
+    SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS oid FROM pg_attribute a
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attnum, b.attname, b.attnotnull, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
+    WHERE t.typtype = 'd')
+SELECT b.attname, b.attnotnull, coalesce(e.typname, t.typname), e.oid IS NOT NULL
+FROM base b JOIN pg_type t ON t.oid = b.oid
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE t.typtype <> 'd' ORDER BY b.attnum
+"""
+KEYS = """
+SELECT i.indisprimary, array_agg(a.attname ORDER BY k.place)
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k (attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indisvalid
+GROUP BY i.indexrelid, i.indisprimary
+"""
+LEAVES = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_partition_tree(%s) t JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf ORDER BY 1
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a source."""
+
+    parts: tuple[str, ...]
+    """As SQL names them: the table, or the partitions that hold its rows."""
+    columns: dict[str, Shape]
+    key: tuple[str, ...]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of its entities."""
+        return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
+
+
+def url(tenant: Tenant, source: str) -> str:
+    """The connection string of a source.
+
+    Raises:
+        NotFound: nothing says where it is.
+        UserError: others may read its file.
+    """
+    variable = f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
+    if found := os.environ.get(variable):
+        return found
+    path = pulse_home() / "sources" / tenant.slug / source
+    try:
+        mode, found = path.stat().st_mode, path.read_text().strip()
+    except OSError:
+        raise NotFound(
+            "nothing says where this source is",
+            fix=f"Write its connection string into {path}, or the environment of Pulse: {variable}",
+            tenant=tenant.slug,
+            source=source,
+        ) from None
+    if mode & 0o077:
+        raise UserError(
+            "others may read the file with the credentials of this source", fix=f"chmod 600 {path}"
+        )
+    return found
+
+
+@contextmanager
+def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
+    """A connection that sees the source as it is at one moment.
+
+    Raises:
+        Transient: it does not answer. The address is not told.
+    """
+    try:
+        connection = psycopg.connect(address, connect_timeout=CONNECT_S, application_name="pulse")
+    except psycopg.Error as error:
+        raise Transient(f"the source does not answer: {_without(address, str(error))}") from None
+    with connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        yield connection
+
+
+def _without(address: str, text: str) -> str:
+    """What went wrong, without the password."""
+    secret = (
+        psycopg.conninfo.conninfo_to_dict(address).get("password") if "=" in address or "/" in address else ""
+    )
+    return text.replace(str(secret), "***") if secret else text
+
+
+def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
+    """The table of a pipe as it is now.
+
+    Raises:
+        NotFound: there is no such table, or no such column.
+        UserError: it cannot be brought, with why.
+    """
+    where = {"pipe": definition.pipe, "table": definition.table}
+    found = connection.execute(TABLE, [definition.table]).fetchone()
+    if found is None:
+        raise NotFound("the source has no such table, or does not show it", **where)
+    oid, kind, name = found
+    if kind not in ("r", "p"):
+        raise UserError(
+            "it is no table", fix="A pipe brings tables: of a view bring what it is made of", **where
+        )
+    described = connection.execute(COLUMNS, [oid]).fetchall()
+    nullable = {column for column, required, _, _ in described if not required}
+    columns = {column: shape(of, of_array=array) for column, _, of, array in described}
+    if odd := [column for column in columns if column.startswith("_")]:
+        raise UserError(
+            f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",
+            fix="Rename it in the source",
+            **where,
+        )
+    unique = connection.execute(KEYS, [oid]).fetchall()
+    key = definition.key or next((tuple(of) for primary, of in unique if primary), ())
+    if not key:
+        raise UserError(
+            "it has no primary key, so that nobody can tell its rows apart",
+            fix="Give it one, or name the columns of a unique index, none of them null: `key`",
+            **where,
+        )
+    if sorted(key) not in [sorted(of) for _, of in unique] or nullable & set(key):
+        raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
+    if definition.cursor is not None and definition.cursor not in columns:
+        raise NotFound(f"it has no column {definition.cursor}", **where)
+    leaves = (name,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
+    return Table(leaves, columns, key)
+
+
+def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:
+    """The type of a column, as SQL names it."""
+    query = (
+        "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s"
+    )
+    ((found,),) = connection.execute(query, [part, column]).fetchall()
+    return str(found)
+
+
+def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:
+    """A query for the keys and events of rows."""
+    return sql.SQL(
+        "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, "
+        "'data', d)::text FROM (SELECT {key} AS k, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
+    ).format(
+        dataset=sql.Literal(dataset),
+        moment=sql.Literal(moment),
+        key=_key(table.key),
+        row=_object(table),
+        part=sql.SQL(part),
+        condition=condition,
+    )
+
+
+def _object(table: Table) -> sql.Composed:
+    """A JSON object of all columns: a function takes at most a hundred arguments, so row by row."""
+    columns = (
+        sql.SQL("{} AS {}").format(
+            sql.SQL(each.expression.replace("{}", "t.{0}")).format(sql.Identifier(name)), sql.Identifier(name)
+        )
+        for name, each in table.columns.items()
+    )
+    return sql.SQL("(SELECT row_to_json(r) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
+
+
+def _key(key: Sequence[str]) -> sql.Composed:
+    """The `_id`: the key as text; several columns as a JSON array of such."""
+    texts = [sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in key]
+    if len(texts) == 1:
+        return sql.Composed(texts)
+    return sql.SQL("jsonb_build_array({})::text").format(sql.SQL(", ").join(texts))

@@ -1,0 +1,307 @@
+"""Full syncs: what one did not bring is deleted once all of it has settled, and never otherwise."""
+
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
+from support.entities import SLUG, as_model, entity, make_entities, pages
+from support.faults import AtPoint
+from support.ingest import Owner, ingest, make_owner, plan_batch, run_batch, start_attempt
+
+from chaos import batches
+from pulse_pipelines.domain.syncs import Part, State
+from pulse_pipelines.ingest import attempts, deletions, plan
+from pulse_pipelines.monitoring import checks
+from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.registry import syncs
+from pulse_pipelines.registry.syncs import Sync
+from pulse_resources import faults
+from pulse_resources.errors import Conflict, UserError
+from pulse_resources.settings import Settings
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    owner = make_owner()
+    make_entities(owner)
+    syncs.allow(owner.tenant, SLUG, 1)
+    return owner
+
+
+def push(owner: Owner, *sent: tuple[str, dict[str, Any]]) -> None:
+    owner.send(*(entity(key, **properties) for key, properties in sent))
+
+
+def bring(
+    owner: Owner,
+    *parts: list[tuple[str, dict[str, Any]]],
+    name: str = "s",
+    last: bool = True,
+    full: bool = True,
+    refused: tuple[str | None, ...] = (),
+) -> None:
+    """Send a sync of these parts."""
+    for number, sent in enumerate(parts):
+        ends = last and number == len(parts) - 1
+        part = Part(name, str(number), str(number - 1) if number else None, full, not number, ends)
+        taking = syncs.begin(owner.tenant, SLUG, part)
+        push(owner, *sent)
+        syncs.finish(owner.tenant, SLUG, taking, refused)
+
+
+def latest(owner: Owner) -> dict[str, dict[str, Any] | None]:
+    return dict(as_model(pages(owner)))
+
+
+def newest(owner: Owner) -> Sync:
+    return syncs.list_syncs(owner.tenant, SLUG)[0]
+
+
+def settle(owner: Owner) -> None:
+    """Everything that waits, and the deletions that follow from it."""
+    while deletions.send_of(owner.tenant) or waits(owner):
+        ingest(owner)
+
+
+def waits(owner: Owner) -> bool:
+    return owner.tenant.tenant_id in plan.survey().waiting
+
+
+def sound(owner: Owner) -> None:
+    assert checks.run("latest_equals_log", owner.tenant, SLUG).problems == []
+    report = reconcile_tenant(owner.tenant)
+    assert report.balanced, report.problems
+
+
+DE, FR, ES = ("DE", {"people": 83}), ("FR", {"people": 68}), ("ES", {"people": 48})
+
+
+def test_what_a_full_sync_did_not_bring_is_deleted_once(owner: Owner) -> None:
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    bring(owner, [DE], [("FR", {"people": 69})], [])
+    ingest(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "ES": ES[1]}, "its deletions are on their way"
+    settle(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": {"people": 69}, "ES": None}
+    found = newest(owner)
+    assert (found.state, found.parts) == (State.DONE, 3)
+    assert (found.created, found.changed, found.unchanged, found.deleted) == (0, 1, 1, 1)
+    before = len(pages(owner))
+    bring(owner, [DE, ("FR", {"people": 69})], name="again")
+    settle(owner)
+    assert (newest(owner).state, len(pages(owner))) == (State.DONE, before)
+    sound(owner)
+
+
+@pytest.mark.slow
+def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner) -> None:
+    push(owner, DE, FR)
+    ingest(owner)
+    bring(owner, [ES], full=False)
+    settle(owner)
+    assert newest(owner).state == State.DONE
+    bring(owner, [DE], name="half", last=False)
+    settle(owner)
+    assert newest(owner).state == State.OPEN
+    bring(owner, [DE, ES], name="next")
+    settle(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": None, "ES": ES[1]}
+    assert [each.state for each in syncs.list_syncs(owner.tenant, SLUG)][:2] == [State.DONE, State.SUPERSEDED]
+
+
+def test_a_broken_chain_is_refused(owner: Owner) -> None:
+    bring(owner, [DE], [FR], last=False)
+    for part in (
+        Part("s", "9", "0", True, False, True),  # not the part before
+        Part("other", "1", "0", True, False, True),  # began nowhere
+        Part("s", "2", "1", False, False, True),  # another kind
+    ):
+        with pytest.raises(Conflict, match="the chain of the sync is broken"):
+            syncs.begin(owner.tenant, SLUG, part)
+    with pytest.raises(UserError, match="first part"):
+        Part("s", "2", None, True, False, True)
+    again = syncs.begin(owner.tenant, SLUG, Part("s", "1", "0", True, False, False))
+    assert again.repeated
+    one, other = (
+        syncs.begin(owner.tenant, SLUG, Part("s", name, "1", True, False, True)) for name in ("a", "b")
+    )
+    syncs.finish(owner.tenant, SLUG, one, [])
+    with pytest.raises(Conflict, match="another request was faster"):
+        syncs.finish(owner.tenant, SLUG, other, [])
+
+
+@pytest.mark.slow
+def test_what_was_refused_is_not_deleted(owner: Owner) -> None:
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    bring(owner, [DE, ("FR", {"people": "many"})], refused=("ES",))
+    settle(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": ES[1]}
+    assert (newest(owner).state, newest(owner).refused) == (State.DONE, 2)
+    bring(owner, [DE], name="nameless", refused=(None,))
+    settle(owner)
+    assert newest(owner).state == State.HELD
+    assert "has no _id" in str(newest(owner).reason)
+
+
+@pytest.mark.slow
+def test_what_came_since_a_full_sync_began_is_not_deleted(owner: Owner) -> None:
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    bring(owner, [DE])
+    ingest(owner)  # the deletions are on the topic
+    push(owner, FR)  # unchanged, and after them
+    push(owner, ES)
+    ingest(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": ES[1]}
+    bring(owner, [DE], name="held")
+    syncs.allow(owner.tenant, SLUG, 0)
+    settle(owner)
+    push(owner, FR)  # unchanged, while a person thinks
+    ingest(owner)
+    syncs.decide(owner.tenant, SLUG, newest(owner).sync_id, commit=True)
+    settle(owner)
+    assert latest(owner) == {"DE": DE[1], "FR": FR[1], "ES": None}
+    sound(owner)
+
+
+@pytest.mark.parametrize("commit", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) -> None:
+    syncs.allow(owner.tenant, SLUG, 0.4)
+    push(owner, DE, FR, ES)
+    ingest(owner)
+    bring(owner, [DE])
+    settle(owner)
+    found = newest(owner)
+    assert (found.state, found.absent, found.entities) == (State.HELD, 2, 3)
+    assert found.reason == "it would delete 2 of 3 entities, and 40% is the most"
+    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    assert (issue.kind, issue.about["dataset"]) == (Kind.SYNC_HELD, SLUG)
+    assert f"pulse sync commit {owner.tenant.slug} {SLUG} {found.sync_id}" in issue.fix
+    assert None not in latest(owner).values()
+    syncs.decide(owner.tenant, SLUG, found.sync_id, commit=commit)
+    settle(owner)
+    assert (newest(owner).state, None in latest(owner).values()) == (
+        (State.DONE, True) if commit else (State.ROLLED_BACK, False)
+    )
+    with pytest.raises(Conflict, match="no such sync is held"):
+        syncs.decide(owner.tenant, SLUG, found.sync_id, commit=True)
+
+
+@pytest.mark.slow
+def test_an_empty_one_waits_whatever_it_may_delete(owner: Owner) -> None:
+    push(owner, DE)
+    ingest(owner)
+    bring(owner, [])
+    settle(owner)
+    assert newest(owner).reason == "it brought nothing, and would delete all 1 entities"
+    assert latest(owner) == {"DE": DE[1]}
+
+
+def test_a_run_that_dies_between_leaves_the_deletions_to_the_next(owner: Owner, at: AtPoint) -> None:
+    push(owner, DE, FR)
+    ingest(owner)
+    bring(owner, [DE])
+    batch = plan_batch([owner])
+    start_attempt(batch, PULSE_FAIL_POINT="sync.after_note").killed()
+    assert newest(owner).state == State.SENT
+    given_up = batches.current(batch)
+    assert given_up is not None
+
+    def die() -> None:
+        raise ConnectionError("the process ends here")
+
+    at("deletions.after_publish", die)  # published, and nobody knows
+    run_batch(batch, given_up.attempt)
+    assert newest(owner).state == State.DELETING
+    deletions.send_of(owner.tenant)  # again
+    settle(owner)
+    assert as_model(pages(owner)) == [DE, FR, ("FR", None)]
+    assert (newest(owner).state, newest(owner).deleted) == (State.DONE, 1)
+    sound(owner)
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+CONTENTS = st.one_of(
+    st.just({"_deleted": True}), st.fixed_dictionaries({}, optional={"people": st.integers(0, 1)})
+)
+SENT = st.lists(st.tuples(KEYS, CONTENTS), max_size=5)
+POINTS = (
+    "settle.before_commit", "settle.after_commit", "sync.after_note", "deletions.before_decide",
+    "deletions.before_publish", "deletions.after_publish", "heads.after_advance",
+)  # fmt: skip
+STEP = st.tuples(
+    SENT, st.sampled_from(["push", "partial", "full", "half"]), st.none() | st.sampled_from(POINTS)
+)
+States = dict[str, list[dict[str, Any] | None]]
+
+
+def apply(log: States, sent: list[tuple[str, dict[str, Any]]], how: str) -> None:
+    """The model: the states of each entity after one more step."""
+    for key, properties in sent:
+        state = None if properties.get("_deleted") else properties
+        if key not in log or log[key][-1] != state:
+            log.setdefault(key, []).append(state)
+    if how == "full":
+        for key in log.keys() - {key for key, _ in sent}:
+            if log[key][-1] is not None:
+                log[key].append(None)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEP, min_size=2, max_size=4))
+def test_any_sequence_of_pushes_syncs_and_crashes_gives_the_states_of_the_model(
+    stack: Settings, steps: list[Any]
+) -> None:
+    owner = make_owner()
+    make_entities(owner)
+    syncs.allow(owner.tenant, SLUG, 1)
+    log: States = {}
+    for number, (sent, how, point) in enumerate(steps):
+        if how == "push":
+            push(owner, *sent)
+        else:
+            bring(owner, sent, name=str(number), full=how != "partial", last=how != "half")
+        with faults.at(point or "nowhere", Dying()):
+            settle_somehow(owner)
+        apply(log, sent, how)
+        if how == "full" and newest(owner).state == State.HELD:
+            assert not sent
+            syncs.decide(owner.tenant, SLUG, newest(owner).sync_id, commit=True)
+            settle_somehow(owner)
+        found: States = {}
+        for key, state in as_model(pages(owner)):
+            found.setdefault(key, []).append(state)
+        assert found == log, (number, how, point)
+        assert how == "push" or newest(owner).state == (State.OPEN if how == "half" else State.DONE)
+    sound(owner)
+
+
+class Dying:
+    """Ends what comes by for the first time."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def __call__(self) -> None:
+        if not self.done:
+            self.done = True
+            raise ConnectionError("the process ends here")
+
+
+def settle_somehow(owner: Owner) -> None:
+    """As `settle`, whatever dies on the way."""
+    while True:
+        (_, outcome), *_ = deletions.send([owner.tenant])
+        for batch in attempts.open_batches():
+            if owner.tenant.slug in attempts.waiting_in(batch.batch_id):
+                run_batch(batch.batch_id, batch.attempt, raise_on_error=False)
+        if waits(owner):
+            run_batch(plan_batch([owner]), raise_on_error=False)
+        elif outcome == 0:
+            return

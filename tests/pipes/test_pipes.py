@@ -1,0 +1,262 @@
+"""Pipes: tables of a real Postgres become entities, row by row the source's, whatever their types are."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+from support.entities import as_model, pages
+from support.faults import AtPoint
+from support.ingest import Owner, ingest, make_owner
+from support.lake import spark
+from support.sources import SOURCE, database
+
+from pulse_pipelines import pipes
+from pulse_pipelines.definitions import defs
+from pulse_pipelines.defs.pipes.sensor import pipes_due
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.monitoring.reconcile import reconcile_tenant
+from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.registry import syncs
+from pulse_resources.errors import Conflict, NotFound, UserError
+from pulse_resources.settings import Settings
+
+PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
+TABLE = """
+CREATE TABLE planes (
+    tail text PRIMARY KEY, seats int, price numeric(12, 2), changed timestamptz DEFAULT now())
+"""
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    return make_owner()
+
+
+@pytest.fixture
+def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with database(owner.tenant) as connection:
+        yield connection
+
+
+def bring(owner: Owner, name: str = "planes", *, full: bool = False) -> Sent:
+    """A run, and all that follows from it."""
+    sent = run(spark(), owner.tenant, name, 2, full=full)
+    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.survey().waiting:
+        ingest(owner)
+    return sent
+
+
+def latest(owner: Owner, slug: str = "planes") -> dict[str, dict[str, Any]]:
+    found = dict(as_model(pages(owner, slug=slug)))
+    return {key: content for key, content in found.items() if content is not None}
+
+
+def counts(owner: Owner, slug: str = "planes") -> tuple[str, int, int, int, int]:
+    each = syncs.list_syncs(owner.tenant, slug)[0]
+    return each.state, each.created, each.changed, each.unchanged, each.deleted
+
+
+def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes SELECT 'N' || n, n, n / 4.0 FROM generate_series(1, 50) n")
+    pipe = pipes.create(owner.tenant, definition(PIPE))
+    assert (pipe.position, pipe.settled_at) == (None, None)
+    assert bring(owner).rows == 50
+    assert counts(owner) == (State.DONE, 50, 0, 0, 0)
+    assert latest(owner)["N7"].items() >= {"tail": "N7", "seats": 7, "price": "1.75"}.items()
+    source.execute(
+        "UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail IN ('N2', 'N3')"
+    )
+    source.execute("INSERT INTO planes VALUES ('new', 1)")
+    bring(owner)
+    assert counts(owner) == (State.DONE, 1, 1, 47, 2)
+    rows = source.execute("SELECT tail, seats FROM planes").fetchall()
+    assert {key: content.get("seats") for key, content in latest(owner).items()} == dict(rows)
+    assert pipes.find(owner.tenant, "planes").settled_at is not None
+    assert reconcile_tenant(owner.tenant).balanced
+
+
+@pytest.mark.slow
+def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes SELECT 'N' || n, n, 1, '2026-01-01' FROM generate_series(1, 9) n")
+    said = PIPE | {"mode": "incremental", "cursor": "changed", "overlap": "1 hour"}
+    pipes.create(owner.tenant, definition(said))
+    sent = run(spark(), owner.tenant, "planes", 2)
+    assert sent.is_full
+    assert pipes.find(owner.tenant, "planes").position is None, "its rows are not in the log yet"
+    with pytest.raises(Conflict, match="has not settled yet"):
+        run(spark(), owner.tenant, "planes", 2)
+    ingest(owner)
+    assert str(pipes.find(owner.tenant, "planes").position).startswith("2026-01-01")
+    source.execute("DELETE FROM planes WHERE tail = 'N9'")
+    source.execute("UPDATE planes SET seats = -1, changed = '2025-12-31 23:30Z' WHERE tail = 'N1'")
+    source.execute("UPDATE planes SET seats = -1, changed = '2025-12-31 22:30Z' WHERE tail = 'N2'")
+    source.execute("INSERT INTO planes VALUES ('new', 1, 1, '2026-02-01')")
+    assert not bring(owner).is_full
+    assert counts(owner) == (State.DONE, 1, 1, 6, 0)
+    assert (latest(owner)["N1"]["seats"], latest(owner)["N2"]["seats"]) == (-1, 2), "one is too old"
+    assert "N9" in latest(owner), "deletions are seen by full runs alone"
+    pipes.reset(owner.tenant, "planes")
+    assert bring(owner).is_full
+    assert counts(owner) == (State.DONE, 0, 1, 8, 1)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
+    owner: Owner, source: Any, at: AtPoint
+) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes SELECT 'N' || n FROM generate_series(1, 20) n")
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner)
+    source.execute("DELETE FROM planes WHERE tail = 'N1'")
+
+    def die() -> None:
+        raise ConnectionError("the process ends here")
+
+    at("pipe.loaded", die)
+    with pytest.raises(ConnectionError):
+        run(spark(), owner.tenant, "planes", 2)
+    assert "ConnectionError" in str(pipes.find(owner.tenant, "planes").error)
+    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
+    ingest(owner)  # what was sent
+    assert deletions.send_of(owner.tenant) == 0
+    assert counts(owner)[0] == State.FAILED
+    assert len(latest(owner)) == 20
+    bring(owner)
+    assert (counts(owner), len(latest(owner))) == ((State.DONE, 0, 0, 19, 1), 19)
+
+
+def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any) -> None:
+    source.execute("CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS a")
+    source.execute("CREATE TABLE odd (a int PRIMARY KEY, _b int); CREATE TABLE loose (a int UNIQUE, b int)")
+    for said, why in (
+        ({"table": "keyless"}, "no primary key"),
+        ({"table": "v"}, "it is no table"),
+        ({"table": "odd"}, "begins with _"),
+        ({"table": "loose", "key": ["a"]}, "no unique index"),
+        ({"table": "nowhere"}, "no such table"),
+        ({"source": "elsewhere"}, "nothing says where this source is"),
+        ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
+        ({"password": "secret"}, "no secrets"),
+        ({"mode": "incremental"}, "has a cursor"),
+    ):
+        with pytest.raises((UserError, NotFound), match=why):
+            pipes.create(owner.tenant, definition(PIPE | said))
+    assert pipes.list_pipes(owner.tenant) == []
+    (file,) = (sources.pulse_home() / "sources" / owner.tenant.slug).iterdir()
+    file.chmod(0o644)
+    with pytest.raises(UserError, match="others may read"):
+        sources.url(owner.tenant, SOURCE)
+
+
+TYPES: list[tuple[str, str, Any]] = [
+    # type, a value in SQL, what becomes of it
+    ("smallint", "-32768", -32768),
+    ("bigint", "9223372036854775807", 2**63 - 1),
+    ("numeric(30, 10)", "12345678901234567890.0123456789", "12345678901234567890.0123456789"),
+    ("numeric", "1e-30", "0.000000000000000000000000000001"),
+    ("numeric", "'NaN'", "NaN"),
+    ("real", "0.1", 0.1),
+    ("double precision", "1e300", 1e300),
+    ("boolean", "true", True),
+    ("text", "E'a\\n\"\\\\ü'", 'a\n"\\ü'),
+    ("char(4)", "'a'", "a"),
+    ("uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    ("jsonb", """'{"b": [1, null], "a": {"c": "x"}}'""", {"a": {"c": "x"}, "b": [1, None]}),
+    ("bytea", "'\\x00ff10'", base64.b64encode(b"\x00\xff\x10").decode()),
+    ("bytea", "decode(repeat('00', 100), 'hex')", base64.b64encode(bytes(100)).decode()),
+    ("timestamptz", "'2026-03-29 02:30:00.123456+02'", "2026-03-29T00:30:00.123456+00:00"),
+    ("timestamp", "'2026-03-29 02:30'", "2026-03-29T02:30:00"),
+    ("date", "'2026-02-28'", "2026-02-28"),
+    ("time", "'23:59:59.5'", "23:59:59.5"),
+    ("interval", "'1 month 2 days 03:00'", "P1M2DT3H"),
+    ("mood", "'glad'", "glad"),
+    ("positive", "5", 5),
+    ("int[]", "'{1,NULL,3}'", [1, None, 3]),
+    ("text[]", "ARRAY['a', 'b,c']", ["a", "b,c"]),
+    ("numeric[]", "'{1.50}'", ["1.50"]),
+    ("inet", "'10.0.0.1/8'", "10.0.0.1/8"),
+    ("int4range", "'[1,5)'", "[1,5)"),
+]
+
+
+def test_each_type_by_its_rule(owner: Owner, source: Any) -> None:
+    source.execute(
+        "CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE DOMAIN positive AS int CHECK (VALUE > 0)"
+    )
+    columns = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(TYPES))
+    source.execute(f"CREATE TABLE kinds (a int, b text, {columns}, PRIMARY KEY (a, b))")
+    values = ", ".join(value for _, value, _ in TYPES)
+    source.execute(f"INSERT INTO kinds VALUES (1, 'x/y', {values})")
+    source.execute("INSERT INTO kinds (a, b) VALUES (2, 'nulls')")
+    source.execute("INSERT INTO kinds (a, b, c14) VALUES (3, 'never', 'infinity')")
+    said = PIPE | {"pipe": "kinds", "table": "public.kinds", "dataset": "kinds"}
+    pipes.create(owner.tenant, definition(said))
+    bring(owner, "kinds")
+    found = latest(owner, "kinds")
+    assert set(found) == {'["1", "x/y"]', '["2", "nulls"]'}, "an infinite moment is a dead letter"
+    assert owner.dead_letters()[0]["dataset"] == "kinds"
+    row = found['["1", "x/y"]']
+    for number, (kind, _, expected) in enumerate(TYPES):
+        value = row[f"c{number}"]
+        value = json.loads(value) if kind == "jsonb" and isinstance(value, str) else value
+        assert value == expected, kind
+    assert set(found['["2", "nulls"]']) == {"a", "b"}
+    assert syncs.list_syncs(owner.tenant, "kinds")[0].refused == 1
+
+
+@pytest.mark.slow
+def test_a_large_table_is_read_in_stretches_of_one_moment(
+    owner: Owner, source: Any, at: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.execute("CREATE TABLE planes (tail int, seats text, PRIMARY KEY (tail)) PARTITION BY RANGE (tail)")
+    source.execute("CREATE TABLE low PARTITION OF planes FOR VALUES FROM (0) TO (3000)")
+    source.execute("CREATE TABLE high PARTITION OF planes DEFAULT")
+    source.execute("INSERT INTO planes SELECT n, repeat('x', 500) FROM generate_series(1, 4000) n")
+    monkeypatch.setattr("pulse_pipelines.pipes.run.BLOCKS", 50)
+    pipes.create(owner.tenant, definition(PIPE))
+    at("pipe.begun", lambda: source.execute("INSERT INTO planes VALUES (5000, 'later')"))
+    assert bring(owner).rows == 4000
+    assert set(latest(owner)) == {str(n) for n in range(1, 4001)}
+
+
+@pytest.mark.slow
+def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes VALUES ('N1')")
+    pipes.create(owner.tenant, definition(PIPE))
+    assert owner.tenant not in [pipe.tenant for pipe in pipes.due()], "it has no schedule"
+    pipes.ask(owner.tenant, "planes")
+    loaded, slug = defs(), owner.tenant.slug
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def look() -> Any:
+            return pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+
+        for request in look().dynamic_partitions_requests:
+            instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        (launched,) = [each for each in look().run_requests if each.partition_key == slug]
+        job = loaded.resolve_job_def("pipes")
+        done = job.execute_in_process(
+            instance=instance, partition_key=slug, asset_selection=launched.asset_selection
+        )
+        (found,) = done.asset_materializations_for_node("pipes__planes")
+        assert found.metadata["rows"].value == 1
+    assert pipes.find(owner.tenant, "planes").asked_at is None
+    ingest(owner)
+    assert latest(owner) == {"N1": {"tail": "N1", "changed": latest(owner)["N1"]["changed"]}}
+    pipes.pause(owner.tenant, "planes", paused=True)
+    assert pipes.find(owner.tenant, "planes").state == "paused"
+    pipes.delete(owner.tenant, "planes")
+    assert pipes.list_pipes(owner.tenant) == []
