@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from pulse_pipelines import registry
-from pulse_pipelines.defs.launches import UNFINISHED
+from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.ingest import deletions
@@ -51,10 +51,7 @@ def move_syncs_on() -> None:
 )
 def syncs(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
     due = [tenant.slug for tenant in deletions.due()]
-    running = context.instance.get_runs(
-        dg.RunsFilter(job_name=move_syncs_on.name, statuses=UNFINISHED), limit=1
-    )
-    if not due or running:
+    if not due or unfinished(context.instance, move_syncs_on):
         yield dg.SkipReason("no sync waits to be moved on, or a run is at it")
         return
     yield dg.RunRequest(run_config={"ops": {"move_on": {"config": {"tenants": due}}}}, tags=tenant_tags(due))
