@@ -77,7 +77,7 @@ class IngestSettings(BaseModel):
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
     """Bytes of conformed rows (and, separately, of raw events) that a task buffers before writing files."""
     claim_files_mb: int = Field(default=4096, ge=0)
-    """Local cache of large datasets' claimed ids, 16 bytes each, which saves fetching them."""
+    """Local cache of large datasets' claims, which saves fetching them: 2 bytes per id, or all 16."""
 
     @property
     def look_seconds(self) -> int:
