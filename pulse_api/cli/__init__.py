@@ -58,7 +58,7 @@ PARTS = {
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
     "pipe": ("pipe", "Pipes: tables of Postgres, brought into datasets of entities."),
-    "sync": ("sync", "Syncs: what was sent to a dataset of entities as one thing."),
+    "sync": ("sync", "Syncs: parts that were sent to a dataset of entities as one unit."),
     "dlq": (
         "dlq",
         "Dead letters: events that could not land. Look at them, remove the cause, replay them.",

@@ -75,7 +75,7 @@ def describe(
     tenant: TenantSlug,
     dataset: Annotated[
         str | None,
-        typer.Argument(help="The dataset's slug; all if not given.", autocompletion=complete.datasets),
+        typer.Argument(help="The dataset's slug; all by default.", autocompletion=complete.datasets),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

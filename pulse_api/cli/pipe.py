@@ -49,11 +49,15 @@ def create_pipe(
 def run_pipe(
     tenant: TenantSlug,
     name: Name,
-    full: Annotated[bool, typer.Option("--full", help="Bring all rows, and delete what is gone.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until what it brings has settled.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all rows, and delete entities that are gone.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the rows that it sends have settled.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a pipe run as soon as a run is free, paused or not.
+    """Run a pipe as soon as there is room for a run, paused or not.
 
     Example: pulse pipe run acme planes --wait
     """
@@ -104,7 +108,7 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
 @app.command("status")
 def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Show a pipe: how far it has come, and what its last runs brought.
+    """Show a pipe: its progress, and the results of its last runs.
 
     Example: pulse pipe status acme planes
     """
@@ -131,7 +135,7 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
 
 @app.command("pause")
 def pause_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Let a pipe not run by itself any more; `pulse pipe run` still does.
+    """Pause the scheduled runs of a pipe; `pulse pipe run` still works.
 
     Example: pulse pipe pause acme planes
     """
@@ -141,7 +145,7 @@ def pause_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
 
 @app.command("resume")
 def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Let a pipe that was paused run by itself again.
+    """Resume the scheduled runs of a paused pipe.
 
     Example: pulse pipe resume acme planes
     """
@@ -151,7 +155,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
 
 @app.command("reset")
 def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Have the next run of a pipe bring all rows, and delete what is gone.
+    """Make the next run of a pipe read all rows, and delete entities that are gone.
 
     Example: pulse pipe reset acme planes
     """

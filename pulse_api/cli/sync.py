@@ -8,7 +8,9 @@ from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, say, show_table
 from pulse_pipelines import registry
 
-app = typer.Typer(no_args_is_help=True, help="Syncs: what was sent to a dataset of entities as one thing.")
+app = typer.Typer(
+    no_args_is_help=True, help="Syncs: parts that were sent to a dataset of entities as one unit."
+)
 
 Number = Annotated[int, typer.Argument(help="The sync, by its number in `pulse sync list`.")]
 
@@ -39,7 +41,7 @@ def list_syncs(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
 
 @app.command("commit")
 def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: AsJson = False) -> None:
-    """Let a sync that is held delete what it did not bring, but for what came since it began.
+    """Let a held sync delete entities that it did not contain and that were not sent since it began.
 
     Example: pulse sync commit acme countries 7
     """
@@ -50,7 +52,7 @@ def commit_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: As
 
 @app.command("rollback")
 def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json: AsJson = False) -> None:
-    """Let a sync that is held delete nothing; what it brought stays.
+    """Let a held sync delete nothing; the entities that it contained stay.
 
     Example: pulse sync rollback acme countries 7
     """
@@ -62,10 +64,10 @@ def roll_back_sync(tenant: TenantSlug, slug: DatasetSlug, sync: Number, as_json:
 def limit_syncs(
     tenant: TenantSlug,
     slug: DatasetSlug,
-    share: Annotated[float, typer.Argument(help="Between 0 and 1; 0.2 unless set.")],
+    share: Annotated[float, typer.Argument(help="A number between 0 and 1; 0.2 by default.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say which share of its entities a full sync may delete without a person's word.
+    """Set the share of entities that a full sync may delete without confirmation.
 
     Example: pulse sync limit acme countries 0.5
     """

@@ -61,13 +61,15 @@ def _plan(found: Meaning, given: MeasureArguments) -> Plan:
         if field and numbers and field.kind not in (Kind.LONG, Kind.DOUBLE):
             raise UserError(f"{field.name} is no number", fix="Use count, count_distinct, min or max")
         if field and each.aggregation == "count":
-            raise UserError("count is of rows", fix="Leave out the column, or use count_distinct")
+            raise UserError(
+                "count takes no column: it counts rows", fix="Leave out the column, or use count_distinct"
+            )
         measures.append(Measure(each.aggregation, field))
     dimensions: list[Field | Grain] = [_field(found, name) for name in given.by]
     if given.grain:
         dimensions.insert(0, Grain(given.grain))
     if len(set(measures)) < len(measures) or len(set(dimensions)) < len(dimensions):
-        raise UserError("a measure or a dimension is there twice", fix="Name each once")
+        raise UserError("a measure or a dimension is named twice", fix="Name each once")
     conditions = tuple(_condition(found, each) for each in given.filters)
     spans = (Span(given.start, given.end),) if given.start or given.end else ()
     order = (measures[0], True) if given.top else None

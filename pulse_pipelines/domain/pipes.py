@@ -78,12 +78,12 @@ def definition(said: Mapping[str, Any]) -> Definition:
     if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
         raise UserError("an incremental pipe has a cursor, and a full one has none")
     if "overlap" in texts and "cursor" not in texts:
-        raise UserError("an overlap is one of a cursor")
+        raise UserError("an overlap needs a cursor")
     key, every = said.get("key") or (), said.get("every")
     if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
-        raise UserError("the key is a list of columns")
+        raise UserError("key must be a list of columns")
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
-        raise UserError("every is a number of seconds")
+        raise UserError("every must be a number of seconds")
     return Definition(
         check_slug("pipe", texts["pipe"]),
         texts["source"],

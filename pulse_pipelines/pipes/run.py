@@ -94,7 +94,7 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
     pipe = find(tenant, name)
     with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
         if alone is None:
-            raise Conflict("another run is at it", tenant=tenant.slug, pipe=name)
+            raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             if connection.execute(UNSETTLED, [name]).fetchone():
                 raise Conflict(

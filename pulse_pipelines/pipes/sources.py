@@ -83,7 +83,7 @@ def url(tenant: Tenant, source: str) -> str:
         mode, found = path.stat().st_mode, path.read_text().strip()
     except OSError:
         raise NotFound(
-            "nothing says where this source is",
+            "the source has no connection string",
             fix=f"Write its connection string into {path}, or the environment of Pulse: {variable}",
             tenant=tenant.slug,
             source=source,
@@ -134,7 +134,9 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     oid, kind, name = found
     if kind not in ("r", "p"):
         raise UserError(
-            "it is no table", fix="A pipe brings tables: of a view bring what it is made of", **where
+            "the source is not a table",
+            fix="A pipe brings tables: of a view bring what it is made of",
+            **where,
         )
     described = connection.execute(COLUMNS, [oid]).fetchall()
     nullable = {column for column, required, _, _ in described if not required}
@@ -149,7 +151,7 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     key = definition.key or next((tuple(of) for primary, of in unique if primary), ())
     if not key:
         raise UserError(
-            "it has no primary key, so that nobody can tell its rows apart",
+            "the table has no primary key to tell its rows apart",
             fix="Give it one, or name the columns of a unique index, none of them null: `key`",
             **where,
         )

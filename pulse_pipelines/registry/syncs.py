@@ -188,7 +188,7 @@ def decide(tenant: Tenant, slug: str, sync_id: int, *, commit: bool) -> Sync:
         values = {"sync": sync_id, "state": state, "dataset": dataset_id}
         if connection.execute(DECIDE, values).rowcount != 1:
             raise Conflict(
-                "no such sync is held",
+                "no sync with this number is held",
                 fix=f"See what there is: pulse sync list {tenant.slug} {slug}",
                 tenant=tenant.slug,
                 dataset=slug,

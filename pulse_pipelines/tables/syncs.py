@@ -116,7 +116,9 @@ def ends_of(tenant: Tenant, connection: postgres.Connection) -> dict[int, int]:
     found = {}
     for (_, partition), answer in answers.items():
         if not isinstance(answer, int):
-            raise Transient(f"the broker does not say where the topic ends: {answer}", tenant=tenant.slug)
+            raise Transient(
+                f"the broker does not say where the topic ends: {kafka.said(answer)}", tenant=tenant.slug
+            )
         found[partition] = bases.get(partition, 0) + answer
     return found
 

@@ -188,7 +188,7 @@ def test_one_that_deletes_much_waits_for_a_person(owner: Owner, commit: bool) ->
     assert (newest(owner).state, None in latest(owner).values()) == (
         (State.DONE, True) if commit else (State.ROLLED_BACK, False)
     )
-    with pytest.raises(Conflict, match="no such sync is held"):
+    with pytest.raises(Conflict, match="no sync with this number is held"):
         syncs.decide(owner.tenant, SLUG, found.sync_id, commit=True)
 
 

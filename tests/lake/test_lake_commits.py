@@ -10,7 +10,7 @@ import pytest
 from support.catalog import LAKE
 from support.http import Api
 from support.ingest import make_owner
-from support.lake import OWN, SCHEMA, VIEW, Lake, properties, snapshot
+from support.rest_catalog import OWN, SCHEMA, VIEW, Lake, properties, snapshot
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import room

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from support.catalog import READ, Guest
 from support.http import Api
-from support.lake import OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
+from support.rest_catalog import OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
 
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys

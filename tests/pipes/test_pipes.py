@@ -142,11 +142,11 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
     source.execute("CREATE TABLE odd (a int PRIMARY KEY, _b int); CREATE TABLE loose (a int UNIQUE, b int)")
     for said, why in (
         ({"table": "keyless"}, "no primary key"),
-        ({"table": "v"}, "it is no table"),
+        ({"table": "v"}, "the source is not a table"),
         ({"table": "odd"}, "begins with _"),
         ({"table": "loose", "key": ["a"]}, "no unique index"),
         ({"table": "nowhere"}, "no such table"),
-        ({"source": "elsewhere"}, "nothing says where this source is"),
+        ({"source": "elsewhere"}, "the source has no connection string"),
         ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
         ({"password": "secret"}, "no secrets"),
         ({"mode": "incremental"}, "has a cursor"),

@@ -115,7 +115,7 @@ async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> Ans
 @records.get("", summary="List questions", responses=documented(401, 403, 422, 429, 503))
 def questions(
     principal: LakeReader,
-    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Most questions to give.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED, description="Maximum number of questions.")] = 100,
 ) -> QuestionList:
     """The tenant's questions, the latest first: who asked, what ran for it, and what it took."""
     found = record.questions(principal.tenant, limit)

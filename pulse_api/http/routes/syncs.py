@@ -25,15 +25,15 @@ class SyncInfo(BaseModel):
     sequence_id: str
     is_full: bool
     state: State
-    parts: int = Field(description="That were taken.")
-    created: int = Field(description="Entities that were new.")
+    parts: int = Field(description="Number of parts that were accepted.")
+    created: int = Field(description="Entities that were created.")
     changed: int
     unchanged: int
     deleted: int
     refused: int = Field(description="Entities that were refused, or are dead letters.")
-    entities: int | None = Field(description="That there were when it was decided what to delete.")
-    absent: int | None = Field(description="Of these: what it did not bring.")
-    reason: str | None = Field(description="Why it is held, or has failed.")
+    entities: int | None = Field(description="Entities in the dataset when the deletions were decided.")
+    absent: int | None = Field(description="Entities of these that the sync did not contain.")
+    reason: str | None = Field(description="Why the sync is held, or has failed.")
     begun_at: datetime
     settled_at: datetime | None = Field(description="When all that was sent was in the log.")
     ended_at: datetime | None
