@@ -39,6 +39,11 @@ def new_location(tenant: Tenant) -> str:
     return f"{own_folder(tenant)}/{uuid.uuid4().hex}"
 
 
+def defaults(location: str) -> dict[str, str]:
+    """Properties of a new table by which its writers stay in its folder, even where one asks for another."""
+    return {"write.data.path": f"{location}/data", "write.metadata.path": f"{location}/metadata"}
+
+
 def is_location(tenant: Tenant, location: str) -> bool:
     """Whether this is the folder of a table of the tenant's own."""
     folder, _, name = location.rpartition("/")

@@ -115,7 +115,7 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
             PartitionSpec.model_validate(body.get("partition-spec") or UNPARTITIONED_PARTITION_SPEC),
             SortOrder.model_validate(body.get("write-order") or UNSORTED_SORT_ORDER),
             location,
-            {"format-version": "2"} | properties,
+            {"format-version": "2"} | paths.defaults(location) | properties,
         )
         document = updates.document(made)
         updates.with_defaults(document["schemas"][0], body.get("schema"))

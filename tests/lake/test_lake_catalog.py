@@ -483,8 +483,15 @@ def test_the_role_writes_nothing_of_pulse_s(guest: Guest) -> None:
 
 
 def test_nothing_is_logged_that_opens_anything(engine: httpx.Client, guest: Guest, capfdbinary: Any) -> None:
-    found = engine.get(ORDERS).json()["config"]
-    logged = capfdbinary.readouterr().out.decode()
+    found, logged = engine.get(ORDERS).json()["config"], ""
+
+    def written() -> bool:
+        """The line comes after the answer."""
+        nonlocal logged
+        logged += capfdbinary.readouterr().out.decode()
+        return "\n" in logged
+
+    wait(written, "nothing was logged", 10)
     lines = [json.loads(line) for line in logged.splitlines() if line.startswith("{")]
     assert {line["route"] for line in lines} == {"/v1/namespaces/{namespace}/tables/{table}"}
     for secret in (guest.key.text, found["s3.secret-access-key"], found["s3.session-token"]):

@@ -63,7 +63,7 @@ def test_a_lost_race_is_judged_again_and_leaves_no_file(lake: Lake) -> None:
 
     with at("lake.staged", overtake):
         answer = lake.commit(table.name, properties(mine="1"), requirements=[table.uuid])
-    assert answer.json()["metadata"]["properties"] == {"mine": "1", "theirs": "1"}
+    assert {"mine": "1", "theirs": "1"}.items() <= answer.json()["metadata"]["properties"].items()
     files = [each.name for each in object_store.listed(f"{table.location}/metadata")]
     assert len(files) == 3, "what was written in vain is still there"
     won.clear()

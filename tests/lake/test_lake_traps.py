@@ -47,8 +47,8 @@ TRICKS: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.fixture(scope="module")
-def lakes(catalog: Api, guests: tuple[Guest, Guest]) -> Iterator[tuple[Lake, Lake]]:
-    clients = [catalog.client(guest.key.text) for guest in guests]
+def lakes(catalog: Api, writers: tuple[Guest, Guest]) -> Iterator[tuple[Lake, Lake]]:
+    clients = [catalog.client(guest.key.text) for guest in writers]
     for client in clients:
         client.post("/v1/namespaces", json={"namespace": ["own"]})
     yield Lake(clients[0]), Lake(clients[1])
@@ -67,9 +67,9 @@ def theirs(lakes: tuple[Lake, Lake]) -> Made:
 
 
 @pytest.fixture(params=["key", "token"], scope="module")
-def lake(request: pytest.FixtureRequest, catalog: Api, guests: tuple[Guest, Guest]) -> Iterator[Lake]:
+def lake(request: pytest.FixtureRequest, catalog: Api, writers: tuple[Guest, Guest]) -> Iterator[Lake]:
     """By a key, and by a token made of it."""
-    text = guests[0].key.text
+    text = writers[0].key.text
     if request.param == "token":
         form = {"grant_type": "client_credentials", "client_secret": text}
         with catalog.client() as client:
@@ -178,6 +178,8 @@ def test_no_wish_for_a_place_is_heard(lakes: tuple[Lake, Lake], mine: Made, thei
     folder = mine.location.rpartition("/")[0]
     assert made.location.startswith(f"{folder}/")
     assert made.location != mine.location
+    for what in ("data", "metadata"):  # writers that believe they are elsewhere write there all the same
+        assert made.answer["metadata"]["properties"][f"write.{what}.path"] == f"{made.location}/{what}"
     view = f"v{uuid.uuid4().hex[:8]}"
     body = {"name": view, "schema": SCHEMA, "view-version": VIEW, "location": path}
     answer = lake.client.post(f"{OWN}/views", json=body).json()
@@ -209,14 +211,14 @@ WRONG: dict[str, Callable[[dict[str, Any], str, str], None]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_metadata_that_names_files_of_others_is_not_registered(
-    lakes: tuple[Lake, Lake], guests: tuple[Guest, Guest], theirs: Made, wrong: str
+    lakes: tuple[Lake, Lake], writers: tuple[Guest, Guest], theirs: Made, wrong: str
 ) -> None:
     lake = lakes[0]
     table = lake.make()
     document = dict(table.answer["metadata"])
     WRONG[wrong](document, table.location, theirs.location)
     at = f"{table.location}/metadata/forged.metadata.json"
-    store = metadata.file_system(guests[0].tenant, Mode.WRITE)
+    store = metadata.file_system(writers[0].tenant, Mode.WRITE)
     with store.open_output_stream(object_store.key(at), compression=None) as sink:
         sink.write(json.dumps(document).encode())
     lake.client.delete(f"{OWN}/tables/{table.name}")
@@ -226,13 +228,13 @@ def test_metadata_that_names_files_of_others_is_not_registered(
 
 
 def test_a_forged_current_metadata_file_opens_nothing_of_others(
-    lakes: tuple[Lake, Lake], guests: tuple[Guest, Guest], theirs: Made
+    lakes: tuple[Lake, Lake], writers: tuple[Guest, Guest], theirs: Made
 ) -> None:
     """A tenant can write over a file of its own that the catalog points at: no key comes of it."""
     lake = lakes[0]
     table = lake.make()
     events = lake.client.get("/v1/namespaces/events/tables/orders").json()["metadata"]["location"]
-    store = metadata.file_system(guests[0].tenant, Mode.WRITE)
+    store = metadata.file_system(writers[0].tenant, Mode.WRITE)
     for location, expected in ((theirs.location, 500), (events, 200), ("s3://pulse/iceberg", 500)):
         document = table.answer["metadata"] | {"location": location}
         with store.open_output_stream(object_store.key(table.at), compression=None) as sink:
@@ -278,8 +280,8 @@ def test_a_key_to_a_table_opens_that_table_alone(lakes: tuple[Lake, Lake], their
             sink.write(b"x")
 
 
-def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, guest: Guest, mine: Made) -> None:
-    with catalog.client(keys.issue_key(guest.tenant, "reader", READ).text) as client:
+def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, writer: Guest, mine: Made) -> None:
+    with catalog.client(keys.issue_key(writer.tenant, "reader", READ).text) as client:
         config = client.get(f"{OWN}/tables/{mine.name}").json()["config"]
     store = object_store.file_system_of(
         config["s3.access-key-id"], config["s3.secret-access-key"], config["s3.session-token"]
@@ -294,14 +296,14 @@ def test_who_may_only_read_gets_a_key_that_only_reads(catalog: Api, guest: Guest
 
 
 def test_a_table_of_others_is_like_one_that_is_not_there(
-    lake: Lake, theirs: Made, guests: tuple[Guest, Guest]
+    lake: Lake, theirs: Made, writers: tuple[Guest, Guest]
 ) -> None:
     """By its name, its stored name, and with every request that writes."""
-    stored = f"{guests[1].tenant.namespace}.own"
+    stored = f"{writers[1].tenant.namespace}.own"
     for namespace in (
         ["own"],
         [stored],
-        [guests[1].tenant.namespace, "own"],
+        [writers[1].tenant.namespace, "own"],
         ["events", "own"],
         ["events.own"],
     ):

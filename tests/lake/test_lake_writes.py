@@ -41,14 +41,14 @@ def by_spark(catalog: Api, guest: Guest, name: str) -> None:
 WRITERS: dict[str, Write] = {"pyiceberg": by_pyiceberg, "duckdb": by_duckdb, "spark": by_spark}
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_what_an_engine_writes_all_of_them_read(catalog: Api, guest: Guest, writer: str) -> None:
-    name = f"by_{writer}"
-    WRITERS[writer](catalog, guest, name)
-    session, lake = spark(catalog, guest)
-    with duck(catalog, guest) as connection:
+@pytest.mark.parametrize("engine", WRITERS)
+def test_what_an_engine_writes_all_of_them_read(catalog: Api, writer: Guest, engine: str) -> None:
+    name = f"by_{engine}"
+    WRITERS[engine](catalog, writer, name)
+    session, lake = spark(catalog, writer)
+    with duck(catalog, writer) as connection:
         found = {
-            "pyiceberg": rest(catalog, guest).load_table(f"own.{name}").scan().to_arrow(),
+            "pyiceberg": rest(catalog, writer).load_table(f"own.{name}").scan().to_arrow(),
             "duckdb": connection.execute(f"FROM {lake}.own.{name}").to_arrow_table(),
             "spark": session.sql(f"SELECT * FROM {lake}.own.{name}").toArrow(),
         }

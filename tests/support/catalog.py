@@ -53,6 +53,20 @@ def guests(stack: Settings) -> tuple[Guest, Guest]:
     return made[0], made[1]
 
 
+@pytest.fixture(scope="module")
+def writers(stack: Settings) -> tuple[Guest, Guest]:
+    """Two tenants whose dataset has no rows yet, for tests that make tables of their own."""
+    made = [
+        Guest(owner, keys.issue_key(owner.tenant, "engine", LAKE)) for owner in (make_owner(), make_owner())
+    ]
+    return made[0], made[1]
+
+
+@pytest.fixture
+def writer(writers: tuple[Guest, Guest]) -> Guest:
+    return writers[0]
+
+
 @pytest.fixture
 def guest(guests: tuple[Guest, Guest]) -> Guest:
     return guests[0]
