@@ -20,6 +20,8 @@ class Mode(StrEnum):
     """All rows each time: what is gone is deleted."""
     INCREMENTAL = "incremental"
     """Rows whose cursor is beyond what was brought; the first run, and one that is asked to, brings all."""
+    CHANGES = "changes"
+    """Rows that the source's log says have changed, or are gone; the first run brings all."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def definition(said: Mapping[str, Any]) -> Definition:
     except ValueError:
         raise UserError(f"{texts['mode']!r} is no mode", fix=f"Say {' or '.join(Mode)}") from None
     if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
-        raise UserError("an incremental pipe has a cursor, and a full one has none")
+        raise UserError("an incremental pipe has a cursor, and no other has one")
     if "overlap" in texts and "cursor" not in texts:
         raise UserError("an overlap needs a cursor")
     key, every = said.get("key") or (), said.get("every")

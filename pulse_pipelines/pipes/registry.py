@@ -12,9 +12,9 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import DatasetKind
-from pulse_pipelines.domain.pipes import Definition, definition
+from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes import changes, sources
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
@@ -159,7 +159,15 @@ def reset(tenant: Tenant, name: str) -> None:
 
 
 def delete(tenant: Tenant, name: str) -> None:
-    """Delete a pipe; the dataset stays as it is. Raises NotFound."""
+    """Delete a pipe, and its slot in the source; the dataset stays as it is.
+
+    Raises:
+        NotFound: the tenant has no such pipe, or nothing says where its source is.
+        Transient: the source does not answer, where it has a slot: that would keep its log for ever.
+    """
+    said = find(tenant, name).definition
+    if said.mode is Mode.CHANGES:
+        changes.remove(sources.url(tenant, said.source), tenant, said)
     _change(tenant, name, DELETE, [name])
 
 

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -17,12 +16,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from psycopg import sql
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes import reading, sources
 from pulse_pipelines.pipes.registry import Pipe, find
-from pulse_pipelines.pipes.sources import Table
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import kafka, locks, postgres
@@ -31,8 +28,6 @@ from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
 
-BLOCKS = 4_096
-"""Of a table that one task reads: 32 MiB."""
 FLUSH_S = 120.0
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
@@ -114,19 +109,16 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
 
 
 def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
-    address, said = sources.url(pipe.tenant, pipe.definition.source), pipe.definition
-    is_full = full or said.mode is Mode.FULL or pipe.position is None
+    address = sources.url(pipe.tenant, pipe.definition.source)
+    change = reading.changes_of(address, pipe)
     with ExitStack() as until_sent:
         source = until_sent.enter_context(sources.snapshot(address))
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
-        table = sources.look(source, said)
-        position = _position(source, table, said.cursor) or pipe.position
-        condition = sql.SQL("true") if is_full else _since(source, table, pipe)
-        queries = list(_queries(source, table, pipe.dataset, condition, ranges=is_full))
-        sync_id = _begin(pipe, is_full, position)
+        wanted = reading.wanted(source, pipe, change, full=full)
+        sync_id = _begin(pipe, wanted.is_full, wanted.position)
         fail_point("pipe.begun")
         try:
-            shares = [tuple(queries[index::parallelism]) for index in range(parallelism)]
+            shares = [tuple(wanted.queries[index::parallelism]) for index in range(parallelism)]
             task = LoadTask(address, pipe.tenant.topic, exported, ())
             tasks = [replace(task, queries=share) for share in shares if share]
             loaded = run_tasks(spark, tasks, load_task, [Loaded])
@@ -138,7 +130,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    return Sent(sync_id, is_full, rows, size, position)
+    return Sent(sync_id, wanted.is_full, rows, size, wanted.position)
 
 
 def _begin(pipe: Pipe, is_full: bool, position: str | None) -> int:
@@ -156,58 +148,6 @@ def _sent(tenant: Tenant, sync_id: int) -> None:
         if connection.execute(SENT, [ends, sync_id]).rowcount != 1:
             raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
         syncs.reached(connection, tenant.tenant_id)  # where there were no rows, no batch follows
-
-
-def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
-    """The highest cursor there is."""
-    if cursor is None:
-        return None
-    source.execute(sources.SETTINGS)
-    parts = sql.SQL(" UNION ALL ").join(
-        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
-        for part in table.parts
-    )
-    ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
-    return None if found is None else str(found)
-
-
-def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
-    """Rows from the last position on, less the overlap: what was brought before is unchanged then."""
-    said, begin = pipe.definition, sql.Literal(pipe.position)
-    kind = sources.type_of(source, table.parts[0], str(said.cursor))
-    least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
-    if said.overlap is not None:
-        of_time = kind.startswith("timestamp") or kind == "date"
-        least += sql.SQL(" - {}::{}").format(
-            sql.Literal(said.overlap), sql.SQL("interval" if of_time else kind)
-        )
-    return sql.SQL("t.{} >= {}").format(sql.Identifier(str(said.cursor)), least)
-
-
-def _queries(
-    source: "psycopg.Connection[Any]",
-    table: Table,
-    dataset: str,
-    condition: sql.Composable,
-    *,
-    ranges: bool,
-) -> Iterator[str]:
-    """A query for each stretch of blocks of each part; of few rows one for all."""
-    moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    for part in table.parts:
-        ((blocks,),) = source.execute(
-            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [part]
-        ).fetchall()
-        for start in range(0, max(1, blocks), BLOCKS) if ranges else (0,):
-            within = condition
-            if ranges and blocks > BLOCKS:
-                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + BLOCKS},0)"))
-                within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
-                    condition,
-                    sql.Literal(f"({start},0)"),
-                    end if start + BLOCKS < blocks else sql.SQL(""),
-                )
-            yield sources.events(table, part, dataset, moment, within).as_string(source)
 
 
 def load_task(task: LoadTask) -> Iterator[Loaded]:

@@ -61,6 +61,7 @@ class Table:
     """As SQL names them: the table, or the partitions that hold its rows."""
     columns: dict[str, Shape]
     key: tuple[str, ...]
+    partitioned: bool = False
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -102,13 +103,27 @@ def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
     Raises:
         Transient: it does not answer. The address is not told.
     """
+    with connect(address) as connection:
+        connection.autocommit = False
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        yield connection
+
+
+@contextmanager
+def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
+    """A connection on which each statement is a transaction.
+
+    Raises:
+        Transient: the source does not answer. The address is not told.
+    """
     try:
-        connection = psycopg.connect(address, connect_timeout=CONNECT_S, application_name="pulse")
+        connection = psycopg.connect(
+            address, connect_timeout=CONNECT_S, application_name="pulse", autocommit=True
+        )
     except psycopg.Error as error:
         raise Transient(f"the source does not answer: {_without(address, str(error))}") from None
     with connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.read_only = True
         yield connection
 
 
@@ -160,7 +175,7 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     if definition.cursor is not None and definition.cursor not in columns:
         raise NotFound(f"it has no column {definition.cursor}", **where)
     leaves = (name,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
-    return Table(leaves, columns, key)
+    return Table(leaves, columns, key, kind == "p")
 
 
 def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:
@@ -187,6 +202,40 @@ def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Co
     )
 
 
+def changed(
+    table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
+) -> sql.Composed:
+    """A query for the keys and events of rows by their keys; what is not there is deleted."""
+    names = [sql.Identifier(f"c{place}") for place in range(len(types))]
+    values = sql.SQL(", ").join(
+        sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key))) for key in keys
+    )
+    typed = [
+        sql.SQL("v.{}::text::{}").format(name, sql.SQL(kind)) for name, kind in zip(names, types, strict=True)
+    ]
+    same = sql.SQL(" AND ").join(
+        sql.SQL("t.{} = {}").format(sql.Identifier(column), value)
+        for column, value in zip(table.key, typed, strict=True)
+    )
+    return sql.SQL(
+        "SELECT k, CASE WHEN there THEN json_build_object('event_id', k, 'dataset', {dataset}::text, "
+        "'timestamp', {moment}::text, 'data', d) ELSE json_build_object('event_id', k, 'dataset', "
+        "{dataset}::text, 'timestamp', {moment}::text, 'data', '{{}}'::json, 'deleted', true) END::text "
+        "FROM (SELECT {key} AS k, t.{first} IS NOT NULL AS there, {row} AS d "
+        "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}) e"
+    ).format(
+        dataset=sql.Literal(dataset),
+        moment=sql.Literal(moment),
+        key=_text([sql.SQL("{}::text").format(value) for value in typed]),
+        first=sql.Identifier(table.key[0]),
+        row=_object(table),
+        values=values,
+        names=sql.SQL(", ").join(names),
+        part=sql.SQL(table.parts[0]),
+        same=same,
+    )
+
+
 def _object(table: Table) -> sql.Composed:
     """A JSON object of all columns: a function takes at most a hundred arguments, so row by row."""
     columns = (
@@ -200,7 +249,10 @@ def _object(table: Table) -> sql.Composed:
 
 def _key(key: Sequence[str]) -> sql.Composed:
     """The `_id`: the key as text; several columns as a JSON array of such."""
-    texts = [sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in key]
+    return _text([sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in key])
+
+
+def _text(texts: Sequence[sql.Composed]) -> sql.Composed:
     if len(texts) == 1:
         return sql.Composed(texts)
     return sql.SQL("jsonb_build_array({})::text").format(sql.SQL(", ").join(texts))

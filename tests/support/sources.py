@@ -1,8 +1,12 @@
 """A source: a database of its own on the test stack's server, whose address is where a tenant's are."""
 
+import shutil
+import socket
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -10,8 +14,59 @@ import psycopg
 from chaos.surroundings import superuser
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.home import pulse_home
+from pulse_resources.local import accounts
+from pulse_resources.local import postgres as local_postgres
+from pulse_resources.local.layout import Layout
 
 SOURCE = "shop"
+
+
+@contextmanager
+def capturing(tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
+    """A connection to a server of its own, whose log says what changed."""
+    place = local_postgres.placement(Layout(pulse_home()))
+    folder = Path(tempfile.mkdtemp(prefix="pulse-source-"))
+    data, port = folder / "data", free_port()
+    accounts.give(place.account, folder)
+
+    def run(program: str, *arguments: str) -> None:
+        done = accounts.run(place.account, str(place.binaries / "bin" / program), "-D", str(data), *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8")
+    with (data / "postgresql.conf").open("a") as file:
+        file.write(
+            f"port = {port}\nwal_level = logical\nunix_socket_directories = ''\nfsync = off\n"
+            "listen_addresses = '127.0.0.1'\nshared_buffers = 16MB\n"
+        )
+    run("pg_ctl", "-w", "-l", str(folder / "log"), "start")
+    try:
+        address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
+        with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
+            yield connection
+    finally:
+        run("pg_ctl", "-w", "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def known_as(tenant: Tenant, address: str) -> Iterator[None]:
+    """Where a tenant's source is, is known while the block runs."""
+    path = pulse_home() / "sources" / tenant.slug / SOURCE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(address)
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 @contextmanager
@@ -26,13 +81,8 @@ def database(tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
     )
     with psycopg.connect(address, dbname="postgres", autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
-        path = pulse_home() / "sources" / tenant.slug / SOURCE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(address)
         try:
-            with psycopg.connect(address, autocommit=True) as connection:
+            with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
                 yield connection
         finally:
-            path.unlink()
             server.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -1,0 +1,155 @@
+"""Reading: the queries of a run, by the mode of its pipe, and the position of the source after it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pulse_pipelines.domain.pipes import Mode
+from pulse_pipelines.pipes import changes, sources
+from pulse_pipelines.pipes.changes import Found
+from pulse_pipelines.pipes.registry import Pipe
+from pulse_pipelines.pipes.sources import Table
+from pulse_resources.errors import UserError
+
+BLOCKS = 4_096
+"""Of a table that one query reads: 32 MiB."""
+KEYS = 5_000
+"""Of changed rows that one query asks for."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run reads."""
+
+    is_full: bool
+    position: str | None
+    queries: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where a run of change capture goes from, and to."""
+
+    position: str
+    found: Found | None
+    """None: the slot is a new one, and all rows are to be read."""
+
+
+def changes_of(address: str, pipe: Pipe) -> Change | None:
+    """What the source's log says, before the snapshot that shows the rows; None where it is not asked.
+
+    So a change that is not in the snapshot is looked at again by the next run, and none is missed.
+
+    Raises:
+        Conflict: the slot is not the one that the pipe's position is of.
+        UserError: the table's changes cannot be captured.
+    """
+    said = pipe.definition
+    if said.mode is not Mode.CHANGES:
+        return None
+    with sources.snapshot(address) as source:
+        table = sources.look(source, said)
+    if table.partitioned or said.key:
+        raise UserError(
+            "changes are captured of tables that are not partitioned, by their primary key",
+            fix="Bring it by a cursor, or whole",
+            pipe=said.pipe,
+        )
+    if pipe.position is None:
+        return Change(changes.begin(address, pipe.tenant, said, table), None)
+    found, position = changes.look(address, pipe.tenant, said, table, pipe.position)
+    return Change(position, found)
+
+
+def wanted(source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, *, full: bool) -> Wanted:
+    """What a run reads in a snapshot.
+
+    Args:
+        full: all rows, whatever the mode.
+
+    Raises:
+        NotFound, UserError: the table is not there any more, or cannot be brought.
+    """
+    said = pipe.definition
+    table = sources.look(source, said)
+    is_full = full or said.mode is Mode.FULL or pipe.position is None
+    if change is not None:
+        found = change.found
+        if found is not None and not found.truncated and not full:
+            return Wanted(False, change.position, list(_changed(source, table, pipe.dataset, found)))
+        return Wanted(True, change.position, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
+    position = _position(source, table, said.cursor) or pipe.position
+    condition = ALL if is_full else _since(source, table, pipe)
+    return Wanted(is_full, position, list(_stretches(source, table, pipe.dataset, condition, ranges=is_full)))
+
+
+ALL = sql.SQL("true")
+
+
+def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
+    """Queries for rows by their keys: those that are not there are deletions."""
+    types = [sources.type_of(source, table.parts[0], column) for column in table.key]
+    keys, moment = iter(sorted(found.keys)), _now()
+    while some := list(islice(keys, KEYS)):
+        yield sources.changed(table, types, some, dataset, moment).as_string(source)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
+    """The highest cursor there is."""
+    if cursor is None:
+        return None
+    source.execute(sources.SETTINGS)
+    parts = sql.SQL(" UNION ALL ").join(
+        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
+        for part in table.parts
+    )
+    ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
+    return None if found is None else str(found)
+
+
+def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
+    """Rows from the last position on, less the overlap: what was brought before is unchanged then."""
+    said, begin = pipe.definition, sql.Literal(pipe.position)
+    kind = sources.type_of(source, table.parts[0], str(said.cursor))
+    least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
+    if said.overlap is not None:
+        of_time = kind.startswith("timestamp") or kind == "date"
+        least += sql.SQL(" - {}::{}").format(
+            sql.Literal(said.overlap), sql.SQL("interval" if of_time else kind)
+        )
+    return sql.SQL("t.{} >= {}").format(sql.Identifier(str(said.cursor)), least)
+
+
+def _stretches(
+    source: "psycopg.Connection[Any]",
+    table: Table,
+    dataset: str,
+    condition: sql.Composable,
+    *,
+    ranges: bool,
+) -> Iterator[str]:
+    """A query for each stretch of blocks of each part; of few rows one for all."""
+    moment = _now()
+    for part in table.parts:
+        ((blocks,),) = source.execute(
+            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [part]
+        ).fetchall()
+        for start in range(0, max(1, blocks), BLOCKS) if ranges else (0,):
+            within = condition
+            if ranges and blocks > BLOCKS:
+                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + BLOCKS},0)"))
+                within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
+                    condition,
+                    sql.Literal(f"({start},0)"),
+                    end if start + BLOCKS < blocks else sql.SQL(""),
+                )
+            yield sources.events(table, part, dataset, moment, within).as_string(source)

@@ -1,0 +1,145 @@
+"""Change capture: what the log of a real Postgres says, from the first snapshot on, without a gap."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.entities import as_model, pages
+from support.faults import AtPoint
+from support.ingest import Owner, ingest, make_owner
+from support.lake import spark
+from support.sources import SOURCE, capturing
+
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.registry import syncs
+from pulse_resources.errors import Conflict
+from pulse_resources.settings import Settings
+
+PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}
+TABLE = "CREATE TABLE planes (fleet int, tail text, seats int, notes text, PRIMARY KEY (fleet, tail))"
+SLOTS = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name LIKE 'pulse%'"
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    return make_owner()
+
+
+@pytest.fixture
+def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with capturing(owner.tenant) as connection:
+        connection.execute(TABLE)
+        yield connection
+
+
+def settle(owner: Owner) -> None:
+    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.survey().waiting:
+        ingest(owner)
+
+
+def bring(owner: Owner) -> Sent:
+    sent = run(spark(), owner.tenant, "planes", 2)
+    settle(owner)
+    return sent
+
+
+def latest(owner: Owner) -> dict[str, tuple[Any, ...]]:
+    found = dict(as_model(pages(owner, slug="planes")))
+    return {
+        key: (content["fleet"], content["tail"], content.get("seats"), content.get("notes"))
+        for key, content in found.items()
+        if content is not None
+    }
+
+
+def same(owner: Owner, source: Any) -> bool:
+    rows = source.execute("SELECT fleet, tail, seats, notes FROM planes").fetchall()
+    return sorted(latest(owner).values()) == sorted(rows)
+
+
+@pytest.mark.slow
+def test_what_changes_is_brought_from_the_snapshot_on(owner: Owner, source: Any, at: AtPoint) -> None:
+    large = "".join(str(n * n) for n in range(5_000))  # it is stored out of line
+    source.execute("INSERT INTO planes SELECT 1, 'N' || n, n, %s FROM generate_series(1, 20) n", [large])
+    pipes.create(owner.tenant, definition(PIPE))
+    at("pipe.begun", lambda: source.execute("INSERT INTO planes VALUES (2, 'while it ran', 1, 'x')"))
+    assert bring(owner).is_full
+    assert len(latest(owner)) == 20
+    source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")  # the log leaves the large value out
+    source.execute("DELETE FROM planes WHERE tail = 'N2'; UPDATE planes SET tail = 'moved' WHERE tail = 'N3'")
+    source.execute("CREATE TABLE others (a int); INSERT INTO others VALUES (1)")
+    assert not bring(owner).is_full
+    assert same(owner, source)
+    each = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (each.created, each.changed, each.deleted) == (2, 1, 2)
+    before = len(pages(owner, slug="planes"))
+    bring(owner)  # nothing, and the slot is read on
+    (confirmed,) = source.execute(SLOTS).fetchone()
+    bring(owner)
+    assert source.execute(SLOTS).fetchone() >= (confirmed,)
+    source.execute("TRUNCATE planes; INSERT INTO planes VALUES (1, 'N1', 0, NULL)")
+    syncs.allow(owner.tenant, "planes", 1)
+    assert bring(owner).is_full
+    assert same(owner, source)
+    assert len(pages(owner, slug="planes")) == before + 20
+    pipes.delete(owner.tenant, "planes")
+    assert source.execute(SLOTS).fetchall() == []
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_is_repeated_and_nothing_is_skipped(owner: Owner, source: Any, at: AtPoint) -> None:
+    draw = random.Random(7)  # noqa: S311 - a choice that can be repeated
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner)
+
+    def die() -> None:
+        raise ConnectionError("the process ends here")
+
+    for point in ("pipe.begun", "pipe.loaded", "pipe.sent", None):
+        for _ in range(30):
+            values = (draw.randrange(2), f"N{draw.randrange(12)}", draw.randrange(3))
+            source.execute(
+                draw.choice(
+                    (
+                        "INSERT INTO planes VALUES (%s, %s, %s) ON CONFLICT (fleet, tail) DO NOTHING",
+                        "UPDATE planes SET seats = seats + 1 WHERE fleet = %s AND tail = %s AND %s >= 0",
+                        "DELETE FROM planes WHERE fleet = %s AND tail = %s AND %s >= 0",
+                    )
+                ),
+                values,
+            )
+        if point is not None:
+            at(point, die)
+            with pytest.raises(ConnectionError):
+                run(spark(), owner.tenant, "planes", 2)
+        settle(owner)
+        bring(owner)
+        assert same(owner, source), point
+
+
+@pytest.mark.slow
+def test_a_slot_that_is_not_the_one_is_loud(owner: Owner, source: Any) -> None:
+    source.execute("INSERT INTO planes VALUES (1, 'N1', 1, NULL)")
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner)
+    (name,) = source.execute("SELECT slot_name FROM pg_replication_slots").fetchone()
+    source.execute("DELETE FROM planes")
+    source.execute("SELECT pg_drop_replication_slot(%s)", [name])
+    with pytest.raises(Conflict, match="the slot is gone"):
+        run(spark(), owner.tenant, "planes", 2)
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    with pytest.raises(Conflict, match="made anew, or read by somebody else"):
+        run(spark(), owner.tenant, "planes", 2)
+    assert "pulse pipe reset" in str(pipes.find(owner.tenant, "planes").error)
+    pipes.reset(owner.tenant, "planes")
+    syncs.allow(owner.tenant, "planes", 1)
+    source.execute("INSERT INTO planes VALUES (1, 'N2', 1, NULL)")
+    bring(owner)
+    assert same(owner, source)
+    assert syncs.list_syncs(owner.tenant, "planes")[0].state == State.DONE
