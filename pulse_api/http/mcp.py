@@ -4,6 +4,7 @@ Each request stands alone: there are no sessions, so any process of the API answ
 revoked is refused at once. Nothing is sent unasked, so there is no stream to open: GET is a 405.
 """
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,6 +25,8 @@ from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.sql.pinned import Travel
 from pulse_resources.errors import PulseError
+
+_log = logging.getLogger("pulse.api")
 
 
 class Mcp:
@@ -89,4 +92,6 @@ def _session(context: Context) -> Session:
 
 def _explained(error: Exception) -> PulseError:
     found = problems.of(error)
+    if found.status == 500:
+        _log.error("a tool failed", exc_info=error)
     return PulseError(found.detail, fix=found.fix or "Try again later; if it stays so, tell an operator")

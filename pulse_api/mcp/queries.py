@@ -1,5 +1,6 @@
 """Tools that run a query: SQL of the caller's, or a measure."""
 
+import asyncio
 from typing import Any
 
 from pulse_api.mcp.arguments import ExplainArguments, MeasureArguments, QueryArguments
@@ -16,7 +17,7 @@ from pulse_resources.errors import UserError, meant
 async def query(session: Session, given: QueryArguments) -> Answer:
     """A page of what a query gives."""
     ran = await session.query(given.sql, Travel(dict(given.snapshots)))
-    return _page(session, ran, given.sql, given.offset, given.limit)
+    return await _page(session, ran, given.sql, given.offset, given.limit)
 
 
 async def explain(session: Session, given: ExplainArguments) -> Answer:
@@ -29,22 +30,22 @@ async def explain(session: Session, given: ExplainArguments) -> Answer:
 
 async def measure(session: Session, given: MeasureArguments) -> Answer:
     """Measures by dimensions, as a query of Pulse's own making."""
-    found = meaning.of_one(session.tenant, given.dataset)
+    found = await asyncio.to_thread(meaning.of_one, session.tenant, given.dataset)
     asked = _plan(found, given)
     sql = write.sql(asked)
     ran = await session.query(sql)
-    answer = _page(session, ran, sql, 0, len(ran.rows) or 1)
+    answer = await _page(session, ran, sql, 0, len(ran.rows) or 1)
     return Answer(dict(answer.facts) | {"understood": plan.said(asked)}, answer.untrusted)
 
 
-def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
+async def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
     rows = list(ran.rows[offset : offset + limit])
     more = offset + limit < len(ran.rows)
     facts: dict[str, Any] = {
         "query_id": ran.query_id,
         "sql": sql,
         "snapshots": dict(ran.snapshots),
-        "freshness": record.freshness(session.tenant, list(ran.snapshots)),
+        "freshness": await asyncio.to_thread(record.freshness, session.tenant, list(ran.snapshots)),
         "rows_in_all": len(ran.rows),
         "next": {"offset": offset + limit, "snapshots": dict(ran.snapshots)} if more else None,
     }

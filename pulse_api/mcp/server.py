@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +27,6 @@ INSTRUCTIONS = (
     "Pulse holds one tenant's events in tables, its datasets. Call list_datasets and describe_dataset first, "
     "then measure or query. Always tell the snapshot and when events landed last. " + UNTRUSTED
 )
-_log = logging.getLogger("pulse.mcp")
 
 
 def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":

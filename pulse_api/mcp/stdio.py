@@ -1,5 +1,6 @@
 """The server over standard input and output: for one tenant, whoever started the process."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from pulse_pipelines.ask.local import Query
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import PulseError
 
+_log = logging.getLogger("pulse.mcp")
+
 
 async def serve(tenant: Tenant, query: Query, look: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
     """Serve until the client closes its end."""
@@ -21,4 +24,5 @@ async def serve(tenant: Tenant, query: Query, look: Callable[[Callable[[], Any]]
 
 
 def _explained(error: Exception) -> PulseError:
+    _log.error("a tool failed", exc_info=error)
     return PulseError(f"internal error of Pulse: {type(error).__name__}", fix="pulse doctor says more")
