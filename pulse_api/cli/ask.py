@@ -79,7 +79,9 @@ def describe(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what can be asked for: measures, dimensions, units and other words, by the datasets' schemas.
+    """Show what can be asked for: measures, dimensions, units and other words.
+
+    They come from the schemas of the tenant's datasets.
 
     Example: pulse describe acme orders
     """

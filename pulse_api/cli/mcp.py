@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command("mcp")
 def serve(tenant: TenantSlug) -> None:
-    """Serve a tenant's lake to an MCP client, over standard input and output, until it leaves.
+    """Serve a tenant's lake to an MCP client, over standard input and output.
 
     Over HTTP the API serves the same at /mcp, to whoever has a key.
 

@@ -1,12 +1,13 @@
 """`pulse pipe`: tables of other Postgres databases, brought into datasets of entities."""
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 
-from pulse_api.cli.arguments import TenantSlug
+from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
@@ -22,8 +23,8 @@ LOOK_S = 0.5
 def create_pipe(
     tenant: TenantSlug,
     file: Annotated[
-        typer.FileText,
-        typer.Argument(help="YAML that defines it, see docs/pipes.md; - is the standard input."),
+        Path,
+        typer.Argument(help="YAML of the pipe, see docs/pipes.md; - for standard input.", allow_dash=True),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -33,11 +34,11 @@ def create_pipe(
     """
     owner = registry.find_tenant(tenant)
     try:
-        said = yaml.safe_load(file)
+        said = yaml.safe_load(read(file, "pipe"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"the file cannot be read: {error}", file=file.name) from error
+        raise UserError(f"the file is not YAML: {error}", file=str(file)) from error
     if not isinstance(said, dict):
-        raise UserError("the file defines no pipe", file=file.name)
+        raise UserError("the file defines no pipe", file=str(file))
     pipe = pipes.create(owner, definition(said))
     if as_json:
         emit(_document(pipe))

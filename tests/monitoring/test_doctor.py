@@ -267,7 +267,7 @@ def test_a_home_that_nobody_can_write_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
     settings = {setting: value.format(port=nobody) for setting, (_, value) in AWAY.items()}
-    with with_settings(**settings, API__PORT=nobody):
+    with with_settings(**settings, API__PORT=nobody, LAKE__PORT=nobody):
         result = CliRunner().invoke(cli.app, ["doctor", "--json"])
     assert result.exit_code == 1
     found = json.loads(result.stdout)
