@@ -193,9 +193,8 @@ def install(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         problem = of(error)
-        if problem.status == 405:
-            if not isinstance(error, ProblemError):  # else it says itself what is taken
-                problem.headers["Allow"] = ", ".join(_methods(request))
+        if problem.status == 405 and not isinstance(error, ProblemError):  # which says what is taken
+            problem.headers["Allow"] = ", ".join(_methods(request))
         return response(request, problem)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
