@@ -67,7 +67,7 @@ def settle(owner: Owner) -> None:
 
 
 def waits(owner: Owner) -> bool:
-    return owner.tenant.tenant_id in plan.survey().waiting
+    return owner.tenant.tenant_id in plan.ingest_status().waiting
 
 
 def sound(owner: Owner) -> None:

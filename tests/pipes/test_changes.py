@@ -39,7 +39,7 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def settle(owner: Owner) -> None:
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.survey().waiting:
+    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
         ingest(owner)
 
 

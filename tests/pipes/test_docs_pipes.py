@@ -54,7 +54,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
                     if pipe.tenant == owner.tenant:
                         run_pipe(spark(), owner.tenant, pipe.name, 2)
                 deletions.send_of(owner.tenant)
-                if owner.tenant.tenant_id in plan.survey().waiting:
+                if owner.tenant.tenant_id in plan.ingest_status().waiting:
                     ingest(owner)
                 time.sleep(0.2)
         text = person.result()

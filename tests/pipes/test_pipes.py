@@ -49,7 +49,7 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
 def bring(owner: Owner, name: str = "planes", *, full: bool = False) -> Sent:
     """A run, and all that follows from it."""
     sent = run(spark(), owner.tenant, name, 2, full=full)
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.survey().waiting:
+    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
         ingest(owner)
     return sent
 
