@@ -32,7 +32,7 @@ FLUSH_S = 120.0
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
 UNSETTLED = """
-SELECT 1 FROM entity_syncs WHERE pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
+SELECT 1 FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
 """
 ABANDON = """
 UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
@@ -91,7 +91,7 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            if connection.execute(UNSETTLED, [name]).fetchone():
+            if connection.execute(UNSETTLED, [tenant.tenant_id, name]).fetchone():
                 raise Conflict(
                     "what its last run sent has not settled yet",
                     fix="See `pulse status`: it settles with the next batch",
