@@ -32,7 +32,8 @@ FLUSH_S = 120.0
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
 UNSETTLED = """
-SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
+SELECT 1 FROM entity_syncs
+WHERE tenant_id = %s AND pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
 """
 ABANDON = """
 UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
