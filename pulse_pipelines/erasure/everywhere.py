@@ -126,4 +126,4 @@ def _matching(wanted: Subject, table: Table) -> list[tuple[DataFile, Places]]:
 
 
 def _declares(dataset: Dataset, name: str) -> bool:
-    return any(column.field in (name, name.partition(".")[0]) for column in dataset.columns)
+    return any(column.field == name.partition(".")[0] for column in dataset.columns)

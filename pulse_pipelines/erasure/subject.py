@@ -6,7 +6,7 @@ number as a number, whatever the schema requires, since dead letters hold values
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,15 +37,15 @@ class Subject:
     value: str
     """As given by the caller; personal data, never stored or logged."""
     path: tuple[str, ...]
-    """Path of the field in an event."""
+    """Path of the field in an event, cut at each dot; dots may as well stand within a name."""
     kind: Kind
     column: str | None = None
     """Column that holds it, typed; None: it is within another value, or only in JSON text."""
-    nested_in: str | None = None
-    """The column of a struct or a list that may hold it."""
+    values: tuple[tuple[str, int], ...] = ()
+    """Columns of structs and lists that may hold it, each with the path steps before its content."""
     texts: tuple[tuple[str, int], ...] = ()
-    """Columns that may hold it in JSON text, each with how many steps of the path come before its content:
-    `context`, `_extra` for properties that are or were not declared, or a column of several types."""
+    """Columns that may hold it in JSON text, likewise: `context`, `_extra` for properties that are or were
+    not declared, or a column of several types."""
     covers: Mapping[int, int] = field(default_factory=dict)
     """First offset that is not searched, by partition; a partition without an entry is not searched."""
 
@@ -89,7 +89,11 @@ class Subject:
         if type(document) is list:
             return any(self._says(item, path) for item in document)
         if path:
-            return type(document) is dict and self._says(document.get(path[0]), path[1:])
+            return type(document) is dict and any(
+                self._says(document[name], path[steps:])
+                for steps, name in _prefixes(path)
+                if name in document
+            )
         if type(document) is str:
             return document == self.value
         number = self.number
@@ -102,12 +106,12 @@ class Subject:
     @property
     def columns(self) -> list[str]:
         """Columns of the table that `mask` reads."""
-        wanted = (self.column, self.nested_in, *dict(self.texts), "_kafka_partition", "_offset")
+        wanted = (self.column, *dict(self.values), *dict(self.texts), "_kafka_partition", "_offset")
         return [name for name in wanted if name is not None]
 
     def filter(self) -> BooleanExpression | None:
         """Predicate that every matching row fulfils, for file pruning; None: no file can be pruned."""
-        if self.column is None or (typed := self._typed()) is None:
+        if self.column is None or self.values or (typed := self._typed()) is None:
             return None
         found: BooleanExpression = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
         for name, _ in self.texts:
@@ -122,9 +126,10 @@ class Subject:
             column = rows.column(self.column)
             equal = pc.equal(column, pa.scalar(typed).cast(column.type, safe=False))
             found = pc.or_(found, pc.fill_null(equal, False))
-        if self.nested_in in rows.schema.names:
-            values = rows.column(self.nested_in).to_pylist()
-            found = pc.or_(found, pa.array([self._says(each, self.path[2:]) for each in values], pa.bool_()))
+        for name, steps in self.values:
+            if name in rows.schema.names:
+                values, within = rows.column(name).to_pylist(), self.path[steps:]
+                found = pc.or_(found, pa.array([self._says(each, within) for each in values], pa.bool_()))
         for name, steps in self.texts:
             if name in rows.schema.names:
                 found = pc.or_(found, self._in_text(rows.column(name), self.path[steps:]))
@@ -169,6 +174,7 @@ def subject(dataset: Dataset, where: str) -> Subject:
     The field is a property that the schema declares, by its name in `data`, or by a path of names with dots
     between them to what is within it; `event_id` or `trace_id`; `context.` and a path. `data.` and a path is
     always a property, declared or not. A path goes through lists: any of their elements may have the value.
+    A dot may also stand within a name: `user.email` covers {"user": {"email": …}} and {"user.email": …}.
 
     Raises:
         UserError: there is no such field, its type cannot be compared, or the value is not of its type.
@@ -189,28 +195,26 @@ def subject(dataset: Dataset, where: str) -> Subject:
 def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
     """The events with the value in a property, or somewhere within it."""
     whole = name.removeprefix("data.")
-    column = next((each for each in dataset.columns if each.field == whole), None)
-    within: tuple[str, ...] = ()
-    if column is None:
-        first, *rest = whole.split(".")
-        column = next((each for each in dataset.columns if each.field == first), None)
-        within = tuple(rest)
+    path = ("data", *whole.split("."))
+    # A property whose own name has a dot makes no column: it is in `_extra`.
+    column = next((each for each in dataset.columns if each.field == path[1]), None)
+    within = path[2:]
     anything = name.startswith("data.")
-    path = ("data", *(whole.split(".") if column is None else (column.field, *within)))
     if column is None and not anything:
-        known = ", ".join(sorted(c.field for c in dataset.columns if c.type.kind in COMPARABLE))
+        known = ", ".join([*sorted(c.field for c in dataset.columns if c.type.kind in COMPARABLE), *ENVELOPE])
         raise UserError(
             f"the dataset declares no property {whole!r}",
-            fix=f"Name one of {known}; event_id, trace_id, or context.<path>; or data.<path> for a property "
+            fix=f"Name one of {known}; or context.<path>; or data.<path> for a property "
             "that its schema does not declare",
             dataset=dataset.slug,
         )
-    texts = (("_extra", 1),)
+    held = () if column is None else ((column.name, 2),)
+    texts = (("_extra", 1), *(held if column and column.type.kind is Kind.JSON else ()))
+    values = held if column and column.type.kind in (Kind.STRUCT, Kind.LIST) else ()
     declared = _declared(column.type, within) if column else None
-    if column is None or declared is None:  # what is not declared, however deep, is in `_extra`
-        return Subject(dataset, name, value, path, Kind.STRING, texts=texts)
-    if column.type.kind is Kind.JSON:
-        return Subject(dataset, name, value, path, Kind.STRING, texts=(*texts, (column.name, 2)))
+    if column is None or declared is None or column.type.kind is Kind.JSON:
+        # What is not declared, however deep, is in `_extra`.
+        return Subject(dataset, name, value, path, Kind.STRING, values=values, texts=texts)
     if declared.kind not in COMPARABLE:
         raise UserError(
             f"{whole!r} is a {declared.kind.value}: only strings, integers and numbers can be compared",
@@ -222,12 +226,11 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
     wanted = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(declared.kind)
     if wanted is not None and not wanted.fullmatch(value):
         if anything:  # no row can have it, but a dead letter can, and a row of before it was declared
-            return Subject(dataset, name, value, path, Kind.STRING, texts=texts)
+            return Subject(dataset, name, value, path, Kind.STRING, values=values, texts=texts)
         what = "an integer" if wanted is _INTEGER else "a number"
         raise UserError(f"{name!r} is {what} and the value is not", fix="Write it as JSON would")
-    if declared is column.type:
-        return Subject(dataset, name, value, path, declared.kind, column.name, texts=texts)
-    return Subject(dataset, name, value, path, declared.kind, nested_in=column.name, texts=texts)
+    typed = column.name if declared is column.type else None
+    return Subject(dataset, name, value, path, declared.kind, typed, values, texts)
 
 
 def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
@@ -238,3 +241,8 @@ def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
         return kind
     member = dict(kind.fields).get(steps[0]) if kind.kind is Kind.STRUCT else None
     return member and _declared(member, steps[1:])
+
+
+def _prefixes(path: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The names that a path can begin with, from the shortest, each with the number of its steps."""
+    return ((steps, ".".join(path[:steps])) for steps in range(1, len(path) + 1))

@@ -466,6 +466,8 @@ def test_what_a_received_event_says_is_compared_as_it_is(anyone: Owner) -> None:
     assert not found("country=7_0", 70)
     assert not found("count=1", True)
     assert found("country=x", ["x"]), "or a list where one value belongs"
+    flat = {"dataset": "orders", "context": {"user.email": "x"}}
+    assert orders(anyone, "context.user.email=x").is_of(flat), "a dot may stand within a name"
     assert found("count=9007199254740993", 9007199254740993)
     assert not found("count=9007199254740993", 9007199254740992)
     assert not orders(anyone, "country=x").is_of({"dataset": "other", "data": {"country": "x"}})
@@ -492,6 +494,9 @@ NESTED = {
         "people": {"type": "array", "items": {"type": "object", "properties": {"email": {"type": "string"}}}},
         "tags": {"type": "array", "items": {"type": "string"}},
         "any": {"type": ["object", "string"]},
+        "work.email": {"type": "string"},
+        "home.email": {"type": "string"},
+        "firm": {"type": "object", "properties": {"contact.email": {"type": "string"}}},
     },
 }
 
@@ -517,6 +522,11 @@ WITHIN = {
     "undeclared": ({"nick": ADA}, "data.nick"),
     "undeclared within": ({"nick": {"names": [ADA]}}, "data.nick.names"),
     "undeclared member": ({"customer": {"nick": ADA}}, "customer.nick"),
+    "undeclared name with a dot": ({"flat.name": ADA}, "data.flat.name"),
+    "undeclared, nested and flat": ({"deep": {"flat.name": ADA}}, "data.deep.flat.name"),
+    "declared name with a dot": ({"work.email": ADA}, "data.work.email"),
+    "declared with a dot, sent nested": ({"home": {"email": ADA}}, "data.home.email"),
+    "member with a dot": ({"firm": {"contact.email": ADA}}, "firm.contact.email"),
 }
 
 
