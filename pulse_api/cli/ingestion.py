@@ -10,9 +10,10 @@ from pulse_pipelines.ingest import attempts, plan
 
 @dataclass(frozen=True)
 class Ingestion:
-    """Lag in events beyond the open batches; batches by state; problems as sentences."""
+    """Lag, batches by state, and problems as sentences."""
 
     waiting_events: int = 0
+    """Events that are not settled, in a batch or before one."""
     waiting_topics: int = 0
     batches: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -54,8 +55,8 @@ def ingestion() -> Ingestion:
     ]
     alarms = [f"tenant {a.tenant.slug}, partition {a.partition}: {a.problem}. {a.fix}" for a in status.alarms]
     return Ingestion(
-        sum(backlog.pending for backlog in status.backlogs),
-        len(status.backlogs),
+        sum(status.lag.values()),
+        sum(lag > 0 for lag in status.lag.values()),
         states,
         (*stuck, *alarms),
     )

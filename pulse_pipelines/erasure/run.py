@@ -241,7 +241,7 @@ def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
 def _alone(tenant: Tenant, found: Subject) -> Iterator[None]:
     # Folders of the raw zone are shared by the tenant's datasets, so two of its erasures take turns.
     with (
-        leases.rewriting(tenant.tenant_id, wait_seconds=PATIENCE_S),
+        leases.rewriting(tenant.tenant_id, of="tenant", wait_seconds=PATIENCE_S),
         leases.rewriting(found.dataset.dataset_id, wait_seconds=PATIENCE_S),
     ):
         yield

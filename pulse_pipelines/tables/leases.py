@@ -15,16 +15,22 @@ from pulse_resources.locks import Lock
 
 
 @contextmanager
-def rewriting(dataset_id: UUID, *, wait_seconds: float = 0.0) -> Iterator[None]:
+def rewriting(owner_id: UUID, *, of: str = "dataset", wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the exclusive lease for rewriting files of a dataset's table while the block runs.
+
+    Args:
+        owner_id: the dataset; or the tenant, for the files that are of no dataset.
+        of: which of the two, for the error.
 
     Raises:
         Transient: another rewrite did not end within `wait_seconds`.
     """
-    with locks.session(Lock.REWRITE, dataset_id, wait_seconds=wait_seconds) as held:
+    with locks.session(Lock.REWRITE, owner_id, wait_seconds=wait_seconds) as held:
         if not held:
             raise Transient(
-                "another rewrite of this table is under way", fix="Try again later", dataset=dataset_id
+                f"another erasure, backfill, move or compaction of this {of} is under way",
+                fix="Try again later",
+                **{of: owner_id},
             )
         yield
 

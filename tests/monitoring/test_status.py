@@ -12,6 +12,7 @@ from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_bat
 
 from chaos import batches
 from chaos.surroundings import superuser
+from pulse_api.cli.ingestion import ingestion
 from pulse_api.http import metrics as http_metrics
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.key import KeyScope
@@ -43,9 +44,10 @@ def test_a_tenant_without_events(owner: Owner) -> None:
 def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -> None:
     owner.send(event("a"), event("b"), event("c"))
     assert (of(owner).lag_events, of(owner).waiting_seconds) == (3, None)
-    before = gather().batches["planned"]
+    before, waiting = gather().batches["planned"], ingestion().waiting_events
     batch = plan_batch([owner])
     measures = gather()
+    assert ingestion().waiting_events == waiting, "said of events in a planned batch, too"
     assert measures.batches["planned"] == before + 1
     assert (of(owner, measures).lag_events, of(owner, measures).freshness_seconds) == (3, None)
     assert 0 <= (of(owner, measures).waiting_seconds or -1) < 60
