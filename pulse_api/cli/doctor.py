@@ -6,8 +6,11 @@ import typer
 from rich.console import Console
 
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, say, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines.monitoring import doctor
+from pulse_resources.home import pulse_home
+from pulse_resources.local import provision
+from pulse_resources.local.layout import Layout
 
 app = typer.Typer()
 
@@ -24,6 +27,10 @@ def examine(
 
     Example: pulse doctor --all
     """
+    layout = Layout(pulse_home())
+    if not layout.settings_file.exists() and not provision.external():
+        remark(f"No stack was ever started in {layout.home}: what follows is of the default addresses.")
+        remark("Start one with pulse up, name its folder by PULSE_HOME, or see docs/own-services.md.")
     found: list[doctor.Finding] = []
     with Console(stderr=True).status("looking") as status:
         for service in doctor.SERVICES:

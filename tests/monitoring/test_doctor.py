@@ -1,7 +1,10 @@
 """The doctor finds what is planted, says which setting to change, and finds nothing in a healthy stack."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -278,6 +281,17 @@ def test_the_command_ends_with_1_and_says_what_to_do(nobody: int) -> None:
         "alerts",
     }
     assert all(each["fix"] for each in found["findings"] if not each["ok"])
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_stack_is_said_first(tmp_path: Path) -> None:
+    """The default addresses may be those of another stack, and its findings were taken for one's own."""
+    command = [sys.executable, "-c", "from pulse_api.cli import main; main()", "doctor", "--json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
+    environment["PULSE_HOME"] = str(tmp_path / "nothere")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stderr.lstrip().startswith(f"No stack was ever started in {tmp_path / 'nothere'}")
+    assert not (tmp_path / "nothere").exists()
 
 
 def test_a_setting_is_shown_with_its_source_and_no_secret(
