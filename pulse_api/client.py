@@ -1,7 +1,7 @@
-"""A client of the HTTP API's collect endpoint, for our own programs: `pulse collect` and the demo.
+"""HTTP client of the collect endpoint, used by `pulse collect` and the demo.
 
-A request is sent again when the connection broke, the broker was slow or the tenant over its rate: an event
-id lands once, however often it is sent.
+A request is retried when the connection breaks, the broker is slow or the tenant is over its rate; retries
+are safe because an event id lands once, however often it is sent.
 """
 
 import random
@@ -18,10 +18,10 @@ from pulse_resources.errors import PulseError, Terminal, Transient, UserError
 
 MAX_EVENTS = 500
 MAX_BYTES = 2 * 1024 * 1024
-"""Of one request before compression: well within what the API takes."""
+"""Maximum size of a request before compression; well below the API's limit."""
 ATTEMPTS = 8
 LONGEST_WAIT_S = 900.0
-"""A Retry-After beyond this is an error to tell, not a wait."""
+"""A longer Retry-After is raised as an error instead of waited for."""
 _TIMEOUT_S = 60.0
 _TAKEN = (202, 207)
 _ALL_REFUSED = "urn:pulse:problem:events-refused"
@@ -29,13 +29,13 @@ _ALL_REFUSED = "urn:pulse:problem:events-refused"
 
 @dataclass(frozen=True)
 class Collected:
-    """What became of the events of one request."""
+    """Result of one collect request."""
 
     accepted: int
     dead_lettered: int
     refused: int
     verdicts: tuple[dict[str, Any], ...]
-    """Of each event that was not simply accepted: index (in the request), event_id, status, reason,
+    """One entry per event that was not simply accepted: index (in the request), event_id, status, reason,
     pointer and detail."""
 
 
@@ -48,7 +48,7 @@ class Client:
             "Content-Type": "application/x-ndjson",
             "Content-Encoding": "gzip",
         }
-        # The environment's proxies lead out of this installation.
+        # Proxies from the environment are ignored: they lead out of this installation.
         self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
         self._sleep = sleep
 
@@ -59,12 +59,12 @@ class Client:
         self._http.close()
 
     def collect(self, payloads: Sequence[bytes]) -> Collected:
-        """Send events, one JSON text without line breaks each, and wait until the broker has them.
+        """Send events, each one JSON text without line breaks, and wait for the acknowledgement.
 
         Raises:
-            UserError: the request is wrong as a whole: the key, its scope, its size, the month's quota.
+            UserError: the whole request is refused: its key, scope or size, or the month's quota.
             Transient: no answer, or still too busy after several attempts; some events may have arrived.
-            Terminal: an answer that no Pulse gives.
+            Terminal: the answer does not come from a Pulse API.
         """
         body = igzip.compress(b"\n".join(payloads), compresslevel=1)
         for attempt in range(1, ATTEMPTS + 1):
@@ -86,13 +86,13 @@ class Client:
 
 
 def retry_after(answer: httpx.Response) -> float | None:
-    """Seconds to wait before the same request makes sense again; None where it never does."""
+    """Seconds to wait before retrying a request; None where a retry cannot succeed."""
     if answer.status_code not in (429, 503):
         return None
     text = answer.headers.get("Retry-After", "")
     if text.isdecimal():
         return float(text)
-    # A quota says no more than 429: it will not be there in a moment.
+    # A 429 without Retry-After means that the monthly quota is used up: a retry soon would not help.
     return 0.0 if answer.status_code == 503 else None
 
 
@@ -129,7 +129,7 @@ def _problem(answer: httpx.Response) -> PulseError:
 
 
 def _busy(answer: httpx.Response) -> PulseError:
-    """The problem of an answer after which to try again: one without a document is of what is in between."""
+    """The error of a retryable answer; an answer without a problem document comes from a proxy in between."""
     try:
         return _problem(answer)
     except Terminal:
@@ -137,7 +137,7 @@ def _busy(answer: httpx.Response) -> PulseError:
 
 
 def requests(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Events in groups that make good requests: 500 events, or 2 MiB, whichever comes first."""
+    """Events in groups of a request each: 500 events or 2 MiB, whichever comes first."""
     group: list[bytes] = []
     size = 0
     for payload in payloads:

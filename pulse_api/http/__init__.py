@@ -1,1 +1,1 @@
-"""The HTTP front door, for application teams."""
+"""The HTTP API for application teams."""

@@ -1,4 +1,4 @@
-"""The HTTP app: its routes, what wraps them, and what lives as long as it does."""
+"""The HTTP app: its routes, middleware and lifespan."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -109,14 +109,14 @@ def create_app() -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.pulse = AppState()
-    app.openapi()  # to make it takes a second, in which nobody would be answered
+    app.openapi()  # generating it takes a second, which would block the first requests
     async with app.state.pulse.open(), app.state.mcp.running():
         yield
     await asyncio.to_thread(telemetry.flush)
 
 
 async def _document(request: Request) -> Response:
-    """The OpenAPI document as bytes, which FastAPI would make for each request."""
+    """The OpenAPI document as cached bytes; FastAPI would serialize it for each request."""
     state = request.app.state
     if not hasattr(state, "openapi"):
         state.openapi = orjson.dumps(request.app.openapi())

@@ -1,4 +1,4 @@
-"""What the app keeps between requests: caches, limits, the way to the broker, measures."""
+"""State of the HTTP app between requests: caches, limits, the Kafka publisher, metrics."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from pulse_resources.settings import load_settings
 
 
 class Kind(Enum):
-    """What takes turns: work in threads that holds a connection to Postgres, or an instance of DuckDB."""
+    """Kinds of work that take turns: threads that hold a Postgres connection, or a DuckDB instance."""
 
     PREVIEW = "previews"
     SQL = "queries"
@@ -47,7 +47,7 @@ class AppState(Keyring):
         self.held = Held(api.max_held_bytes, api.max_held_bytes_per_tenant)
         self.queries = Queries(self.views)
         self.results = Held(sql.held_bytes, sql.held_bytes // 4)
-        """Of queries, until they are sent."""
+        """Bytes of query results, until they are sent."""
         self.running = Running()
         self.turns = {
             kind: turns(kind.value, running=running, running_of_one=max(1, running // 2))
@@ -65,7 +65,7 @@ class AppState(Keyring):
             Kind.OTHER: api.other_requests_per_second,
         }
         self.changes_per_second = api.changes_per_second
-        """Of one tenant; and the seconds whose worth it may ask for at once."""
+        """Bytes per second of one tenant, and the seconds' worth that it may request at once."""
         self.burst_seconds = api.burst_seconds
         self.previews = Workers(api.preview_parallelism, preview.warm)
         many = api.change_parallelism
@@ -73,17 +73,17 @@ class AppState(Keyring):
         self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
 
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
-        """Have a process do what changes something and computes much, in the tenant's turn.
+        """Run a change that is expensive to compute in a worker process, in the tenant's turn.
 
         Raises:
-            ProblemError: 429 or 503, too much of the tenant waits; and what `work` raises.
+            ProblemError: 429 or 503, too much of the tenant's work waits; and whatever `work` raises.
         """
         async with self._changing.take(whom):
             return await self._changes.run(work, *args)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Everything runs while the block does; what was accepted is flushed at its end."""
+        """Run all background services while the block runs; accepted events are flushed at its end."""
         self.publisher.start()
         await asyncio.to_thread(self.previews.start)
         await asyncio.to_thread(self.running.start)

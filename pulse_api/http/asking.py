@@ -1,4 +1,4 @@
-"""Queries that Pulse makes for a caller, of a question or by a tool. They count as the caller's own."""
+"""Queries that Pulse runs for a caller, for a question or an MCP tool. They count as the caller's own."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from pulse_pipelines.sql.run import Asked
 
 
 def runner(here: AppState, principal: Principal, request: Request | None = None) -> Run:
-    """Runs SQL as a caller's tenant: through the gate, at its rate, in its turn, and recorded for its key."""
+    """SQL runner for a caller's tenant: gated, rate limited, in the tenant's turn, recorded for its key."""
 
     async def run(sql: str) -> Ran:
         return await run_query(here, principal, sql, request=request)
@@ -29,12 +29,12 @@ async def run_query(
     travel: Travel | None = None,
     request: Request | None = None,
 ) -> Ran:
-    """What a query gives. Raises PulseError, as `Queries.run`, and ProblemError beyond the tenant's rate."""
+    """Result of a query. Raises PulseError as `Queries.run`, and ProblemError beyond the tenant's rate."""
     tenant = principal.tenant
     take(here, tenant, Kind.SQL.value, 1, here.per_second[Kind.SQL], here.burst_seconds)
     asked = Asked(tenant=tenant, sql=sql, key_id=principal.key_id, travel=travel or Travel())
     with here.results.of(tenant.tenant_id) as holding:
-        holding.add(0)  # while too much of what was asked for is not fetched, nothing more is computed
+        holding.add(0)  # nothing more is computed while too many result bytes wait to be fetched
         async with here.turns[Kind.SQL].take(tenant.tenant_id):
             result = await here.queries.run(asked, request)
         holding.count(len(result.content))

@@ -1,6 +1,6 @@
-"""Who asks: the tenant of a key, and whether the key's scopes allow the request.
+"""Authentication: the tenant of a key, and whether the key's scopes allow the request.
 
-The key is the only thing that chooses a tenant. It is looked up inside the session of the tenant that it
+The tenant is chosen by the key alone. The key is looked up in the session of the tenant that it
 names, so a key of one tenant can never be checked against the keys of another.
 """
 
@@ -38,7 +38,7 @@ OPERATOR_KEY = HTTPBearer(
 
 @dataclass(frozen=True)
 class Principal:
-    """The tenant that asks, by which key."""
+    """The calling tenant and the key that it used."""
 
     cached: CachedTenant
     key_id: str
@@ -59,7 +59,7 @@ _OPERATORS_KEY = "Use an operator's key; what tenants may do is at the other pat
 
 
 def unauthorized(detail: str = _WRONG, fix: str = _ANY_KEY) -> ProblemError:
-    """One answer for every key that is not in force: nothing tells a caller how wrong it is."""
+    """The same answer for every key that is not in force: a caller cannot learn why it was refused."""
     return ProblemError(401, "unauthorized", detail, fix=fix, headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -72,7 +72,7 @@ def _presented(request: Request) -> Presented:
 
 
 async def _tenants(request: Request, presented: Presented) -> tuple[CachedTenant, ApiKey] | None:
-    """The tenant and its key, if it is in force."""
+    """The tenant and its key, if the key is in force."""
     here = app_state(request)
     found = here.views.kept(presented) or await here.views.coming(presented)
     if found is None:
@@ -89,7 +89,7 @@ async def _operators(request: Request, presented: Presented) -> ApiKey | None:
 
 
 async def _of_the_wrong_kind(request: Request, presented: Presented) -> ProblemError:
-    """What is said of a key that is not for this path; only whoever holds one in force learns its kind."""
+    """The error for a key of the wrong kind for this path; its kind is revealed only if it is in force."""
     if presented.tenant_id is None and await _operators(request, presented):
         return unauthorized("the key is an operator's, and this path takes a tenant's", _TENANTS_KEY)
     if presented.tenant_id is not None and await _tenants(request, presented):
@@ -101,11 +101,11 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
     """The tenant whose key this request presents.
 
     Args:
-        scopes: of which the key has one.
+        scopes: the key must have at least one of them.
 
     Raises:
-        ProblemError: 401 without a key in force, 403 without a scope, 429 beyond the tenant's rate or when
-            too many requests from this address present a key that has to be looked up, then 503, too.
+        ProblemError: 401 without a key in force; 403 without a scope; 429 beyond the tenant's rate; 429 or
+            503 when too many requests from this address present a key that has to be looked up.
     """
     presented, here = _presented(request), app_state(request)
     if presented.tenant_id is None:
@@ -127,7 +127,7 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
 def take(
     here: Keyring, tenant: Tenant, kind: str, count: int, per_second: float, burst_seconds: float = 1.0
 ) -> None:
-    """Count against a rate of the tenant. Raises ProblemError (429) beyond it."""
+    """Take `count` from a rate of the tenant. Raises ProblemError (429) beyond the rate."""
     wait = here.rates.take(tenant.tenant_id, kind, count, per_second, burst_seconds)
     if wait > 0:
         raise ProblemError(
@@ -139,18 +139,18 @@ def take(
         )
 
 
-_Key = Annotated[object, Security(KEY)]  # for the documentation: `authenticate` reads the header itself
+_Key = Annotated[object, Security(KEY)]  # for OpenAPI only: `authenticate` reads the header itself
 _OperatorKey = Annotated[object, Security(OPERATOR_KEY)]
 
 
 class Gate(ABC):
-    """A dependency on a key. The route asks it before anything else; the endpoint gets what it said then.
+    """Dependency that authenticates a key. It runs before the body is read; the endpoint gets its result.
 
-    The framework alone would read and decode the body first, whoever sent it.
+    FastAPI alone would read and decode the body first, even for an unauthenticated caller.
     """
 
     async def open(self, request: Request) -> None:
-        """Let this request in. Raises ProblemError: 401, 403 or 429."""
+        """Authenticate the request. Raises ProblemError: 401, 403 or 429."""
         request.state.caller = await self._caller(request)
 
     @abstractmethod

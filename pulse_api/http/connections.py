@@ -1,6 +1,6 @@
-"""Connections within limits: how many there are, of whom, how long each may take, and how much it may send.
+"""Connection limits: number in total and per address, time per phase, and bytes per request.
 
-uvicorn's own protocol waits for ever for the end of a head or a body, and for who does not read its answer.
+uvicorn's own protocol has no timeout for the end of a head or a body, or for a client that does not read.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from pulse_api.http.problems import ProblemError
 from pulse_resources.api_settings import ApiSettings
 
 LOOK_S = 1.0
-"""Between two looks at all connections: nobody is late for less than this."""
+"""Seconds between two checks of all connections, and so the precision of timeouts."""
 CLOSING_S = 5.0
-"""For the last bytes to a peer before its connection is cut."""
+"""Seconds for the last bytes to a peer before its connection is cut."""
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
-"""Requests that wait on one connection for the answers before theirs."""
+"""Pipelined requests that may wait on one connection."""
 REFUSED = frozenset({401, 403, 413, 429})
 MAX_REFUSED = 3
-"""Answers of those in a row: before its next request is read, a connection with more of them rests ..."""
+"""Consecutive refusals after which a connection pauses before its next request is read ..."""
 REST_S = 1.0
-"""... for as long as `Retry-After` says at least. A refusal costs as much as a small request."""
+"""... at least for as long as `Retry-After` says. A refusal costs as much as a small request."""
 
 
 class Connections:
-    """The connections of one port, counted by address and looked at every second. Use from the event loop.
+    """Connections of one port, counted by address and checked every second. Use from the event loop.
 
     Args:
-        settings: how long a connection may take.
-        most: connections in all; one more is answered with 503.
-        most_per_address: and of one address; 0: no limit.
+        settings: timeouts and size limits.
+        most: connections in total; a further one is answered with 503.
+        most_per_address: connections of one address; 0: no limit.
     """
 
     def __init__(self, settings: ApiSettings, most: int, most_per_address: int) -> None:
@@ -51,7 +51,7 @@ class Connections:
         self._looking = False
 
     def add(self, connection: "BoundedProtocol", host: str) -> ProblemError | None:
-        """Count a connection, unless it is one too many: then why."""
+        """Count a connection; beyond a limit it is not counted, and the problem is returned."""
         address = address_of(host)
         if len(self._open) >= self._most:
             return _busy("connections", f"there are {self._most:,} connections already")
@@ -69,7 +69,7 @@ class Connections:
         return None
 
     def remove(self, connection: "BoundedProtocol") -> None:
-        """Forget a connection, if it was counted."""
+        """Stop counting a connection, if it was counted."""
         if (address := self._open.pop(connection, None)) is None:
             return
         measures.CONNECTIONS.dec()
@@ -83,7 +83,7 @@ class Connections:
             self._recent.refused(address)
 
     def wait_s(self, connection: "BoundedProtocol") -> float:
-        """Seconds for which a new connection is not read from."""
+        """Seconds before a new connection is read."""
         return self._recent.wait_s(self._open.get(connection, ""), asyncio.get_running_loop().time())
 
     def _look(self) -> None:
@@ -98,21 +98,21 @@ class Connections:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection that is cut when it is late with what it owes: a head, a body, or reading its answer."""
+    """HTTP protocol that closes a connection whose head, body or reading of the answer is overdue."""
 
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._connections = connections
         self._limits = connections.settings
         self._most = 2 * self._limits.max_body_bytes + MAX_HEAD_BYTES
-        """Bytes of one request with all of its framing, whether or not anybody reads them."""
+        """Maximum bytes of one request with all framing, whether or not the app reads them."""
         self._in_head, self._in_body = True, False
         self._received = self._refused = 0
         self._resting = False
         self._early: list[bytes] = []
-        """What came before the transport heard that this connection rests."""
+        """Bytes that came after the pause began, before the transport stopped reading."""
         self._answering: dict[str, Any] = {}
-        """State of the request that is being answered; `status` is what `middleware.Envelope` has seen."""
+        """State of the request that is being answered; `middleware.Envelope` sets its `status`."""
         self._deadline = self._stalled = math.inf
 
     @override
@@ -161,14 +161,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests at once")  # the parser makes a 400 of it
+            raise ValueError("too many requests at once")  # the parser turns it into a 400
         self._received = 0
         self._in_head = True
         self._deadline = self.loop.time() + self._limits.head_seconds
 
     @override
     def on_headers_complete(self) -> None:
-        if self._head_bytes() > MAX_HEAD_BYTES:  # it came at once
+        if self._head_bytes() > MAX_HEAD_BYTES:  # a head that came in one piece is checked here
             raise ValueError("the request's headers are too large")
         super().on_headers_complete()
         self._in_head, self._in_body = False, True
@@ -227,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stalled = math.inf
 
     def look(self, now: float) -> None:
-        """End the connection if it is late."""
+        """Close the connection if a deadline has passed."""
         if now >= self._stalled or (self.transport.is_closing() and now >= self._deadline):
             self.transport.abort()
         elif self.transport.is_closing():
@@ -243,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def _refuse(self, problem: ProblemError) -> None:
-        """Answer, where nothing is being answered yet, and close."""
+        """Send a problem, unless an answer is already under way, and close."""
         measures.CONNECTIONS_REFUSED.labels(problem.kind).inc()
         cycle = self.cycle
         if self._in_head:
@@ -256,7 +256,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _raw(problem: ProblemError) -> bytes:
-    """An answer for who did not get as far as the app."""
+    """A raw HTTP response for a client that the app never sees."""
     content = problems.document(problem, os.urandom(8).hex())
     headers = {
         "Content-Type": problems.MEDIA_TYPE,

@@ -1,6 +1,6 @@
-"""The short way to the one endpoint that is asked thousands of times a second.
+"""Fast path to the one endpoint that gets thousands of requests a second.
 
-The framework documents it like every other; on the way through the framework a request would cost twice
+The endpoint is documented by FastAPI like every other; routing a request through FastAPI would cost twice
 what the endpoint itself does.
 """
 
@@ -20,7 +20,7 @@ class FastPath:
 
     app: ASGIApp
     path: str
-    """Also what log and measures call the route."""
+    """Also the route's name in logs and metrics."""
     endpoint: Callable[[Request], Awaitable[Response]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What a service knows of keys: whose they are, in whose line a look-up waits, when each was last used."""
+"""State of API keys in a service: cached owners, turns for look-ups, and when each key was last used."""
 
 import asyncio
 import contextlib
@@ -26,11 +26,11 @@ _log = logging.getLogger("pulse.api")
 
 
 class Keyring:
-    """One per process.
+    """Keys and their look-ups; one instance per process.
 
     Args:
-        role: as whom it asks Postgres.
-        load: reads what the service needs to know of a tenant.
+        role: Postgres role for look-ups.
+        load: reads the service's view of a tenant.
     """
 
     def __init__(
@@ -40,27 +40,27 @@ class Keyring:
         self.views = Views(role, load)
         self.rates = Rates()
         self.lookups = turns("requests with a key that is not known", running=4, running_of_one=2)
-        """By key or, where that is new, by address: whoever tries keys waits for himself."""
+        """Look-up turns by key or, for an unknown key, by address: guessing keys delays only that address."""
         self._opened: dict[str, None] = {}
-        """Keys that were in force, in the order of their first use."""
+        """Keys that were in force, by first use."""
         self._used: dict[UUID | None, dict[str, datetime]] = defaultdict(dict)
 
     def used(self, tenant_id: UUID | None, key_id: str) -> None:
-        """Note that a key was used; written down every few seconds."""
+        """Record that a key was used; written to Postgres every few seconds."""
         self._used[tenant_id][key_id] = datetime.now(UTC)
         self._opened[key_id] = None
         if len(self._opened) > MAX_KEYS:
             self._opened.pop(next(iter(self._opened)))
 
     def asking(self, request: Request, presented: Credential) -> str:
-        """In whose line a look-up waits: of a key that was in force before, else of an address."""
+        """Whose turns a look-up takes: those of a key that was in force before, else those of its address."""
         if presented.key_id in self._opened or request.client is None:
             return presented.key_id
         return request.client.host
 
     @asynccontextmanager
     async def keys_open(self) -> AsyncIterator[None]:
-        """Changes are heard, and uses written down, while the block runs."""
+        """Listen for changes and write key uses to Postgres while the block runs."""
         self.views.start()
         touching = asyncio.create_task(self._touch_keys())
         try:

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line on standard output, never a payload or a key."""
+"""Structured logs: one JSON object per line on standard output, without payloads or keys."""
 
 import logging
 import sys
@@ -18,14 +18,14 @@ class _Lines(logging.Formatter):
 
 
 def configure() -> None:
-    """Send everything that is logged in this process to standard output, as JSON."""
+    """Send all logs of this process to standard output, as JSON."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def access(entry: dict[str, object]) -> None:
-    """The line of one request; straight to the output, since `logging` costs more than a small request."""
+    """Write the access log line of a request, bypassing `logging`, which costs more than a small request."""
     line = {"time": datetime.now(UTC), "logger": "pulse.access"} | entry
     sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()

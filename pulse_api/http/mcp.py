@@ -1,7 +1,7 @@
-"""/mcp: the MCP server over streamable HTTP, for one tenant by its key, within the bounds of every route.
+"""/mcp: the MCP server over streamable HTTP, for the tenant of a key, within the limits of every route.
 
-Each request stands alone: there are no sessions, so any process of the API answers it, and a key that is
-revoked is refused at once. Nothing is sent unasked, so there is no stream to open: GET is a 405.
+It is stateless: there are no sessions, so any process of the API can answer a request, and a revoked key is
+refused at once. The server sends no notifications, so there is no stream to open: GET is a 405.
 """
 
 import logging
@@ -30,14 +30,14 @@ _log = logging.getLogger("pulse.api")
 
 
 class Mcp:
-    """The endpoint, and what runs as long as the app does."""
+    """The endpoint and its session manager, which runs as long as the app."""
 
     def __init__(self) -> None:
         self._manager: StreamableHTTPSessionManager | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The server answers while the block runs."""
+        """Run the server while the block runs."""
         manager = StreamableHTTPSessionManager(
             server(_session, _explained), json_response=True, stateless=True, max_request_body_size=MAX_BYTES
         )
@@ -67,7 +67,7 @@ class Mcp:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """What has been received, once more; then whatever comes."""
+    """A receive channel that first replays the body, then continues with `receive`."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -77,7 +77,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _session(context: Context) -> Session:
-    """Of the key that this request presented."""
+    """The MCP session of the key that this request presented."""
     request = context.request
     if not isinstance(request, Request):
         raise PulseError("a call without a request")

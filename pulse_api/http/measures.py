@@ -1,4 +1,4 @@
-"""What this process counts, for Prometheus."""
+"""Prometheus counters and histograms of this process."""
 
 from collections.abc import Iterable
 

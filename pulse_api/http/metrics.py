@@ -1,4 +1,4 @@
-"""What all of Pulse measures, for Prometheus: gathered at most every few seconds, however many scrape."""
+"""Prometheus metrics of the whole pipeline, gathered at most every few seconds, however often scraped."""
 
 import logging
 import threading
@@ -14,13 +14,13 @@ from pulse_pipelines.monitoring.status import Status, TenantStatus, gather
 
 KEEP_S = 5.0
 PATIENCE_S = 3.0
-"""A scrape waits this long for measures; then it gets the last ones, whose age it can see."""
+"""Maximum wait of a scrape for fresh values; after it, the last ones are returned, with their age."""
 
 _log = logging.getLogger("pulse.api")
 
 
 class Gatherer:
-    """Gathers in a thread of its own: a broker that does not answer must not hold up a scrape."""
+    """Gathers pipeline status in its own thread, so that an unresponsive broker does not delay a scrape."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,7 +29,7 @@ class Gatherer:
         self._gathered_at = float("-inf")
 
     def latest(self) -> tuple[Status | None, float]:
-        """The latest measures, if there are any yet, and their age in seconds."""
+        """The latest status, if any has been gathered, and its age in seconds."""
         with self._changed:
             if not self._fresh() and not self._gathering:
                 self._gathering = True
@@ -55,7 +55,7 @@ class Gatherer:
 
 
 class PipelineCollector(Collector):
-    """The measures as metrics."""
+    """Prometheus collector of the pipeline's status."""
 
     def __init__(self) -> None:
         self._gatherer = Gatherer()
@@ -76,7 +76,7 @@ def _families(measures: Status) -> Iterator[Metric]:
         [((name,), float(name not in measures.unreachable)) for name in ("kafka", "postgres")],
     )
     if "postgres" in measures.unreachable:
-        return  # a zero would be a lie
+        return  # a zero would be wrong
     yield from _of_tenants(measures.tenants)
     batches = [((state,), count) for state, count in measures.batches.items()]
     yield _gauge("pulse_batches", "Batches that are not settled.", ["state"], batches)
@@ -153,5 +153,5 @@ _PIPELINE.register(PipelineCollector())
 
 
 def exposition() -> bytes:
-    """Everything in Prometheus' text format: what this process counts, then what all of Pulse measures."""
+    """All metrics in Prometheus' text format: those of this process, then those of the whole pipeline."""
     return generate_latest(REGISTRY) + generate_latest(_PIPELINE)

@@ -1,6 +1,6 @@
-"""Around every request: an id, a bound on the body, one line of log, the measures.
+"""ASGI middleware for every request: request id, body limit, access log, metrics.
 
-Plain ASGI: Starlette's own base class costs more than the rest of a small request.
+Plain ASGI, because Starlette's base class costs more than the rest of a small request.
 """
 
 import os
@@ -15,15 +15,15 @@ from pulse_api.http import logs, measures
 from pulse_api.http.pace import Pace
 
 GONE = 499
-"""In log and measures: the client left before its request had come. Nobody gets this answer."""
+"""Status in logs and metrics: the client left before its request was complete. It is never sent."""
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Envelope:
-    """Wraps the app.
+    """Wraps the app with request id, body limit, access log and metrics.
 
     Args:
-        max_body_bytes: a larger body is not read to its end: 413.
+        max_body_bytes: a larger body is refused with 413 before it is read to its end.
         log: whether requests are logged.
     """
 
@@ -65,7 +65,7 @@ class Envelope:
             status = GONE
         finally:
             seconds = time.perf_counter() - began
-            route = getattr(scope.get("route"), "path", "unknown")  # its template: no ids, few values
+            route = getattr(scope.get("route"), "path", "unknown")  # the template: no ids, few values
             measures.answered(scope["method"], route, status, seconds)
             if self._log:
                 logs.access(
@@ -82,7 +82,7 @@ class Envelope:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's own, where it is harmless, else a new one."""
+    """The caller's own request id where it is safe to log, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value.decode())

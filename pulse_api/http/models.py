@@ -19,7 +19,7 @@ from pulse_pipelines.query.preview import moment
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=NAME_PATTERN)]
-"""For people: see `domain.naming`."""
+"""Display name: see `domain.naming`."""
 SchemaAddress = Annotated[
     str,
     StringConstraints(
@@ -29,9 +29,9 @@ SchemaAddress = Annotated[
 Moment = Annotated[
     datetime, BeforeValidator(moment), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
-"""RFC 3339 and nothing else: pydantic alone takes numbers, too."""
+"""Strict RFC 3339; pydantic alone accepts numbers, too."""
 Day = Annotated[date, BeforeValidator(parse_date), WithJsonSchema({"type": "string", "format": "date"})]
-"""YYYY-MM-DD and nothing else."""
+"""Strict YYYY-MM-DD."""
 DatasetSlug = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Slug of one of the tenant's datasets.")
 ]
@@ -45,7 +45,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _whole_numbers(cls, given: Any) -> Any:
-        """7.0 is an integer, as JSON Schema means it."""
+        """Accept 7.0 as an integer, as JSON Schema does."""
         if not isinstance(given, dict):
             return given
         return {

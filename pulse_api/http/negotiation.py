@@ -8,10 +8,10 @@ from pulse_api.http.problems import ProblemError
 
 
 def chosen(request: Request, offered: Sequence[str]) -> str:
-    """The offered media type that the request likes best; among equals, the one offered first.
+    """The offered media type that the Accept header prefers; among equals, the one offered first.
 
     Raises:
-        ProblemError: 406, it accepts none.
+        ProblemError: 406, none is acceptable.
     """
     accept = ",".join(request.headers.getlist("accept")) or "*/*"
     ranges = [_range(part) for part in accept.split(",") if part.strip()]
@@ -23,7 +23,7 @@ def chosen(request: Request, offered: Sequence[str]) -> str:
 
 
 def _range(part: str) -> tuple[str, float]:
-    """A media range and its quality; one that cannot be read is not wanted."""
+    """A media range and its quality; an unreadable range gets quality 0."""
     kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
     for name, _, value in (parameter.partition("=") for parameter in parameters):
         if name.strip() == "q":
@@ -35,7 +35,7 @@ def _range(part: str) -> tuple[str, float]:
 
 
 def _quality(kind: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """Of one offered type: what the most specific range that matches says."""
+    """Quality of an offered type, by the most specific range that matches."""
     for pattern in (kind, f"{kind.partition('/')[0]}/*", "*/*"):
         found = [quality for written, quality in ranges if written == pattern]
         if found:

@@ -1,7 +1,7 @@
-"""Pace: of one address, one request begins in each pass of the event loop; those of others go between.
+"""Pacing: per client address, at most one request begins in each pass of the event loop.
 
-Whoever sends a thousand requests at once has each of them wait for the ones before it. Nobody else does, and
-nothing is slower: the loop's next pass comes as soon as it has nothing better to do.
+A client that sends a thousand requests at once delays only its own. Throughput is unaffected: the loop's next
+pass follows immediately when nothing else is ready.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from starlette.types import Scope
 
 
 class Pace:
-    """Use from the event loop."""
+    """Paces requests by client address. Use from the event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By address of which a request has begun in this pass, or wants to."""
+        """Addresses with a request that began in this pass, or waits to begin."""
 
     async def begin(self, scope: Scope) -> None:
         """Wait until the request may begin."""
@@ -34,7 +34,7 @@ class Pace:
         queue = self._waiting[address]
         while queue:
             turn = queue.popleft()
-            if not turn.done():  # else its client has left
+            if not turn.done():  # else its client has disconnected
                 turn.set_result(None)
                 asyncio.get_running_loop().call_soon(self._next, address)
                 return

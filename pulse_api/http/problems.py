@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): every error answer has this form, and says what to do next."""
+"""Problem documents (RFC 9457): the form of every error answer, with what to do next."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from pulse_resources.errors import (
 )
 
 _COMMAND = re.compile(r"\bpulse [a-z]|--[a-z]")
-"""In what to do, of the command line: whoever asks over HTTP has none."""
+"""Matches references to the command line in a fix: callers of the HTTP API have no command line."""
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 1
 
@@ -47,7 +47,7 @@ class Problem(BaseModel):
 
 
 class ProblemError(Exception):
-    """Raised by a request that ends with this problem."""
+    """Raised to end a request with this problem document."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ProblemError(Exception):
         self.more = more
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker process may say what is wrong: keyword arguments must survive.
+        # Raised in worker processes, too, so it is pickled: keyword arguments must survive.
         return _rebuild, (self.status, self.kind, self.detail, self.fix, self.headers, self.more)
 
 
@@ -97,7 +97,7 @@ def document(problem: ProblemError, request_id: str) -> bytes:
 
 
 def response(request: Request, problem: ProblemError) -> Response:
-    """The answer to a request that ends with a problem."""
+    """The response of a request that ends with a problem."""
     content = document(problem, request.state.request_id)
     return Response(content, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
@@ -115,11 +115,11 @@ _STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
 
 
 KNOWN = (ProblemError, PulseError, psycopg.OperationalError, KafkaException, HTTPException)
-"""What an endpoint may raise and `of` explains."""
+"""Exceptions that an endpoint may raise and `of` converts."""
 
 
 def of(error: Exception) -> ProblemError:
-    """The problem that an error is."""
+    """The problem of an exception."""
     match error:
         case ProblemError():
             return error
@@ -140,7 +140,7 @@ def of(error: Exception) -> ProblemError:
 
 
 def _own(error: PulseError) -> ProblemError:
-    """What one of Pulse's own errors names and lists goes along."""
+    """The problem of a PulseError, with its attributes and lists."""
     status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
     headers = {"Retry-After": str(RETRY_S)} if status == 503 else {}
     more: dict[str, Any] = {name: value for name, value in error.where.items() if name != "status"}
@@ -153,7 +153,7 @@ def _own(error: PulseError) -> ProblemError:
 
 
 def _routed(error: HTTPException) -> str:
-    """What the framework says by a status alone."""
+    """Detail of an error for which the framework gives only a status."""
     words = {404: "there is nothing at this path", 405: "this path does not take this method"}
     return words.get(error.status_code, str(error.detail))
 
@@ -167,13 +167,13 @@ def _invalid(error: RequestValidationError) -> ProblemError:
 
 
 def _place(loc: Sequence[int | str]) -> Iterator[str]:
-    """Where in a request; a body that may have several forms is not called by the names of their classes."""
+    """Location in a request, without class names of the members of a union (a body of several forms)."""
     forms = {form.__name__ for form in Body.__subclasses__()}
     return (str(part) for depth, part in enumerate(loc) if not (depth == 1 and part in forms))
 
 
 def _plain(entry: Mapping[str, Any]) -> str:
-    """What is wrong with a part of a request, without words of the library that found it."""
+    """What is wrong with a part of a request, without terms of the validation library."""
     known = {
         "extra_forbidden": "is unknown",
         "missing": "is missing",
@@ -193,13 +193,13 @@ def install(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         problem = of(error)
-        if problem.status == 405 and not isinstance(error, ProblemError):  # which names the methods itself
+        if problem.status == 405 and not isinstance(error, ProblemError):  # which lists the methods itself
             problem.headers["Allow"] = ", ".join(_methods(request))
         return response(request, problem)
 
     async def answer_unforeseen(request: Request, error: Exception) -> Response:
         answered = await answer(request, error)
-        # This answer passes by our middleware, which adds the id to all others.
+        # This answer bypasses our middleware, which adds the id to all others.
         answered.headers["X-Request-Id"] = request.state.request_id
         return answered
 
@@ -209,7 +209,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(request: Request) -> list[str]:
-    """Every method that this path takes; Starlette's own answer stops at the first route."""
+    """All methods of this path; Starlette's own 405 considers only the first matching route."""
     paths = request.app.openapi()["paths"]
     template = getattr(request.scope.get("route"), "path", "")
     methods = paths.get(request.url.path) or paths.get(template, ())
@@ -255,4 +255,4 @@ _FIXES = {
     500: "Report the request_id: the server's log has the cause",
     503: "Send it again after Retry-After",
 }
-"""What to do where the problem itself does not say it."""
+"""Default fix by problem type, where the problem itself has none."""

@@ -1,7 +1,7 @@
-"""The queries of this process: each runs in a thread that waits for its own process, and can be cancelled.
+"""SQL queries of this process: each runs in a process of its own, awaited by a thread, and can be cancelled.
 
-It ends when its caller leaves, when somebody cancels it, here or in another process of the API, and when the
-key that asked for it is not in force any more.
+A query ends when its caller disconnects, when it is cancelled, here or in another API process, or when the
+key that started it is no longer in force.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger("pulse.api")
 
 @dataclass(eq=False)
 class _Running:
-    """A query under way, whose process may not have begun yet."""
+    """A query under way; its process may not have started yet."""
 
     asked: Asked
     process: Process | None = None
@@ -49,7 +49,7 @@ class _Running:
 
 
 class Queries:
-    """Use from the event loop."""
+    """Running queries of this process. Use from the event loop."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
@@ -60,7 +60,7 @@ class Queries:
         self._running: set[_Running] = set()
 
     def start(self) -> None:
-        """Have processes ready, if queries can run here: from any thread."""
+        """Start processes in advance, if queries can run here. Call from any thread."""
         try:
             self._processes = Processes(self._limits.confinement(), load_settings().sql.ready)
         except PulseError as error:
@@ -70,7 +70,7 @@ class Queries:
         self._processes.fill()
 
     def stop(self) -> None:
-        """End all that run: from any thread."""
+        """End all running queries. Call from any thread."""
         for each in list(self._running):
             each.cancel()
         self._threads.shutdown(cancel_futures=True)
@@ -78,10 +78,10 @@ class Queries:
             self._processes.stop()
 
     async def run(self, asked: Asked, request: Request | None) -> Result:
-        """What a query gives, unless its caller leaves before.
+        """Run a query and return its result, unless its caller disconnects first.
 
         Args:
-            request: whose caller may leave; None: who calls is cancelled then.
+            request: watched for a disconnect; None: the calling task is cancelled instead.
 
         Raises:
             ProblemError: 501, queries cannot run here.
@@ -108,13 +108,13 @@ class Queries:
             self._running.discard(query)
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
-        """End a query, if it runs here."""
+        """Cancel a query, if it runs here."""
         for each in self._running:
             if each.asked.tenant.tenant_id == tenant_id and each.asked.query_id == query_id:
                 each.cancel()
 
     async def watch(self) -> None:
-        """Again and again, end what was cancelled elsewhere, and what asks by a key that is not in force."""
+        """Periodically end queries that were cancelled in another process, or whose key is out of force."""
         while True:
             await asyncio.sleep(load_settings().sql.look_seconds)
             try:
@@ -137,7 +137,7 @@ class Queries:
 
 
 async def _left(request: Request | None) -> None:
-    """Until the caller has."""
+    """Wait until the caller has disconnected."""
     if request is None:
         await asyncio.Event().wait()
         return

@@ -1,12 +1,12 @@
-"""Rate shares: this process's parts of the tenants' rates, by what it and the others were asked for of late.
+"""Rate shares: this process's shares of the tenants' rates, by recent demand here and in other processes.
 
-Of a tenant who asks for less than a hundredth of its rate here each process has an equal part: it costs
-nothing. Of the others each process says every look what it was asked for, reads what the others said, and all
-come to parts that make up the rate (`domain.quota.part`). While senders move from one process to another, the
-parts of two looks meet: for so long about twice the rate may get through.
+While a tenant's demand here is below a hundredth of its rate, each process has an equal share, at no cost.
+For other tenants each process publishes its demand at every look, reads that of the others, and all compute
+shares that add up to the rate (`domain.quota.part`). While senders move from one process to another, shares
+of two looks overlap: for that time up to about twice the rate may get through.
 
-What counts is the most of the last three looks: who was refused rests before he asks again. A process that
-says nothing for three looks has no part any more. One that cannot ask Postgres keeps the parts that it has.
+Demand is the maximum of the last three looks, because a refused client pauses before it retries. A process
+that is silent for three looks loses its share. A process that cannot reach Postgres keeps its shares.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
 
 LOOKS = 3
-"""That count, of this process; and after which what another one said is void."""
+"""Looks whose demand counts in this process, and after which a silent process loses its share."""
 NOTABLE = 0.01
-"""Of a rate: what is asked for less is not worth a word."""
+"""Fraction of a rate: demand below it is not published."""
 Demand = dict[Whose, tuple[float, float]]
-"""What was asked for, and the whole rate, both per second."""
+"""Demand and the whole rate, both per second."""
 _log = logging.getLogger("pulse.api")
 
 
 class RateShares:
-    """One per process."""
+    """Exchanges demand with the other processes and sets shares; one instance per process."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -44,19 +44,19 @@ class RateShares:
         self._answers = True
 
     async def keep(self) -> None:
-        """Look again and again."""
+        """Run `look` periodically."""
         while True:
             await asyncio.to_thread(self.look)
             await asyncio.sleep(self._every)
 
     def look(self) -> None:
-        """Say what was asked for since the last look, and take the parts that follow from what all said."""
+        """Publish demand since the last look, and set the shares that follow from all processes' demand."""
         now = time.monotonic()
         seconds, self._looked = max(now - self._looked, 0.001), now
         found = self._rates.asked().items()
         self._recent.append({whose: (asked.count / seconds, asked.rate) for whose, asked in found})
         demand: Demand = {}
-        for look in self._recent:  # the rate is that of the latest
+        for look in self._recent:  # later looks overwrite the rate: the latest holds
             for whose, (per_second, rate) in look.items():
                 demand[whose] = max(per_second, demand.get(whose, (0.0, 0.0))[0]), rate
         try:
@@ -68,7 +68,7 @@ class RateShares:
             self._answers = False
 
     def leave(self) -> None:
-        """Leave this process's parts to the others."""
+        """Release this process's shares to the others."""
         try:
             if self._answers:
                 rate_shares.leave(self._process)

@@ -1,7 +1,7 @@
-"""Rates per tenant, as token buckets that hold some seconds' worth.
+"""Rates per tenant, as token buckets that hold some seconds' worth of tokens.
 
-Those of `SHARED` hold over all API processes together: each has a part of the rate, which `RateShares` sets
-every second. No request waits for that.
+The kinds in `SHARED` hold over all API processes together: each process has a share of the rate, which
+`RateShares` sets every second, so no request waits for coordination.
 """
 
 import threading
@@ -15,7 +15,7 @@ from pulse_pipelines.domain.quota import limited
 
 MAX_BUCKETS = 20_000
 SHARED = frozenset({"requests", "events"})
-"""Kinds that are a tenant's own limits; the others protect what one process has."""
+"""Kinds that are a tenant's own limits; the other kinds protect one process."""
 
 Whose = tuple[UUID, str]
 """Tenant and kind."""
@@ -30,15 +30,15 @@ class _Bucket:
 
 @dataclass
 class Asked:
-    """What was asked for of a shared rate since the last look."""
+    """Demand on a shared rate since the last look."""
 
     count: float = 0.0
     rate: float = 0.0
-    """The whole of it, per second."""
+    """The whole rate over all processes, per second."""
 
 
 class Rates:
-    """Use from any thread."""
+    """Token buckets by tenant and kind. Use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,12 +48,12 @@ class Rates:
         self._equal = 1.0
 
     def take(self, tenant_id: UUID, kind: str, count: int, per_second: float, seconds: float = 1.0) -> float:
-        """Take `count` tokens; 0.0 when they were there, else the seconds after which they will be.
+        """Take `count` tokens; 0.0 if they were available, else the seconds until they will be.
 
-        A request larger than the bucket passes when the bucket is full, and leaves a debt behind.
+        A request larger than the bucket passes when the bucket is full, and leaves it in debt.
 
         Args:
-            seconds: whose worth the bucket holds.
+            seconds: the bucket's capacity, in seconds of the rate.
         """
         if not limited(per_second):
             return 0.0
@@ -67,7 +67,7 @@ class Rates:
             return self._take(whose, count, per_second, max(1.0, per_second * seconds))
 
     def asked(self) -> dict[Whose, Asked]:
-        """What was asked for since this was called before; a debt is asked for until it is paid."""
+        """Demand since the previous call; a debt counts as demand until it is paid."""
         with self._lock:
             found, self._asked = self._asked, defaultdict(Asked)
             for whose, share in self._shares.items():
@@ -77,7 +77,7 @@ class Rates:
             return found
 
     def share(self, shares: Mapping[Whose, float], equal: float) -> None:
-        """Set this process's parts of shared rates, as fractions, and that of all others."""
+        """Set this process's shares of rates, as fractions, and the equal share of all other rates."""
         with self._lock:
             self._shares, self._equal = shares, equal
 

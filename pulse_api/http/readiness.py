@@ -1,7 +1,7 @@
-"""Whether Postgres and Kafka answer: looked at in a thread and by a connection that nothing else uses.
+"""Readiness of Postgres and Kafka, checked in a dedicated thread over a dedicated connection.
 
-What holds up all other requests cannot hold up this, and however many ask, there is one look a second.
-Whoever asks while one is under way is told what the last one found, unless that is long ago and all was well.
+Load on other requests cannot delay the check, and there is at most one look a second, however many probes.
+During a look probes get the previous result, unless that is stale and was healthy.
 """
 
 import asyncio
@@ -17,29 +17,29 @@ from pulse_resources import kafka
 from pulse_resources.settings import load_settings
 
 KEEP_S = 1.0
-"""After a look has begun, until the next may."""
+"""Minimum seconds between the starts of two looks."""
 STALE_S = 2.5
-"""After a look has begun, until what it found says nothing any more."""
+"""Seconds from the start of a look until its result is stale."""
 GRACE_S = 0.5
-"""For a look to find that what was missing answers again: while it does not, each look takes long."""
+"""Wait for a look while a service is missing, to notice its recovery: such looks take long."""
 PATIENCE_S = 3
-"""For each of the two to answer."""
+"""Timeout of each of the two services."""
 
 
 class Seen(NamedTuple):
-    """What a look found."""
+    """Result of a look."""
 
     began: float
-    """When, by the monotonic clock."""
+    """When it began, by the monotonic clock."""
     missing: str | None
-    """Which of the two did not answer."""
+    """Which service did not answer."""
 
 
 class Readiness:
-    """Use from the event loop.
+    """Cached readiness of both services. Use from the event loop.
 
     Args:
-        look: at both; it blocks.
+        look: checks both services; it blocks.
     """
 
     def __init__(self, look: Callable[[], Seen]) -> None:
@@ -49,7 +49,7 @@ class Readiness:
         self._last = Seen(float("-inf"), None)
 
     async def missing(self) -> str | None:
-        """Which of the two does not answer; None when both do."""
+        """The service that does not answer; None when both do."""
         now = time.monotonic()
         if self._looking is not None and self._looking.done():
             ended, self._looking = self._looking, None
@@ -68,7 +68,7 @@ class Readiness:
 
 
 def look() -> Seen:
-    """Ask both. Use it in a thread."""
+    """Check both services; blocking, so call it in a thread."""
     began, missing = time.monotonic(), None
     url = load_settings().postgres.url("pulse_api")
     try:

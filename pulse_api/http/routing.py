@@ -1,4 +1,4 @@
-"""Routers that know who asks before they read a body, and decode it as the pipeline decodes events."""
+"""Routers that authenticate before they read a body, and decode it as the pipeline decodes events."""
 
 from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
@@ -17,9 +17,9 @@ from pulse_resources.errors import meant
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 CHANGE_BURST_S = 2.0
-"""Whose worth of changes a tenant may ask for at once."""
+"""Seconds' worth of changes that a tenant may request at once."""
 MAX_BYTES = 1024 * 1024
-"""Of a body that is no events: four times the largest schema."""
+"""Maximum bytes of a body that holds no events: four times the largest schema."""
 _RATED = {
     Kind.PREVIEW: "previews",
     Kind.SQL: "queries",
@@ -29,7 +29,7 @@ _RATED = {
 
 
 class _ExactRequest(Request):
-    """Knows no NaN, no lone surrogates, no numbers beyond every float."""
+    """Request whose JSON decoding refuses NaN, lone surrogates and numbers outside the range of a float."""
 
     async def json(self) -> Any:
         return orjson.loads(await self.body())
@@ -42,7 +42,7 @@ class _ExactRoute(APIRoute):
         handler = super().get_route_handler()
         needed: list[object] = [dependency.call for dependency in self.dependant.dependencies]
         gates: list[Gate] = [call for call in needed if isinstance(call, Gate)]
-        if iscoroutinefunction(self.endpoint) and not gates:  # it takes no thread
+        if iscoroutinefunction(self.endpoint) and not gates:  # it needs no thread, so no turn
             return handler
 
         async def exactly(request: Request) -> Response:
@@ -58,11 +58,11 @@ class _ExactRoute(APIRoute):
             with here.held.of(whom) as holding:
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
-                # Only now: a body that is slow to come keeps nobody from his turn.
+                # The turn begins after the body is read: a slow body does not hold a turn.
                 async with here.turns[self.kind].take(whom):
                     response = await handler(exact)
             if _changes(request, self.kind):
-                # What this caller changed holds for its very next request; others hear of it by Postgres.
+                # The caller's next request must see its change; other processes are notified by Postgres.
                 here.views.forget(getattr(request.state, "tenant_id", None))
             return response
 
@@ -90,7 +90,7 @@ _ROUTES = {
 
 
 def refuse_unknown_parameters(request: Request, path: str) -> None:
-    """Raises ProblemError (422): the query has a parameter that this path does not know."""
+    """Refuse query parameters that this path does not define. Raises ProblemError (422)."""
     if not request.scope["query_string"]:
         return
     described = request.app.openapi()["paths"].get(path, {}).get(request.method.lower(), {})
@@ -104,7 +104,7 @@ def refuse_unknown_parameters(request: Request, path: str) -> None:
 
 
 def _count(request: Request, kind: Kind) -> None:
-    """Count against the tenant's rates. Raises ProblemError (429) beyond it."""
+    """Count against the tenant's rates. Raises ProblemError (429) beyond them."""
     if (caller := _principal(request)) is not None:
         here = app_state(request)
         take(here, caller.tenant, _RATED[kind], 1, here.per_second[kind], here.burst_seconds)
@@ -113,7 +113,7 @@ def _count(request: Request, kind: Kind) -> None:
 
 
 def _changes(request: Request, kind: Kind) -> bool:
-    """A query or a question is posted, and changes nothing."""
+    """Whether a request changes something; queries and questions are POST requests that do not."""
     return request.method not in SAFE and kind not in (Kind.SQL, Kind.ASK)
 
 
@@ -123,7 +123,7 @@ def _whom(request: Request) -> Whom:
 
 
 def _principal(request: Request) -> Principal | None:
-    """Who asks for a tenant; None: an operator, or anybody."""
+    """The tenant's principal; None for an operator or an anonymous caller."""
     caller = getattr(request.state, "caller", None)
     return caller if isinstance(caller, Principal) else None
 

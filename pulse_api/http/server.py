@@ -1,6 +1,6 @@
-"""`python -m pulse_api.http.server`: the app under uvicorn, with the addresses of the settings.
+"""`python -m pulse_api.http.server`: the app under uvicorn, at the addresses of the settings.
 
-A second port serves what watches Pulse, and nothing else: however full the first one is, it answers.
+A second port serves only health and metrics, so that they answer when the first port is full.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from pulse_resources.settings import load_settings
 GRACE_S = 15
 WATCHED = frozenset({"/healthz", "/readyz", "/metrics"})
 MAX_WATCHERS = 32
-"""Connections of the second port, in all and of one address."""
+"""Connections of the second port, in total and per address."""
 SWITCH_S = 0.001
-"""After which a thread that works lets the event loop run: Python's own 5 ms add up in a request."""
+"""Thread switch interval: Python's default of 5 ms adds up within a request."""
 OTHER_FILES = 1_000
-"""File descriptors that are no client's: Kafka, Postgres, the object store."""
+"""File descriptors not used by clients: Kafka, Postgres, the object store."""
 
 
 class Server(uvicorn.Server):
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
 
 
 async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Of the app what watches Pulse; everything else is not there."""
+    """Serve the app's health and metrics paths; every other path is a 404."""
     if scope["path"] not in WATCHED:
         scope["path"] = "/not-on-this-port"
     await app(scope, receive, send)
@@ -90,7 +90,7 @@ def serve(make: Callable[[], ASGIApp], settings: ApiSettings) -> None:
     logs.configure()
     app = make()
     _allow_files(settings.max_connections + OTHER_FILES)
-    # What is there now stays: a collector that visits it again and again doubles the cost of a request.
+    # Objects from startup are permanent: collecting over them again and again doubles the cost of a request.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -99,7 +99,7 @@ def serve(make: Callable[[], ASGIApp], settings: ApiSettings) -> None:
 
 
 def _allow_files(count: int) -> None:
-    """Have this process open so many files, as far as it may: a server without any left answers nobody."""
+    """Raise the limit of open files as far as allowed: without descriptors no client can be accepted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""A span of each collect request, made by FastAPI where traces are on; its events carry it to the topic."""
+"""OpenTelemetry spans of collect requests, made where traces are on; Kafka headers carry their context."""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SERVICE = "pulse-api"
 Carried: TypeAlias = dict[str, str | bytes | None]
-"""Headers of a message."""
+"""Kafka message headers."""
 
 
 def on() -> bool:
@@ -21,7 +21,7 @@ def on() -> bool:
 
 
 def config(path: str) -> "TelemetryConfig | None":
-    """What FastAPI is told: requests for this path have a span each, in the trace that their caller names."""
+    """FastAPI's telemetry configuration: a span per request to this path, in its caller's trace if named."""
     if (provider := tracing.provider(SERVICE)) is None:
         return None
 
@@ -38,12 +38,12 @@ def config(path: str) -> "TelemetryConfig | None":
 
 
 def flush() -> None:
-    """Export the last spans."""
+    """Export pending spans."""
     tracing.flush(tracing.provider(SERVICE))
 
 
 def carried(request: Request, route: str) -> Carried | None:
-    """What the messages of a request carry; None where it is not sampled."""
+    """Trace headers for the messages of a request; None where it is not sampled."""
     from opentelemetry import trace
 
     span = trace.get_current_span()

@@ -1,4 +1,4 @@
-"""Values that are read once for all who ask at a time, and kept until they are forgotten or too old."""
+"""TTL cache: a value is read once for all concurrent callers, and kept until it is forgotten or expires."""
 
 import asyncio
 import threading
@@ -16,12 +16,12 @@ class _Entry(NamedTuple, Generic[Value]):
 
 
 class TtlCache(Generic[Key, Value]):
-    """Use from the event loop; `forget` from any thread.
+    """Cache of values by key. Use from the event loop; `forget` from any thread.
 
     Args:
-        read: reads a value, in a thread; None, which is not kept, when there is none.
-        seconds: how long a value is kept.
-        most: how many values are kept; the oldest goes first.
+        read: reads a value, in a thread; None means that there is none, and is not cached.
+        seconds: lifetime of a value.
+        most: maximum number of values; the oldest is evicted first.
     """
 
     def __init__(self, read: Callable[[Key], Value | None], seconds: float, most: int = 1) -> None:
@@ -31,25 +31,25 @@ class TtlCache(Generic[Key, Value]):
         self._entries: dict[Key, _Entry[Value]] = {}
         self._reading: dict[Key, asyncio.Task[Value | None]] = {}
         self._generation = 0
-        """Counts what was forgotten: what was read before is not kept after it."""
+        """Increased by `forget`: a value whose read began in an earlier generation is not cached."""
         self._lock = threading.Lock()
 
     async def get(self, key: Key, *, afresh: bool = False) -> Value | None:
-        """The value, as it is kept or, if `afresh`, as it is read from now on."""
+        """The cached value or, if `afresh`, a value whose read begins now."""
         found = None if afresh else self._entries.get(key)
         if found is not None and self._fresh(found):
             return found.value
         if afresh and (earlier := self._reading.get(key)) is not None:
-            await asyncio.wait([earlier])  # it may have looked before there was what this one looks for
+            await asyncio.wait([earlier])  # it may have read before the value that this caller needs existed
         return await asyncio.shield(self._reader(key))
 
     def kept(self, key: Key) -> Value | None:
-        """The value, if it is kept: nothing is read."""
+        """The value, if it is cached; nothing is read."""
         found = self._entries.get(key)
         return found.value if found is not None and self._fresh(found) else None
 
     async def coming(self, key: Key) -> bool:
-        """Wait for the value that is being read; False when none is."""
+        """Wait for the read under way; False when there is none."""
         if (task := self._reading.get(key)) is None:
             return False
         await asyncio.wait([task])
@@ -85,7 +85,7 @@ class TtlCache(Generic[Key, Value]):
                 del self._reading[key]
 
     def forget(self, key: Key | None = None) -> None:
-        """Drop one value, or all; whoever asks from now on does not get what is being read, either."""
+        """Drop one value, or all; later callers do not get the result of a read under way, either."""
         with self._lock:
             self._generation += 1
             for known in (self._entries, self._reading):

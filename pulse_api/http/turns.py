@@ -1,6 +1,6 @@
-"""Turns: work that takes a share of the machine runs some at a time, and the tenants take turns.
+"""Turns: limited concurrency for expensive work, with round robin over the tenants.
 
-Whoever asks for much waits for himself, and has his answer at once when too much of his waits already.
+A tenant with many requests delays only its own, and is refused at once when too many of them wait already.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from pulse_api.http.problems import RETRY_S, ProblemError
 from pulse_resources.settings import load_settings
 
 Whom = UUID | str | None
-"""A tenant; None: the operators. A key or an address, where no tenant is known yet."""
+"""A tenant; None: the operators; a key or an address where no tenant is known yet."""
 
 
 class Turns:
-    """Use from the event loop.
+    """Fair limiter of concurrent work. Use from the event loop.
 
     Args:
-        what: of which there are so many, in the plural: "previews".
-        running: at a time.
-        running_of_one: at a time of one tenant.
-        waiting_of_one: of one tenant; one more is refused at once.
-        seconds: that one waits for its turn.
+        what: name of the work in the plural, for messages: "previews".
+        running: maximum at a time.
+        running_of_one: maximum at a time of one tenant.
+        waiting_of_one: waiting requests of one tenant; a further one is refused at once.
+        seconds: maximum wait for a turn.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Turns:
         self._seconds = seconds
         self._running: Counter[Whom] = Counter()
         self._waiting: dict[Whom, deque[asyncio.Future[None]]] = {}
-        """In the order of their turns."""
+        """Waiting requests by tenant, in the order of their turns."""
 
     @asynccontextmanager
     async def take(self, whom: Whom) -> AsyncIterator[None]:
-        """The caller's turn is while the block runs.
+        """Wait for the caller's turn, which lasts while the block runs.
 
         Raises:
-            ProblemError: 429, too many of the caller wait; 503, its turn did not come in time.
+            ProblemError: 429, too many of the caller's requests wait; 503, its turn did not come in time.
         """
         await self._begin(whom)
         try:
@@ -68,12 +68,12 @@ class Turns:
             self._leave(whom, turn)
             detail = f"of the {self._what}, this one's turn did not come in {self._seconds:g} s"
             raise busy(503, detail) from None
-        except BaseException:  # who waited is gone
+        except BaseException:  # the waiting caller was cancelled
             self._leave(whom, turn)
             raise
 
     def _leave(self, whom: Whom, turn: "asyncio.Future[None]") -> None:
-        if not turn.cancelled():  # it came at the same moment
+        if not turn.cancelled():  # cancelled at the moment its turn came
             self._end(whom)
             return
         line = self._waiting.get(whom, deque())
@@ -88,11 +88,11 @@ class Turns:
         if not self._running[whom]:
             del self._running[whom]
         if (line := self._waiting.pop(whom, None)) is not None:
-            self._waiting[whom] = line  # behind all others, who came meanwhile, too
+            self._waiting[whom] = line  # to the end, behind tenants that came meanwhile, too
         self._next()
 
     def _next(self) -> None:
-        """Let begin whose turn it is: one of each tenant, before anybody's next."""
+        """Start waiting work: one request of each tenant before the second of any."""
         while self._free:
             able = [whom for whom in self._waiting if self._running[whom] < self._running_of_one]
             if not able:
@@ -108,7 +108,7 @@ class Turns:
 
 
 def turns(what: str, *, running: int, running_of_one: int) -> Turns:
-    """Turns in which as many may wait, and as long, as the settings say."""
+    """Turns whose queue length and timeout come from the settings."""
     api = load_settings().api
     return Turns(
         what,
@@ -120,7 +120,7 @@ def turns(what: str, *, running: int, running_of_one: int) -> Turns:
 
 
 def busy(status: int, detail: str) -> ProblemError:
-    """Too much is asked at a time."""
+    """The problem of a limit on concurrent work."""
     return ProblemError(
         status,
         "busy",

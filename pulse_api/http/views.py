@@ -1,8 +1,8 @@
 """A cache of tenants: keys, datasets with compiled validators, limits.
 
-An entry is dropped as soon as Postgres announces a change of its tenant, so a revoked key is refused at
-once and a new event type needs no restart. While announcements cannot be heard, nothing is served from
-the cache.
+An entry is dropped as soon as Postgres notifies a change of its tenant, so a revoked key is refused at
+once and a new event type needs no restart. While notifications cannot be received, nothing is served
+from the cache.
 """
 
 import logging
@@ -32,14 +32,14 @@ MAX_TENANTS = 10_000
 MAX_JUDGES = 1_000
 RECONNECT_S = 1.0
 MAX_SHARED_LOOKS = 5
-"""That a request waits for: what each finds may be forgotten again before it is kept."""
+"""Look-ups that a request waits for: each result may be invalidated again before it is cached."""
 
 _log = logging.getLogger("pulse.api")
 
 
 @dataclass(frozen=True)
 class CachedTenant:
-    """A tenant's view and what is made ready from it."""
+    """A tenant's view and the validators built from it."""
 
     view: TenantView
 
@@ -59,19 +59,19 @@ class CachedTenant:
 
 @dataclass(frozen=True)
 class Judge:
-    """The validator of a tenant's datasets of one kind: what is sent to one of another kind is refused."""
+    """Validator of a tenant's datasets of one kind: records for datasets of another kind are refused."""
 
     validator: Validator
 
     @cached_property
     def packed_scope(self) -> bytes:
-        """What another process makes its validator of."""
+        """Pickled scope from which another process builds the same validator."""
         return pickle.dumps(self.validator.scope)
 
 
 @lru_cache(MAX_JUDGES)
 def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Validator:
-    """The same for the same datasets: a look at a tenant's keys compiles no schema again."""
+    """Cached by the datasets: reloading a tenant's keys compiles no schema again."""
     return Validator(Scope(tenant, datasets), event_limits())
 
 
@@ -80,11 +80,11 @@ def _operators(_: str) -> Mapping[str, ApiKey]:
 
 
 class Views:
-    """Use from the event loop; `start` and `stop` the thread that listens to Postgres.
+    """Cache of tenants and keys. Use from the event loop; `start` and `stop` its listener to Postgres.
 
     Args:
-        role: as whom it listens.
-        load: reads what is known of a tenant; by default all that the HTTP API needs.
+        role: Postgres role that listens.
+        load: reads the view of a tenant; by default all that the HTTP API needs.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Views:
         return None if view is None else CachedTenant(view)
 
     def kept(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
-        """The tenant that this key opens, and the key, if that is known without a look."""
+        """The tenant that this key opens, and the key, if both are cached."""
         if presented.tenant_id is None or not self._listening:
             return None
         found = self._tenants.kept(presented.tenant_id)
@@ -119,7 +119,7 @@ class Views:
         return (found, key) if presented.opens(key, datetime.now(UTC)) and found and key else None
 
     async def coming(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
-        """As `kept`, after the looks at the tenant that are under way: who waits for one costs nothing."""
+        """As `kept`, after waiting for the tenant's look-ups under way: waiting costs no look-up."""
         for _ in range(MAX_SHARED_LOOKS):
             if presented.tenant_id is None or not await self._tenants.coming(presented.tenant_id):
                 return None
@@ -130,8 +130,8 @@ class Views:
     async def tenant(self, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
         """The tenant that this key opens, and the key; None when it opens none.
 
-        A key that is not kept may have been issued just now, its announcement still on the way. For one that
-        is kept a wrong secret goes the same way: the time of an answer does not tell which ids there are.
+        A key that is not cached may be newly issued, its notification still on the way. A cached key with a
+        wrong secret takes the same path, so that response times do not reveal which ids exist.
         """
         if presented.tenant_id is None:
             return None
@@ -145,12 +145,12 @@ class Views:
         return None
 
     async def keys(self, tenant_id: UUID) -> Mapping[str, ApiKey]:
-        """The keys of a tenant by id, those out of force, too."""
+        """The keys of a tenant by id, including those not in force."""
         found = await self._tenants.get(tenant_id, afresh=not self._listening)
         return found.view.keys if found else {}
 
     async def operator_key(self, presented: Credential) -> ApiKey | None:
-        """The operator's key that this is; None when it is none in force."""
+        """The operator's key that this is; None if it is not in force."""
         if presented.tenant_id is not None:
             return None
         for afresh in (not self._listening, True):
@@ -161,7 +161,7 @@ class Views:
         return None
 
     def forget(self, whom: str | None) -> None:
-        """Drop what is kept of a tenant (by id), of the operators, or (None) of all."""
+        """Invalidate a tenant (by id), the operators, or (None) everything."""
         if whom is None or whom == OPERATOR:
             self._operators.forget()
         if whom != OPERATOR:

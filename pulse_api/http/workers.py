@@ -1,7 +1,7 @@
-"""Worker processes: what computes for a request does so beside the process that answers all of them.
+"""Worker processes: CPU-bound work of requests runs beside the process that serves them.
 
-A thread that computes holds the interpreter, and whoever waits for the event loop waits for it. These have
-interpreters of their own, and the kernel gives them what processors the server leaves.
+A computing thread holds the interpreter and so blocks the event loop. Worker processes have their own
+interpreters, and the kernel schedules them on the processors that the server leaves.
 """
 
 import asyncio
@@ -23,55 +23,55 @@ from pulse_resources.niceness import begin_session
 Result = TypeVar("Result")
 NICENESS = 0
 CHANGES = 15
-"""Niceness of what no one waits for from one moment to the next."""
+"""Niceness of work that is not interactive."""
 PATIENCE_S = 120.0
-"""For an answer; what a request may ask for takes less, unless the process was stopped."""
+"""Timeout of an answer; permitted requests take less, unless the process was stopped."""
 GRACE_S = 1.0
-"""That a process has to end by itself."""
+"""Grace period in which a process ends by itself."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["pulse_api.http.app"])
 
 
 class Workers:
-    """Use from the event loop.
+    """Pool of worker processes. Use from the event loop.
 
-    Each process has a pipe of its own that nobody else can write to: where one ends in the middle of an
-    answer, the pipe does. (The processes of the standard library's pool share one, which then stays open
-    without an end, and locked.)
+    Each process has its own pipe that no other process can write to: when a process dies in the middle of an
+    answer, its pipe ends, too. (The processes of the standard library's pool share one pipe, which then stays
+    open and locked.)
 
     Args:
-        processes: at most so many; each has one piece of work at a time.
-        warm: what each begins with; it can be pickled.
+        processes: maximum number; each does one piece of work at a time.
+        warm: what each process runs first; it must be picklable.
         niceness: of the processes.
     """
 
     def __init__(self, processes: int, warm: Callable[[], object], niceness: int = NICENESS) -> None:
         self._new = partial(_Worker, warm, niceness)
         self._processes = processes
-        self._threads = ThreadPoolExecutor(processes, "worker")  # who has a thread finds a process
+        self._threads = ThreadPoolExecutor(processes, "worker")  # a thread always finds an idle process
         self._idle: LifoQueue[_Worker | None] = LifoQueue()
         for _ in range(processes):
             self._idle.put(None)
 
     def start(self) -> None:
-        """Have all processes begin, and wait for the first: from any thread."""
+        """Start all processes, and wait for the first. Call from any thread."""
         begun = [self._idle.get() or self._new() for _ in range(self._processes)]
         for worker in begun:
             self._idle.put(worker)
         self._do(_nothing)
 
     def stop(self) -> None:
-        """Let them end, once what they do is done."""
+        """End the processes, after their current work."""
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
             if (worker := self._idle.get()) is not None:
                 worker.end()
 
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
-        """Have a process do a piece of work; function, arguments and result can be pickled.
+        """Run a function in a worker process; function, arguments and result must be picklable.
 
         Raises:
-            Transient: the process ended meanwhile; and what `work` raises.
+            Transient: the process ended meanwhile. Errors of `work` are raised as they are.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, *args)
 
@@ -93,29 +93,29 @@ class Workers:
 
 
 class _RaisedThereError(Exception):
-    """The traceback of an error in its process, as text: for a log."""
+    """Traceback of an error in a worker process, as text for the log."""
 
 
 _Answer = tuple[Any, Exception | None, str]
-"""The result; or the error, and its traceback."""
+"""The result, or the error and its traceback."""
 
 
 class _Worker:
-    """A process, and the pipe to it."""
+    """A worker process and the pipe to it."""
 
     def __init__(self, warm: Callable[[], object], niceness: int) -> None:
         self._connection, theirs = _CONTEXT.Pipe()
-        with theirs:  # the process has its copy: nobody else keeps the pipe open
+        with theirs:  # the process has its own copy: closed here, the pipe ends with the process
             self._process = _CONTEXT.Process(
                 target=_serve, args=(theirs, dict(os.environ), warm, niceness), daemon=True
             )
             self._process.start()
 
     def ask(self, work: Callable[..., object], args: tuple[object, ...]) -> _Answer:
-        """What came of it.
+        """The answer of the process to one piece of work.
 
         Raises:
-            EOFError, OSError: the process has ended, or gives no answer.
+            EOFError, OSError: the process has ended, or does not answer.
         """
         self._connection.send((work, args))
         if not self._connection.poll(PATIENCE_S):
@@ -124,7 +124,7 @@ class _Worker:
         return answer
 
     def end(self) -> None:
-        """At once, if it is not idle."""
+        """End the process; it is killed if it is not idle."""
         self._connection.close()
         self._process.join(GRACE_S)
         self._process.kill()
@@ -139,16 +139,16 @@ def _serve(
         try:
             work, args = connection.recv()
         except (EOFError, OSError):
-            return  # the server needs it no more
+            return  # the server has closed the pipe
         try:
             connection.send((work(*args), None, ""))
-        except Exception as error:  # of the work, or its result cannot be pickled
+        except Exception as error:  # raised by the work, or because its result cannot be pickled
             connection.send((None, error, traceback.format_exc()))
 
 
 def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness: int) -> None:
     os.environ.clear()
-    os.environ.update(environment)  # the fork server may have begun in another one
+    os.environ.update(environment)  # the fork server may have started with another environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the server ends its workers
     threading.Thread(target=_end_with_server, daemon=True).start()
     begin_session(niceness)
@@ -156,7 +156,7 @@ def _begin(environment: Mapping[str, str], warm: Callable[[], object], niceness:
 
 
 def _end_with_server() -> None:
-    """However it ends: nobody waits for what this process does any more."""
+    """Have the process end when the server ends, for whatever reason: its results have no reader any more."""
     if (server := multiprocessing.parent_process()) is not None:
         wait([server.sentinel])
         os._exit(1)
