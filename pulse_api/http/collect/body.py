@@ -1,4 +1,4 @@
-"""A request's body as bytes: received and decompressed within the limits, whatever it claims to be."""
+"""A request's body as bytes: received and decompressed within the limits, whatever sizes it declares."""
 
 import zlib
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from pulse_resources.api_settings import ApiSettings
 
 GZIP_WINDOW = 31
 GZIP_PIECE = 16 * 1024
-"""Bytes given to a decoder at a time: what lies beyond the end of a member is copied with each of them."""
+"""Input bytes per call of a decoder: bytes beyond the end of a member are copied with each call."""
 ZSTD_WINDOW = 8 * 1024 * 1024
-"""Bytes that a decoder must be ready to keep, by RFC 9659; more are not taken."""
+"""Maximum window size of a zstd decoder, by RFC 9659; larger windows are refused."""
 FREE_BYTES = 2 * 1024 * 1024
-"""A body may have so many, however little it was compressed to."""
+"""Decompressed size that is always permitted, whatever the compression ratio."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def too_large(limit: int) -> ProblemError:
-    """The body is larger than `limit` bytes."""
+    """The problem of a body that is larger than `limit` bytes."""
     return ProblemError(
         413,
         "too-large",
@@ -33,7 +33,7 @@ def too_large(limit: int) -> ProblemError:
 
 async def received(request: Request, most: int, holding: Holding) -> bytes:
     """The body as it was sent. Raises ProblemError: 413 beyond `most` bytes."""
-    if int(request.headers.get("content-length", 0)) > most:  # the server has seen that it is a number
+    if int(request.headers.get("content-length", 0)) > most:  # the server has checked that it is a number
         raise too_large(most)
     pieces: list[bytes] = []
     size = 0
@@ -47,7 +47,7 @@ async def received(request: Request, most: int, holding: Holding) -> bytes:
 
 
 def encoding_of(headers: Headers) -> str | None:
-    """How the body is compressed; None where it is not. Raises ProblemError: 415 for an unknown encoding."""
+    """Content encoding of the body; None where it is not compressed. Raises ProblemError: 415 if unknown."""
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
         return None
@@ -62,7 +62,7 @@ def encoding_of(headers: Headers) -> str | None:
 
 
 def decompress(body: bytes, encoding: str, limits: ApiSettings) -> bytes:
-    """The body as it was before it was compressed.
+    """Decompress a body.
 
     Raises:
         ProblemError: 413 beyond a limit, 400 for a broken encoding.
@@ -74,7 +74,7 @@ def decompress(body: bytes, encoding: str, limits: ApiSettings) -> bytes:
 
 
 def _gunzip(body: bytes, limits: ApiSettings) -> bytes:
-    """All members of a gzip file, none of which needs to hold less than an event."""
+    """Decompress all members of a gzip file, at most one per permitted event."""
     most = _most(body, limits)
     parts: list[bytes] = []
     members = size = at = 0
@@ -115,7 +115,7 @@ def _unzstd(body: bytes, limits: ApiSettings) -> bytes:
 
 
 def _most(body: bytes, limits: ApiSettings) -> int:
-    """Bytes that this body may have after decompression."""
+    """Maximum size of this body after decompression, in bytes."""
     return min(limits.max_body_bytes, FREE_BYTES + limits.max_compression * len(body))
 
 

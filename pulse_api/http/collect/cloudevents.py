@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 as events: structured, batched and binary HTTP.
+"""CloudEvents 1.0 as events: structured, batched and binary HTTP mode.
 
 source + "#" + id   event_id (together they are unique, by the specification)
 dataset             an extension attribute; without it the last part of `type`
@@ -44,11 +44,11 @@ _ASKED = "Send specversion 1.0, id, source, type and data; or a plain event as a
 
 
 def to_event(cloud: Any, max_values: int) -> dict[str, Any]:
-    """The event that a CloudEvent is; its data are judged later.
+    """The event of a CloudEvent; its data are validated later.
 
     Raises:
-        ProblemError: 400 when it is no CloudEvent of version 1.0, 413 when its data_base64 hold too many
-            values.
+        ProblemError: 400 when it is not a CloudEvent of version 1.0; 413 when its data_base64 holds too
+            many values.
     """
     if not isinstance(cloud, dict) or cloud.get("specversion") != "1.0":
         raise ProblemError(400, "malformed", "this is not a CloudEvent of specversion 1.0", fix=_ASKED)

@@ -1,4 +1,4 @@
-"""Entities as they are pushed: each becomes an event of its dataset, see `domain.entities`."""
+"""Pushed entities: each becomes an event of its dataset, see `domain.entities`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.event import nesting, suspicious
 
 DATASET = "entities-of"
-"""Among the headers that tell how a body is read (`split.describing`), Pulse's own: its entities' dataset."""
+"""Pulse's own entry among the headers that say how a body is read (`split.describing`): the dataset."""
 _NAMES: dict[str, str | None] = {
     "/event_id": f"/{entities.ID}",
     f"/{entities.DELETION}": f"/{entities.DELETED}",
@@ -23,7 +23,7 @@ _NAMES: dict[str, str | None] = {
 
 
 def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
-    """How a body of entities of a dataset is read. Raises ProblemError: 415, it holds CloudEvents."""
+    """Headers for reading a body of a dataset's entities. Raises ProblemError: 415, it holds CloudEvents."""
     media_type = headers.get("content-type", "")
     if cloudevents.is_binary(headers) or "cloudevents" in media_type:
         raise ProblemError(
@@ -36,7 +36,7 @@ def describing(headers: Mapping[str, str], slug: str) -> dict[str, str]:
 
 
 def as_events(items: Iterable[Item], slug: str, *, max_bytes: int, max_depth: int) -> list[Item]:
-    """The events that entities become, all of one moment; what is no entity is left to be refused."""
+    """The events of entities, all of one moment; an item that is not an entity is left for the validator."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     found = []
     for item in items:
@@ -47,7 +47,7 @@ def as_events(items: Iterable[Item], slug: str, *, max_bytes: int, max_depth: in
 
 
 def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
-    """None where the judge refuses the payload, whatever is in it."""
+    """The decoded payload; None where the validator refuses it anyway, whatever it contains."""
     if len(payload) > max_bytes:
         return None
     try:
@@ -56,12 +56,12 @@ def _decoded(payload: bytes, max_bytes: int, max_depth: int) -> Any:
         return None
     if not suspicious(payload):
         return entity
-    # The judge must see integers as they were sent; the standard library recurses.
+    # The validator must see integers as they were sent; the standard library's decoder recurses.
     return None if nesting(payload) > max_depth else json.loads(payload)
 
 
 def told(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Verdicts on events as verdicts on the entities that they were made of."""
+    """Verdicts on events, translated to the entities that they were made of."""
     return [_told(verdict) for verdict in verdicts]
 
 

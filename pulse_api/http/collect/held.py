@@ -1,4 +1,4 @@
-"""Bodies in memory, in bytes: of all requests under way, and of one tenant's."""
+"""Bytes of bodies in memory: of all requests under way, and of each tenant."""
 
 from collections import Counter
 from typing import Self
@@ -7,7 +7,7 @@ from pulse_api.http.turns import Whom, busy
 
 
 class Holding:
-    """What one request holds, until its block ends."""
+    """Bytes that one request holds, released at the end of its block."""
 
     def __init__(self, held: "Held", whom: Whom) -> None:
         self._held = held
@@ -21,22 +21,22 @@ class Holding:
         self._held.remove(self._whom, self._bytes)
 
     def add(self, count: int) -> None:
-        """Hold more. Raises ProblemError: 429, too much of the tenant; 503, too much in all."""
+        """Hold more bytes. Raises ProblemError: 429, beyond the tenant's limit; 503, beyond the total."""
         self.count(count)
         self._held.check(self._whom)
 
     def count(self, count: int) -> None:
-        """Hold more, of what is there already and cannot be refused."""
+        """Hold more bytes without a check: they are in memory already and cannot be refused."""
         self._bytes += count
         self._held.count(self._whom, count)
 
 
 class Held:
-    """Use from the event loop.
+    """Counts held bytes, in total and by tenant. Use from the event loop.
 
     Args:
-        most: bytes in all.
-        most_of_one: bytes of one tenant.
+        most: maximum bytes in total.
+        most_of_one: maximum bytes of one tenant.
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:
@@ -46,23 +46,23 @@ class Held:
         self._by: Counter[Whom] = Counter()
 
     def of(self, whom: Whom) -> Holding:
-        """Nothing yet of a request of this tenant."""
+        """An empty holding for a request of this tenant."""
         return Holding(self, whom)
 
     def count(self, whom: Whom, count: int) -> None:
-        """Count bytes, those of a request that is refused for them, too, until it ends."""
+        """Add bytes, including those for which a request is refused, until that request ends."""
         self._all += count
         self._by[whom] += count
 
     def check(self, whom: Whom) -> None:
-        """Raises ProblemError: 429, too much of the tenant; 503, too much in all."""
+        """Check both limits. Raises ProblemError: 429, beyond the tenant's; 503, beyond the total."""
         if self._by[whom] > self._most_of_one:
             raise busy(429, f"bodies of the tenant's requests have more than {self._most_of_one:,} bytes")
         if self._all > self._most:
             raise busy(503, f"bodies of all requests have more than {self._most:,} bytes")
 
     def remove(self, whom: Whom, count: int) -> None:
-        """Count bytes no longer."""
+        """Subtract released bytes."""
         self._all -= count
         self._by[whom] -= count
         if not self._by[whom]:

@@ -1,6 +1,6 @@
-"""What a worker process does with a large request: decompress, split and judge its events.
+"""Work of a worker process on a large request: decompress, split and validate its events.
 
-Its validators are its own, made of what a request brings along, and kept for the next one.
+The process builds validators from the scope that a request brings along, and caches them.
 """
 
 import pickle
@@ -17,23 +17,23 @@ from pulse_resources.settings import load_settings
 
 MAX_VALIDATORS = 100
 MOST_SECONDS = 1.0
-"""That one tenant's request has a process: then it is the next one's turn."""
+"""Time slice of one tenant's request in a process; then the next tenant has its turn."""
 
 
 def warm() -> None:
-    """What a process begins with."""
+    """Warm up a new process."""
     load_settings()
 
 
 def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[str, str]) -> Judging:
-    """Judge the events of a body, as many as there is time for.
+    """Validate the events of a body, as many as the time slice permits.
 
     Args:
-        scope: whose events they are, as `Judge.packed_scope` has it.
-        encoding: how the body is compressed; None where it is not.
+        scope: the tenant and its datasets, as pickled by `Judge.packed_scope`.
+        encoding: content encoding of the body; None where it is not compressed.
 
     Raises:
-        ProblemError: the body cannot be read, or is more than a request may have.
+        ProblemError: the body cannot be read, or exceeds a limit of requests.
     """
     if encoding is not None:
         content = bodies.decompress(content, encoding, load_settings().api)
@@ -41,7 +41,7 @@ def begin(scope: bytes, content: bytes, encoding: str | None, headers: Mapping[s
 
 
 def go_on(scope: bytes, judging: Judging) -> Judging:
-    """Judge more of the events of a request."""
+    """Validate more events of a request, for another time slice."""
     judging.go_on(_validator(scope), MOST_SECONDS)
     return judging
 

@@ -1,4 +1,4 @@
-"""Parts: what the query of a push says of the sync that it is a part of."""
+"""Parts of a sync: query parameters of a push that say which sync it belongs to."""
 
 from typing import Any
 
@@ -30,11 +30,11 @@ PARAMETERS = [
 
 
 def part_of(request: Request) -> Part | None:
-    """What a request says; None: it is no part of a sync.
+    """The part that a request declares; None where it does not belong to a sync.
 
     Raises:
-        ProblemError: 422, it says only half of it, or something else than true or false.
-        UserError: the first part has a part before it, or another one has none.
+        ProblemError: 422, a parameter is missing, or a flag is neither true nor false.
+        UserError: a first part names a previous part, or a later part names none.
     """
     query = request.query_params
     given = {name: query[name] for name in (*NAMES, *FLAGS) if name in query}

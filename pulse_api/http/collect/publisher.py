@@ -1,4 +1,4 @@
-"""To the broker and back: a request's events are accepted when the broker has acknowledged all of them."""
+"""Publisher to Kafka: a request's events are accepted when the broker has acknowledged all of them."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from pulse_resources.settings import load_settings
 
 POLL_S = 0.2
 AT_ONCE = 200
-"""Events of a request that are handed to the producer before others have the event loop."""
+"""Events handed to the producer before the event loop runs other tasks."""
 _log = logging.getLogger("pulse.api")
 
 
@@ -28,12 +28,12 @@ class Outgoing(NamedTuple):
 
     dataset: str
     key: str | None
-    """Its event id, where it has one."""
+    """The event id, where the event has one."""
     payload: bytes
 
     @property
     def identity(self) -> bytes:
-        """The same for the same event of a dataset, however often it is sent."""
+        """Hash that is the same for the same event of a dataset, however often it is sent."""
         said = self.payload if self.key is None else f"{self.dataset}\0{self.key}".encode()
         return hashlib.blake2b(said, digest_size=16).digest()
 
@@ -41,9 +41,9 @@ class Outgoing(NamedTuple):
 class Unacknowledged(Transient):
     """The broker did not acknowledge all events of a request.
 
-    `sent`: the first so many of them were handed to the producer and may have been written; the others
-    certainly were not. librdkafka knows which of the first were never on their way (its message status), but
-    the Python binding does not tell.
+    `sent`: the number of events, from the first, that were handed to the producer and may have been written;
+    the others certainly were not. librdkafka knows which of the former were never transmitted (its message
+    status), but the Python binding does not expose that.
     """
 
     def __init__(self, message: str, *, sent: int = 0, fix: str | None = None, **where: object) -> None:
@@ -55,7 +55,7 @@ class Unacknowledged(Transient):
 
 
 class _Delivery:
-    """Counts the acknowledgements of one request; called by the polling thread alone."""
+    """Counts the acknowledgements of one request; called by the polling thread only."""
 
     __slots__ = ("_done", "_left", "_loop", "error")
 
@@ -76,7 +76,7 @@ class _Delivery:
             self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
-        if not self._done.done():  # the client may have gone, and its request with it
+        if not self._done.done():  # the client may have left and its request been cancelled
             self._done.set_result(None)
 
     async def wait(self) -> None:
@@ -92,16 +92,16 @@ class Publisher:
         self._most = settings.max_unacknowledged_events
         self._producer = self._new_producer()
         self._failed: list[Producer] = []
-        """Producers that send nothing any more, until what became of their last events is known."""
+        """Replaced producers, kept until the outcome of their last events is known."""
         self._in_flight = 0
         """Events that were sent and are not acknowledged yet."""
         self._requests: Counter[str] = Counter()
-        """By topic: requests with such events."""
+        """Requests with unacknowledged events, by topic."""
         self._silent: set[str] = set()
         """Topics whose last request was not acknowledged."""
         self._window = Window()
         self._late: list[tuple[_Delivery, int, KafkaError]] = []
-        """Events that the producer did not take, for the polling thread to count."""
+        """Events that the producer rejected, for the polling thread to count."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="acknowledgements", daemon=True)
 
@@ -119,14 +119,14 @@ class Publisher:
     async def publish(self, topic: str, events: Sequence[Outgoing], headers: Carried | None = None) -> None:
         """Publish events and wait until the broker has acknowledged every one of them.
 
-        A topic that fell silent gets one request at a time until it answers: an outage leaves few events
-        of which nobody knows whether they were written.
+        A topic that does not acknowledge gets one request at a time until it does: during an outage it is
+        unknown of only few events whether they were written.
 
         Args:
-            headers: of each message.
+            headers: Kafka headers of each message.
 
         Raises:
-            Unacknowledged: not all of them; sending them again is safe.
+            Unacknowledged: not all events were acknowledged; sending them again is safe.
         """
         async with self._window.take(topic, len(events)):
             await self._publish(topic, events, headers)
@@ -168,10 +168,10 @@ class Publisher:
     async def _produce(
         self, topic: str, events: Sequence[Outgoing], delivery: _Delivery, headers: Carried | None
     ) -> int:
-        """Hand events to the producer; returns how many it took, which are the first ones."""
+        """Hand events to the producer; returns the number that it took, which are the first ones."""
         sent = 0
         given: dict[str, Any] = {"on_delivery": delivery}
-        if headers is not None:  # to say that there are none costs a tenth of a microsecond an event
+        if headers is not None:  # an empty argument costs 0.1 µs per event
             given["headers"] = headers
         try:
             for event in events:
@@ -181,7 +181,7 @@ class Publisher:
                     await asyncio.sleep(0)
         except (BufferError, KafkaException) as error:
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
-            # In the polling thread's turn: it alone counts.
+            # Left to the polling thread, the only one that counts.
             self._late.append((delivery, len(events) - sent, cause))
         return sent
 
@@ -189,7 +189,7 @@ class Publisher:
         while not self._stopping.is_set():
             try:
                 self._producer.poll(POLL_S)
-            except KafkaException as error:  # raised when it is fatal, and only then
+            except KafkaException as error:  # raised for fatal errors only
                 _log.error("the producer is replaced after a fatal error: %s", error)
                 self._failed.append(self._producer)
                 self._producer = self._new_producer()

@@ -1,7 +1,7 @@
-"""Records of the month, reserved before they are published: exact, and one round trip for many requests.
+"""Monthly quota reservations, made before events are published: exact, one round trip for many requests.
 
-While one reservation of a tenant is under way, the requests that come meanwhile wait and are then
-reserved together; each is answered by itself.
+Requests that arrive while a reservation of their tenant is under way wait and are then reserved
+together; each gets its own answer.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class _Line:
 
 
 class Reservations:
-    """Use from the event loop."""
+    """Batches reservations by tenant. Use from the event loop."""
 
     def __init__(self) -> None:
         self._lines: dict[UUID, _Line] = {}
@@ -43,7 +43,7 @@ class Reservations:
     async def reserve(
         self, tenant: Tenant, events: Sequence[Outgoing], maximum: int
     ) -> Sequence[Reserved] | None:
-        """The places of the events in the tenant's month, none where no quota counts them; None: no room."""
+        """Reserved places in the tenant's month, empty where no quota holds; None: the quota has no room."""
         if not limited(maximum):
             return ()
         line = self._lines.setdefault(tenant.tenant_id, _Line())
@@ -58,10 +58,10 @@ class Reservations:
         while line.waiting:
             taken, line.waiting = line.waiting, []
             asked = [request.events for request in taken]
-            maximum = taken[-1].maximum  # who came last knows of the last change
+            maximum = taken[-1].maximum  # the latest request has the latest limit
             try:
                 found = await asyncio.to_thread(intake.reserve, tenant, asked, maximum)
-            except Exception as error:  # every one who waits must hear of it
+            except Exception as error:  # each waiting request must get the error
                 for request in taken:
                     if not request.verdict.done():
                         request.verdict.set_exception(error)
@@ -69,13 +69,13 @@ class Reservations:
             for request, reserved in zip(taken, found, strict=True):
                 if not request.verdict.done():
                     request.verdict.set_result(reserved)
-                elif reserved:  # the client has gone
+                elif reserved:  # the request was cancelled
                     await self.release(tenant, reserved, sent=0)
         line.busy = False
         self._lines.pop(tenant.tenant_id, None)
 
     async def release(self, tenant: Tenant, reserved: Sequence[Reserved], sent: int) -> None:
-        """Give back what was not even sent of a request, and remember what may have been written."""
+        """Return places of events that were not sent, and record those that may have been written."""
         if not reserved:
             return
         try:

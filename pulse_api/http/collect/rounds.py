@@ -1,6 +1,6 @@
-"""Rounds of the event loop: in each a tenant's requests have some milliseconds of it, the rest wait.
+"""Rounds of the event loop: in each, a tenant's requests have some milliseconds of it; the rest wait.
 
-Without them who sends over two hundred connections has two hundred times the share of who sends over one.
+Without rounds, a client with two hundred connections would get two hundred times the share of one with one.
 """
 
 import asyncio
@@ -15,36 +15,36 @@ from pulse_api.http.turns import busy
 
 Result = TypeVar("Result")
 ROUND_S = 0.002
-"""What a tenant may use of one round before the next of its requests waits for another."""
+"""Time of one round that a tenant may use before its next request waits for another round."""
 DEAR_S = 0.03
-"""A request that takes longer is dear ..."""
+"""Duration beyond which a request counts as expensive ..."""
 REMEMBERED_S = 10.0
-"""... which is remembered so long."""
+"""... and for how long that is remembered."""
 MAX_WAITING = 1_000
 
 
 @dataclass
 class _Part:
-    """What one tenant uses of the loop."""
+    """Event loop time of one tenant."""
 
     used_s: float = 0.0
-    """In this round."""
+    """In the current round."""
     last_s: float = ROUND_S
-    """By the last request."""
+    """Of the last request."""
     waiting: "deque[asyncio.Future[None]]" = field(default_factory=deque)
 
 
 class Rounds:
-    """Use from the event loop."""
+    """Shares event loop time between tenants. Use from the event loop."""
 
     def __init__(self) -> None:
         self._parts: dict[UUID, _Part] = {}
         self._dear_until: dict[UUID, float] = {}
         self._going_on = False
-        """Whether the next round is on its way."""
+        """Whether the next round is scheduled."""
 
     async def run(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
-        """Do something that does not await, once the tenant has a part of the round left.
+        """Run a function that does not await, once the tenant has time left in a round.
 
         Raises:
             ProblemError: 429, too many requests of the tenant wait.
@@ -54,7 +54,7 @@ class Rounds:
             await self._turn(part)
         part = self._parts.setdefault(tenant_id, _Part())
         self._go_on()
-        began = time.thread_time()  # what other threads took meanwhile is not this tenant's
+        began = time.thread_time()  # CPU time of other threads does not count
         try:
             return work()
         finally:
@@ -64,7 +64,7 @@ class Rounds:
                 self._dear_until[tenant_id] = time.monotonic() + REMEMBERED_S
 
     def dear(self, tenant_id: UUID) -> bool:
-        """Whether one of the tenant's requests was dear of late."""
+        """Whether a recent request of the tenant was expensive."""
         until = self._dear_until.get(tenant_id)
         if until is not None and until < time.monotonic():
             del self._dear_until[tenant_id]
@@ -83,7 +83,7 @@ class Rounds:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """Begin a round: of each tenant as many go on as will fill it."""
+        """Begin a round: resume as many requests of each tenant as are expected to fill it."""
         self._going_on = False
         for tenant_id, part in list(self._parts.items()):
             if not part.waiting:
@@ -92,7 +92,7 @@ class Rounds:
             part.used_s = 0.0
             for _ in range(min(len(part.waiting), max(1, int(ROUND_S / part.last_s)))):
                 turn = part.waiting.popleft()
-                if not turn.done():  # else who waited is gone
+                if not turn.done():  # else the waiting request was cancelled
                     turn.set_result(None)
         if self._parts:
             self._go_on()

@@ -1,7 +1,7 @@
-"""Where a request's events are read and judged: in the event loop while that is short, else in a process.
+"""Placement of validation: short requests run in the event loop, the others in a worker process.
 
 Each tenant has one large request at a time in a process, and the tenants take turns: a body of many
-megabytes, or a tenant whose requests were dear of late, holds up itself.
+megabytes, or a tenant whose recent requests were expensive, delays only its own tenant.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from pulse_api.http.workers import Workers
 
 Result = TypeVar("Result")
 SHORT_BYTES = 40 * 1024
-"""A body up to this, a hundred usual events, is judged in the event loop, unless one before it was dear."""
+"""Largest body, about 100 usual events, that runs in the event loop, unless one before was expensive."""
 PROCESSES = 2
 NICENESS = 2
-"""Behind small requests and previews, before what computes in the background."""
+"""Lower priority than small requests and previews, higher than background computation."""
 
 
 class Running:
-    """Use from the event loop."""
+    """Runs validation in the event loop or in worker processes. Use from the event loop."""
 
     def __init__(self) -> None:
         self._rounds = Rounds()
@@ -30,11 +30,11 @@ class Running:
         self._workers = Workers(PROCESSES, warm, NICENESS)
 
     def short(self, tenant_id: UUID, size: int) -> bool:
-        """Whether what a body of so many bytes asks for is done in the event loop."""
+        """Whether a body of `size` bytes is processed in the event loop."""
         return size <= SHORT_BYTES and not self._rounds.dear(tenant_id)
 
     async def here(self, tenant_id: UUID, work: Callable[[], Result]) -> Result:
-        """Do what is short in the event loop, in the tenant's round.
+        """Run a short function in the event loop, in the tenant's round.
 
         Raises:
             ProblemError: 429, too many requests of the tenant wait; and what `work` raises.
@@ -42,7 +42,7 @@ class Running:
         return await self._rounds.run(tenant_id, work)
 
     async def aside(self, tenant_id: UUID, work: Callable[..., Result], *args: object) -> Result:
-        """Have a process do it, in the tenant's turn; function, arguments and result can be pickled.
+        """Run work in a worker process, in the tenant's turn; it, its arguments and its result are pickled.
 
         Raises:
             ProblemError: 429 or 503, too much of the tenant waits; and what `work` raises.
@@ -51,9 +51,9 @@ class Running:
             return await self._workers.run(work, *args)
 
     def start(self) -> None:
-        """Have the processes begin: from any thread."""
+        """Start the processes. Call from any thread."""
         self._workers.start()
 
     def stop(self) -> None:
-        """End the processes, once they have done what they do."""
+        """End the processes, after their current work."""
         self._workers.stop()

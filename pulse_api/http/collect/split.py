@@ -1,7 +1,7 @@
-"""A body becomes single events: one object, an array, lines, or CloudEvents.
+"""Splitting a body into events: one object, an array, lines, or CloudEvents.
 
-What is published is the event's own bytes where it has any to itself (one object, a line); an element of
-an array is written anew from what was decoded.
+An event is published as the bytes that were sent where it has bytes of its own (one object, a line); an
+element of an array is serialized again from its decoded value.
 """
 
 import json
@@ -19,21 +19,21 @@ JSON = "application/json"
 CLOUDEVENT = "application/cloudevents+json"
 CLOUDEVENTS = "application/cloudevents-batch+json"
 LARGE_BYTES = 256 * 1024
-"""An array beyond this is decoded element by element."""
+"""Size from which an array is decoded element by element."""
 LEVELS_OF_AN_ARRAY = 1
-"""Levels that an array adds to the depth of its events."""
+"""Nesting levels that an array adds to those of its events."""
 
 _VALID = "Send one JSON object, an array of them, or a line each as application/x-ndjson"
 _AS_LINES = "Where each line is an event, say so: Content-Type: application/x-ndjson"
 
 
 class Item(NamedTuple):
-    """One event of a request: its bytes, and the event decoded from them, if it is already."""
+    """One event of a request: its bytes, and the decoded event if it has been decoded."""
 
     payload: bytes
     event: Any = None
     plain: bool = False
-    """Whether it is known that nothing in it is suspicious."""
+    """Whether the payload is known not to be `suspicious`."""
 
 
 def split(
@@ -45,10 +45,10 @@ def split(
     max_depth: int,
     max_bytes: int,
 ) -> list[Item]:
-    """The events of a body, in order; in a large array what exceeds `max_bytes` is not decoded.
+    """The events of a body, in order; elements of a large array beyond `max_bytes` are not decoded.
 
     Raises:
-        ProblemError: 400 for what is not JSON or too deep, 415 for another media type, 413 for too many.
+        ProblemError: 400 if it is not JSON or too deep, 415 for another media type, 413 for too many events.
     """
     values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -76,7 +76,7 @@ def split(
 
 
 def describing(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of these headers those that tell how a body is read; no key is among them."""
+    """The headers that say how a body is read; no key is among them."""
     return {
         name: value
         for name, value in headers.items()
@@ -85,15 +85,15 @@ def describing(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _counted(events: list[Any], most: int) -> list[Any]:
-    """These events, unless there are too many: counted before anything is made of them."""
+    """The events, unless there are too many; checked before anything is built from them."""
     if len(events) > most:
         raise _too_many("events", most)
     return events
 
 
 def _lines(body: bytes, most: int) -> list[bytes]:
-    """The lines of a body; blank ones count, too, where there are too many."""
-    if values.count(body, b"\n", most + 1) > most:  # the last line may end with one
+    """The lines of a body; blank lines count towards the limit, too."""
+    if values.count(body, b"\n", most + 1) > most:  # the last line may end with a line feed
         raise _too_many("lines", most)
     return body.split(b"\n")
 
@@ -117,7 +117,7 @@ def _json(body: bytes, max_events: int, max_depth: int, max_bytes: int) -> list[
 
 
 def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
-    """An element of a large array: others run between two of them, and none is decoded that is too large."""
+    """An element of a large array, not decoded where it is too large; other requests run between elements."""
     if len(piece) > max_bytes:
         return Item(piece)
     if suspicious(piece):
@@ -127,7 +127,7 @@ def _piece(number: int, piece: bytes, max_depth: int, max_bytes: int) -> Item:
 
 def _of_cloud(cloud: Any, max_values: int) -> Item:
     item = anew(cloudevents.to_event(cloud, max_values))
-    # What base64 hides was not counted with the body: of many events no two are decoded at a time.
+    # Values hidden in base64 were not counted with the body, so such events are decoded one at a time.
     return Item(item.payload) if "data_base64" in cloud else item
 
 
@@ -139,7 +139,7 @@ def _array(body: bytes, max_depth: int) -> list[Any]:
 
 
 def _decoded(body: bytes, what: str = "the body") -> Any:
-    """Decoded by orjson, which bounds the depth that it follows, and lets nobody run meanwhile."""
+    """Decode with orjson, which bounds the depth; it blocks all other threads meanwhile."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -148,20 +148,20 @@ def _decoded(body: bytes, what: str = "the body") -> Any:
 
 
 def _exact(body: bytes, max_depth: int) -> Any:
-    """Decoded without what orjson does silently: the judge must see integers as they were sent."""
+    """Decode without orjson's silent conversions: the validator must see integers as they were sent."""
     decoded = _decoded(body)
     if not suspicious(body):
         return decoded
-    if nesting(body) > max_depth + LEVELS_OF_AN_ARRAY:  # the standard library recurses
+    if nesting(body) > max_depth + LEVELS_OF_AN_ARRAY:  # the standard library's decoder recurses
         raise ProblemError(400, "malformed", f"the body is nested deeper than {max_depth} levels")
     return json.loads(body)
 
 
 def anew(event: Any, *, plain: bool = False) -> Item:
-    """An event without bytes of its own, written."""
+    """Item of an event without bytes of its own, serialized."""
     try:
         payload = orjson.dumps(event)
-    except TypeError:  # an integer beyond 64 bits or hundreds of levels: for the judge to refuse
+    except TypeError:  # an integer beyond 64 bits or hundreds of levels: refused by the validator
         try:
             payload = json.dumps(event).encode()
         except RecursionError as error:

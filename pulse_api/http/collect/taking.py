@@ -1,4 +1,4 @@
-"""To take what a request brings: judge each of its events, and publish those that are to be kept."""
+"""Intake of one request: validate its events, and publish those that are accepted or dead-lettered."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from pulse_pipelines.domain.quota import COUNTED
 from pulse_resources.settings import load_settings
 
 USUAL_COMPRESSION = 8
-"""How many times as large an honest body becomes, about."""
+"""Typical ratio of decompressed to compressed size."""
 
 
 @dataclass(frozen=True)
 class Taking:
-    """One request.
+    """Intake of one request.
 
     Args:
-        judge: of what it may hold.
-        describing: how its body is read (`split.describing`).
-        records_per_month: the tenant's quota of what it holds.
-        carried: headers of the trace that it belongs to.
+        judge: validator of the datasets that the request may address.
+        describing: headers that say how its body is read (`split.describing`).
+        records_per_month: the tenant's monthly quota for these records.
+        carried: trace headers for its messages.
     """
 
     here: AppState
@@ -45,11 +45,11 @@ class Taking:
     carried: Carried | None
 
     async def verdicts(self) -> Verdicts:
-        """What became of each event; what is kept is published.
+        """Verdict of each event; accepted and dead-lettered events are published.
 
         Raises:
             ProblemError: the body cannot be read, or a limit is reached; nothing was published.
-            Unacknowledged: the broker did not take all of it.
+            Unacknowledged: the broker did not acknowledge all events.
         """
         with self.here.held.of(self._tenant_id) as holding:
             verdicts = await self._judged(holding)
@@ -62,7 +62,7 @@ class Taking:
         return self.principal.tenant.tenant_id
 
     async def _judged(self, holding: Holding) -> Verdicts:
-        """What becomes of each event; the tenant's requests take turns at it."""
+        """Verdict of each event; the tenant's requests take turns."""
         content, encoding = await self._received(holding)
         if encoding is None and self.here.running.short(self._tenant_id, len(content)):
             judging = await self._judged_here(content)
@@ -74,7 +74,7 @@ class Taking:
         return judging.verdicts()
 
     async def _received(self, holding: Holding) -> tuple[bytes, str | None]:
-        """The body, and how it is compressed still: what is short is decompressed at once."""
+        """The body, and its remaining content encoding: a short body is decompressed at once."""
         limits, encoding = load_settings().api, bodies.encoding_of(self.request.headers)
         content = await bodies.received(self.request, limits.max_body_bytes, holding)
         short = partial(self.here.running.short, self._tenant_id)
@@ -86,7 +86,7 @@ class Taking:
         return content, None
 
     async def _judged_here(self, content: bytes) -> Judging:
-        """All events but those that are dear, in the event loop."""
+        """Validate all events but the expensive ones in the event loop."""
         run, judge = partial(self.here.running.here, self._tenant_id), self.judge.validator
 
         def begin() -> Judging:
@@ -102,7 +102,7 @@ class Taking:
         return judging
 
     async def _judged_aside(self, content: bytes, encoding: str | None) -> Judging:
-        """The same in a worker process."""
+        """Validate all events but the expensive ones in a worker process."""
         run, scope = partial(self.here.running.aside, self._tenant_id), self.judge.packed_scope
         judging = await run(large.begin, scope, content, encoding, self.describing)
         self._count(judging.count)

@@ -1,7 +1,7 @@
-"""What a body holds, told by its bytes: how many JSON values, and where the elements of an array begin.
+"""Structure of a JSON body, from its bytes: the number of values, and where elements of an array begin.
 
-Decoded, the smallest value takes thirty times as much memory as was sent; and whoever decodes holds up all
-others until he is done.
+Decoded, the smallest value takes thirty times as much memory as was sent, and decoding blocks all other
+requests.
 """
 
 from collections.abc import Iterator
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from pulse_api.http.problems import ProblemError
 
 _BLOCK = 256 * 1024
-"""Bytes looked at together: what is computed from them stays in the processor's cache."""
+"""Bytes examined together: intermediate results stay in the processor's cache."""
 _COUNTED = 32 * 1024
-"""Bytes counted at a time, for which a thread keeps the interpreter to itself."""
+"""Bytes counted at a time; a thread holds the interpreter for each."""
 _Octets: TypeAlias = NDArray[np.uint8]
 _Mask: TypeAlias = NDArray[np.bool_]
 SPACE = b" \t\n\r"
-"""What JSON takes for white space."""
+"""JSON white space."""
 _SMALLEST = 2
-"""Bytes that a value takes at least, with its comma."""
+"""Minimum bytes of a value, with its comma."""
 
 
 def bound(body: bytes, most: int) -> None:
-    """See that decoding a body builds no more than about `most` objects.
+    """Check that decoding a body builds no more than about `most` objects.
 
-    A value counts by the comma before it, an object or array by its bracket, too.
+    A value is counted by the comma before it; an object or array by its bracket, too.
 
     Raises:
         ProblemError: 413, it holds more.
     """
     if len(body) < most * _SMALLEST:
         return
-    # Those in strings count here, too: an upper bound, and most bodies are below it.
+    # Includes marks in strings: an upper bound, and most bodies are below it.
     if count(body, b",[{", most) < most:
         return
     if _outside_strings(body, most) >= most:
@@ -48,9 +48,9 @@ def bound(body: bytes, most: int) -> None:
 
 
 def count(body: bytes, marks: bytes, enough: int) -> int:
-    """How many of these bytes there are, in strings and outside; after `enough` no more are counted.
+    """Occurrences of these bytes, in strings and outside; counting stops at `enough`.
 
-    Counting one kind in 8 MB takes 3 to 4 ms, and nobody else is answered meanwhile: hence piece by piece.
+    Counting one byte value in 8 MB takes 3 to 4 ms, which blocks other requests: hence piece by piece.
     """
     found = 0
     for at in range(0, len(body), _COUNTED):
@@ -62,13 +62,13 @@ def count(body: bytes, marks: bytes, enough: int) -> int:
 
 
 def elements(body: bytes, most: int) -> list[bytes]:
-    """The elements of a JSON array, as they were sent: each to be decoded by itself, which holds up less.
+    """The elements of a JSON array as they were sent; decoding them one by one blocks for less time.
 
     Args:
-        most: where there are more, more than so many are given, empty.
+        most: where there are more elements, more than `most` are returned, empty.
 
     Raises:
-        ProblemError: 400, no array begins and ends with the body. Elements may be no JSON.
+        ProblemError: 400, the body is not one array. Elements may be invalid JSON.
     """
     deep, cuts = 0, []
     for at, octets, outside in _blocks(body):
@@ -87,7 +87,7 @@ def elements(body: bytes, most: int) -> list[bytes]:
         or len(cuts) < 2
         or whole[:1] + whole[-1:] != b"[]"
         or body[cuts[0] : cuts[-1] + 1] != whole
-        or any(body[cut] in b"[{]}" for cut in cuts[1:-1])  # another one begins or ends between them
+        or any(body[cut] in b"[{]}" for cut in cuts[1:-1])  # a second array or object
     ):
         raise ProblemError(400, "malformed", "the body is not JSON: it is not one array")
     found = [body[start + 1 : end].strip(SPACE) for start, end in pairwise(cuts)]
@@ -95,7 +95,7 @@ def elements(body: bytes, most: int) -> list[bytes]:
 
 
 def _outside_strings(body: bytes, enough: int) -> int:
-    """Commas and opening brackets that are not in strings; no more are counted than `enough`."""
+    """Number of commas and opening brackets outside strings; counting stops at `enough`."""
     found = 0
     for _, octets, outside in _blocks(body):
         marks = (octets == ord(",")) | (octets == ord("[")) | (octets == ord("{"))
@@ -106,8 +106,8 @@ def _outside_strings(body: bytes, enough: int) -> int:
 
 
 def _blocks(body: bytes) -> Iterator[tuple[int, _Octets, _Mask]]:
-    """Pieces of a body: where each begins, its bytes, and which of them are not in strings."""
-    if b"\\" in body:  # of the same length, pairs first: a quote that is left begins or ends a string
+    """Blocks of a body: offset, bytes, and mask of the bytes outside strings."""
+    if b"\\" in body:  # replaced at the same length, pairs first: the quotes that remain delimit strings
         body = body.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
     octets = np.frombuffer(body, np.uint8)
     inside = np.False_

@@ -1,4 +1,4 @@
-"""What becomes of each event of a request: published to land, published to be dead-lettered, or refused."""
+"""Verdicts on the events of a request: published to land, published to be dead-lettered, or refused."""
 
 import asyncio
 import time
@@ -25,25 +25,25 @@ from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
 _JUDGED = Item(b"")
-"""Stands for an event whose verdict is known, where the event is left behind."""
+"""Placeholder for an event whose verdict is known; the event itself is not passed on."""
 
 
 @dataclass
 class Verdicts:
-    """Of one request. `outgoing` is what the broker gets, in the order of the request."""
+    """Verdicts of one request. `outgoing` holds the events to publish, in the order of the request."""
 
     outgoing: list[Outgoing] = field(default_factory=list)
     dead_lettered: int = 0
     refused: int = 0
     notable: list[dict[str, Any]] = field(default_factory=list)
-    """One entry for each event that was not simply accepted."""
+    """One entry per event that was not simply accepted."""
 
     @property
     def accepted(self) -> int:
         return len(self.outgoing) - self.dead_lettered
 
     def document(self) -> bytes:
-        """The body of the answer."""
+        """The body of the response."""
         return orjson.dumps(
             {
                 "accepted": self.accepted,
@@ -55,11 +55,11 @@ class Verdicts:
 
 
 class Judging:
-    """The events of one request on their way to their verdicts, all by one clock; nothing is published.
+    """Validation of the events of one request, all at one reference time; nothing is published.
 
-    Whatever the events and their schemas are, `go_on` returns within its seconds and twice what is judged
-    inline; what may take longer is left to the end, and judged aside, one event of a tenant at a time. It may
-    go on in another process, with that one's validator.
+    For any events and schemas, `go_on` returns within its seconds plus twice the cost limit of inline
+    validation. Events that may take longer are deferred to the end and validated in `aside`, one event of a
+    tenant at a time. It may continue in another process, with the validator of that process.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -67,10 +67,10 @@ class Judging:
         self._index = 0
         """Of the next event."""
         self._dear: list[tuple[int, Item]] = []
-        """Events that were passed by: judging them may take long."""
+        """Deferred events, whose validation may take long."""
         self._outgoing: list[Outgoing | None] = [None] * len(items)
         self._notable: list[tuple[int, Refusal, bool]] = []
-        """Events that are refused, or (True) kept as dead letters."""
+        """Events that are refused, or (True) taken as dead letters."""
         self._now = datetime.now(UTC)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,12 +82,12 @@ class Judging:
 
     @property
     def size(self) -> int:
-        """Bytes of the events that are kept so far."""
+        """Bytes of the events taken so far."""
         return sum(len(outgoing.payload) for outgoing in self._outgoing if outgoing is not None)
 
     @property
     def at_end(self) -> bool:
-        """Whether only what is dear is left: `aside` is the way to go on."""
+        """Whether only expensive events are left, which `aside` validates."""
         return self._index == len(self._items)
 
     @property
@@ -95,7 +95,7 @@ class Judging:
         return self.at_end and not self._dear
 
     def go_on(self, judge: Validator, seconds: float = BREATH_SECONDS) -> None:
-        """Validate what is not dear until the end, or for some time by the clock."""
+        """Validate inexpensive events to the end, or until the time is over."""
         now = self._now
         each, byte = judge.pace
         began, left = time.perf_counter(), 1.0
@@ -106,7 +106,7 @@ class Judging:
                 self._dear.append((self._index, item))
             else:
                 if left < 0:
-                    # By the model these events may have taken long; mostly they have not.
+                    # By the cost model these events may have taken long; mostly they have not.
                     if time.perf_counter() - began > seconds:
                         break
                     left = 1 - cost
@@ -114,7 +114,7 @@ class Judging:
             self._index += 1
 
     async def aside(self, judge: Validator) -> None:
-        """Validate the next of those that are dear where that holds nobody up."""
+        """Validate the next expensive event in a validation worker, which does not block the event loop."""
         index, item = self._dear[0]
         work = partial(_judge, judge, item, self._now)
         async with _turns.setdefault(judge.scope.tenant.tenant_id, asyncio.Lock()):
@@ -124,7 +124,7 @@ class Judging:
 
     def _sort(self, judge: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
-            # The name as the dataset has it: one object for all of its events.
+            # The dataset's own string: one shared object for all of its events.
             slug = judge.targets[verdict["dataset"]].dataset.slug
             self._outgoing[index] = Outgoing(slug, verdict["event_id"], item.payload)
             return
@@ -136,7 +136,7 @@ class Judging:
         self._notable.append((index, verdict, kept))
 
     def verdicts(self) -> Verdicts:
-        """Of all events, once it is done."""
+        """Verdicts of all events; call it when `done`."""
         self._notable.sort(key=itemgetter(0))
         kept = sum(kept for _, _, kept in self._notable)
         return Verdicts(
@@ -152,7 +152,7 @@ _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Their work is to wait for the workers; of their own, so that nobody else waits for them."""
+    """Threads that wait for validation workers; a separate pool, so that no other work waits for them."""
     return ThreadPoolExecutor(load_settings().ingest.judge_workers, "judge")
 
 

@@ -1,7 +1,7 @@
-"""The window: how many events of one tenant are on their way to the broker; those beyond it wait for it.
+"""Publish window: limit of a tenant's events in flight to the broker; further events wait.
 
-All tenants share one way there and back, and what is on it already comes first: the shorter it is, the
-sooner everybody's next event is acknowledged. Enough for the broker to be busy is enough.
+All tenants share one connection, in order: the fewer events are in flight, the sooner the next event of any
+tenant is acknowledged. The window only has to be large enough to keep the broker busy.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ EVENTS = 1_000
 
 
 class Window:
-    """Use from the event loop. A request with more events than a window has one for itself."""
+    """Limits events in flight by topic. Use from the event loop. A larger request has the window alone."""
 
     def __init__(self, events: int = EVENTS) -> None:
         self._most = events
         self._events: Counter[str] = Counter()
-        """By topic: events on their way."""
+        """Events in flight, by topic."""
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
     async def take(self, topic: str, count: int) -> AsyncIterator[None]:
-        """So many events are on their way while the block runs."""
+        """Hold `count` events of the window while the block runs."""
         if topic in self._waiting or not self._room(topic, count):
             await self._turn(topic, count)
         else:
@@ -41,7 +41,7 @@ class Window:
         self._waiting.setdefault(topic, deque()).append((count, turn))
         try:
             await turn
-        except asyncio.CancelledError:  # who waited is gone
+        except asyncio.CancelledError:  # the waiting request was cancelled
             if not turn.cancelled():  # its turn came at the same moment
                 self._end(topic, count)
             raise
