@@ -1,1 +1,1 @@
-"""The REST catalog over HTTP: Iceberg's specification, for whoever has a tenant's key."""
+"""The Iceberg REST catalog over HTTP, for clients with a tenant's key."""

@@ -1,4 +1,4 @@
-"""Answers about tables, as Iceberg's specification has them."""
+"""Responses about tables and views, in the forms of the Iceberg REST specification."""
 
 import base64
 import binascii
@@ -15,11 +15,11 @@ from pulse_pipelines.lake.tables import Loaded
 from pulse_pipelines.lake.writing import Name
 
 MOST = 1_000
-"""Names on a page."""
+"""Maximum names on a page."""
 
 
 def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Response:
-    """The metadata goes out as it was read: it is most of the answer, and nobody here has to look at it."""
+    """A LoadTableResult. The metadata is copied as bytes, unparsed: it is most of the response."""
     config, keys = orjson.dumps(dict(found.config)), orjson.dumps([credential(found)])
     content = b'{%b,"config":%b,"storage-credentials":%b}' % (
         _document(found.metadata.at, metadata),
@@ -30,19 +30,19 @@ def load_result(found: Loaded, metadata: bytes, etag: str | None = None) -> Resp
 
 
 def table_of(asked: Asked, name: Name, found: Metadata) -> Response:
-    """A table that was just made, with a key to its files."""
+    """A newly created table, with credentials for its files."""
     loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
     return load_result(loaded, found.content, loaded.etag)
 
 
 def committed(asked: Asked, name: Name, found: Metadata) -> Response:
-    """A table's metadata after a commit: its client has a key already."""
+    """A table's metadata after a commit, without credentials: the client has them already."""
     loaded = tables.opened(asked.caller.tenant, name.namespace, name.name, found, may_write=asked.may_write)
     return _json(b"{%b}" % _document(found.at, found.content), loaded.etag)
 
 
 def view_of(found: Metadata) -> Response:
-    """A view: there is nothing to open."""
+    """A view, without credentials: it has no files of its own."""
     return _json(b'{%b,"config":{}}' % _document(found.at, found.content))
 
 
@@ -60,7 +60,7 @@ def _json(content: bytes, etag: str | None = None) -> Response:
 
 
 def names(asked: Asked, kind: Kind) -> Response:
-    """The names of tables, or of views, in a namespace: all, or the pages that are asked for."""
+    """Names of tables or views in a namespace: all of them, or the requested page."""
     size, after = asked.query.get("pageSize"), _after(asked)
     paged = size is not None or after is not None
     most = _size(size) if paged else catalog.ALL
@@ -71,7 +71,7 @@ def names(asked: Asked, kind: Kind) -> Response:
 
 
 def _after(asked: Asked) -> str | None:
-    """The last name of the page before; an empty token asks for the first page."""
+    """The last name of the previous page; an empty token requests the first page."""
     token = asked.query.get("pageToken")
     if not token:
         return token

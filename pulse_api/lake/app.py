@@ -1,4 +1,4 @@
-"""The REST catalog's app: its paths and documents are those that Iceberg's specification describes."""
+"""The REST catalog's app, with the paths and documents of the Iceberg REST specification."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,6 +1,6 @@
-"""Who asks: a tenant's key as bearer token or password (Basic), or a token that was made of one.
+"""Authentication: a tenant's key as bearer token or password (Basic), or an access token issued for a key.
 
-Which of them a client sends is its own choice; the tenant is always that of the key.
+The client chooses between them; the tenant is always that of the key.
 """
 
 import base64
@@ -22,14 +22,14 @@ LONGEST = 4_096
 
 @dataclass(frozen=True)
 class Caller:
-    """The tenant that asks, and by which key."""
+    """The calling tenant and the key that it used."""
 
     tenant: Tenant
     key: ApiKey
 
 
 def unauthorized() -> ProblemError:
-    """One answer for all that is not in force: nothing tells a caller how wrong it is."""
+    """The same answer for every credential that is not in force: a caller cannot learn why it was refused."""
     return ProblemError(
         401,
         "unauthorized",
@@ -39,7 +39,7 @@ def unauthorized() -> ProblemError:
 
 
 def passwords(header: str) -> list[str]:
-    """What an Authorization header presents: with Basic the password, or the user where that is empty."""
+    """Secrets in an Authorization header: with Basic the password, or the user where that is empty."""
     scheme, _, text = header[:LONGEST].partition(" ")
     text = text.strip()
     if scheme.lower() == "bearer":
@@ -54,15 +54,15 @@ def passwords(header: str) -> list[str]:
 
 
 def credential(here: LakeState, text: str) -> Credential | None:
-    """A tenant's key, or a token of this service; None when the text is neither."""
+    """A tenant's key, or an access token of this service; None when the text is neither."""
     presented = Presented.parse(text)
     if presented is not None:
-        return presented if presented.tenant_id is not None else None  # an operator has no lake
+        return presented if presented.tenant_id is not None else None  # operators have no lake
     return token.parse(here.token_secret, text)
 
 
 async def known(request: Request, presented: Credential) -> tuple[CachedTenant, ApiKey] | None:
-    """The tenant and its key, if it is in force."""
+    """The tenant and its key, if the key is in force."""
     here = lake_state(request)
     found = here.views.kept(presented) or await here.views.coming(presented)
     if found is None:
@@ -72,11 +72,11 @@ async def known(request: Request, presented: Credential) -> tuple[CachedTenant, 
 
 
 async def identify(request: Request, text: str) -> Caller:
-    """The caller that presents this key or token.
+    """The caller that a key or access token identifies.
 
     Raises:
-        ProblemError: 401 where it is not in force, 429 beyond the tenant's rate, or when too many requests of
-            this address present a key that has to be looked up; then 503, too.
+        ProblemError: 401 where it is not in force; 429 beyond the tenant's rate; 429 or 503 when too many
+            requests of this address present a key that has to be looked up.
     """
     here = lake_state(request)
     presented = credential(here, text)

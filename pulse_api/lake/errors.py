@@ -1,4 +1,4 @@
-"""Errors as Iceberg's specification has them: a status, a message, a type that clients know."""
+"""Error responses of the Iceberg REST specification: a status, a message, a type that clients know."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -52,25 +52,25 @@ _STATUS: Mapping[type[Exception], int] = {
     Malformed: 400,
     IllegalArgument: 400,
     KeyReused: 422,
-    QuotaExceeded: 403,  # clients would try what is refused with 429 again and again
+    QuotaExceeded: 403,  # clients would retry a 429 again and again
 }
-"""Where the specification's status is not that of Pulse's own HTTP API."""
+"""Statuses where the specification differs from Pulse's own HTTP API."""
 _SERVER = "InternalServerError"
 
 
 def body(problem: ProblemError, kind: str | None = None) -> bytes:
-    """The document of an error."""
+    """The specification's error document."""
     said = f"{problem.detail}. {problem.fix}" if problem.fix else problem.detail
     error = {"message": said, "type": kind or _OF_STATUS.get(problem.status, _SERVER), "code": problem.status}
     return orjson.dumps({"error": error})
 
 
 def answer(request: Request, error: Exception) -> Response:
-    """What is answered to a request that ends with an error."""
+    """The response to a request that ends with an error."""
     problem = _no_store(error) if isinstance(error, OSError) else problems.of(error)
     problem.status = _STATUS.get(type(error), problem.status)
     kind = _OF_CLASS.get(type(error))
-    if kind is not None:  # clients look for these words in messages: nothing is added
+    if kind is not None:  # clients match these messages: nothing is added
         problem.fix = None
     response = Response(body(problem, kind), problem.status, problem.headers, media_type="application/json")
     if problem.status == 500 and "x-request-id" not in response.headers:
@@ -79,14 +79,14 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def _no_store(error: OSError) -> ProblemError:
-    """Its message may hold parts of a request: it goes to the log, not to the caller."""
+    """The problem of a failed object store; the error may hold parts of the request, so it is only logged."""
     _log.warning("the object store failed: %s", error)
     headers = {"Retry-After": str(problems.RETRY_S)}
     return ProblemError(503, "unavailable", "The object store does not answer", headers=headers)
 
 
 def refused(status: int, detail: str, fix: str | None = None) -> ProblemError:
-    """A request that is wrong in itself."""
+    """The problem of an invalid request."""
     return ProblemError(status, "invalid-request", detail, fix=fix)
 
 
@@ -94,7 +94,7 @@ HANDLED: tuple[type[Exception], ...] = (ProblemError, PulseError, psycopg.Operat
 
 
 def install(app: Starlette) -> None:
-    """Answer every error of this app as the specification says."""
+    """Answer every error of this app in the specification's form."""
 
     async def handle(request: Request, error: Exception) -> Response:
         return answer(request, error)

@@ -1,4 +1,4 @@
-"""An endpoint of the catalog: who asks comes first, then the body, then a turn in a thread."""
+"""Endpoints of the catalog: authentication first, then the body, then a turn in a thread."""
 
 import asyncio
 import hashlib
@@ -24,14 +24,14 @@ from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Of a body: a transaction over many tables has some hundred kB."""
+"""Maximum bytes of a body: a transaction over many tables has some hundred kB."""
 
 LONGEST_KEY = 100
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request of a caller who may ask it."""
+    """An authorized request: its caller, path names, query, headers and body."""
 
     caller: Caller
     path: dict[str, str]
@@ -39,7 +39,7 @@ class Asked:
     headers: Headers
     body: bytes
     what: str
-    """Method and path, as they were sent."""
+    """Method and path as they were sent."""
 
     @property
     def namespace(self) -> Levels:
@@ -61,12 +61,12 @@ class Asked:
 
     @property
     def may_write(self) -> bool:
-        """Whether whoever asks may write tables of the tenant's own."""
+        """Whether the caller's key may write tables of the tenant's own."""
         return KeyScope.LAKE_WRITE in self.caller.key.scopes
 
     @property
     def once(self) -> Once:
-        """The request by the name that its client gave it, if it gave one."""
+        """The request's idempotency key, if the client sent one."""
         digest = hashlib.sha256(f"{self.what}\n".encode() + self.body).hexdigest()
         key = self.headers.get("idempotency-key")
         if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
@@ -74,7 +74,7 @@ class Asked:
         return Once(key, digest)
 
     def json(self) -> dict[str, Any]:
-        """The body, which is an object. Raises ProblemError (400)."""
+        """The body as a JSON object. Raises ProblemError (400)."""
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError:
@@ -85,7 +85,7 @@ class Asked:
 
 
 def text(document: Mapping[str, Any], name: str) -> str:
-    """A text of a document. Raises ProblemError (400)."""
+    """A string field of a document. Raises ProblemError (400)."""
     found = document.get(name)
     if not isinstance(found, str) or not found:
         raise refused(400, f"Malformed request: {name} must be a text")
@@ -93,7 +93,7 @@ def text(document: Mapping[str, Any], name: str) -> str:
 
 
 def flag(document: Mapping[str, Any], name: str) -> bool:
-    """Whether something is so; it is not, where nothing says so. Raises ProblemError (400)."""
+    """A boolean field of a document; False where it is missing. Raises ProblemError (400)."""
     found = document.get(name)
     if found not in (None, True, False):
         raise refused(400, f"Malformed request: {name} is true or false")
@@ -101,7 +101,7 @@ def flag(document: Mapping[str, Any], name: str) -> bool:
 
 
 def strings(document: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Properties of a document: texts by names. Raises ProblemError (400)."""
+    """A field of a document that maps strings to strings. Raises ProblemError (400)."""
     found = document.get(name) or {}
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise refused(400, f"Malformed request: {name} must be an object of texts")
@@ -109,14 +109,14 @@ def strings(document: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def levels(found: object) -> Levels:
-    """A namespace of a document. Raises ProblemError (400)."""
+    """The levels of a namespace in a document. Raises ProblemError (400)."""
     if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
         raise refused(400, "Malformed request: a namespace is a list of texts")
     return tuple(found)
 
 
 def named(document: Mapping[str, Any], part: str) -> Name:
-    """A table, or a view, that a document names. Raises ProblemError (400)."""
+    """The identifier of a table or view in a document. Raises ProblemError (400)."""
     found = document.get(part)
     if not isinstance(found, dict):
         raise refused(400, f"Malformed request: {part} must be an object")
@@ -124,11 +124,11 @@ def named(document: Mapping[str, Any], part: str) -> Name:
 
 
 Work = Callable[[Asked], Response]
-"""What an endpoint does, in a thread."""
+"""The work of an endpoint, run in a thread."""
 
 
 def endpoint(method: str, path: str, scope: KeyScope, work: Work) -> Route:
-    """A route that does its work for whoever has a key with the scope."""
+    """A route for callers whose key has the scope."""
 
     async def answered(request: Request) -> Response:
         caller = await authenticate(request, scope)
@@ -145,22 +145,22 @@ def endpoint(method: str, path: str, scope: KeyScope, work: Work) -> Route:
 
 
 def open_endpoint(method: str, path: str, work: Callable[[Request], Awaitable[Response]]) -> Route:
-    """A route for anybody."""
+    """A route without authentication."""
     return _route(method, path, work)
 
 
 def _route(method: str, path: str, work: Callable[[Request], Awaitable[Response]]) -> Route:
     async def routed(request: Request) -> Response:
-        request.scope["route"] = route  # what log and measures call it
+        request.scope["route"] = route  # its name in logs and metrics
         return await work(request)
 
     route = Route(path, routed, methods=[method])
-    route.methods = {method}  # Starlette adds HEAD to GET: here it is a question of its own
+    route.methods = {method}  # Starlette adds HEAD to GET: here HEAD has its own route
     return route
 
 
 class RawPaths:
-    """Wraps the app: a path is taken as it was sent, so that a name may have a slash in it (`%2F`)."""
+    """Middleware that keeps paths percent-encoded, so that a name may contain a slash (`%2F`)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -172,7 +172,7 @@ class RawPaths:
 
 
 def _names(request: Request) -> dict[str, str]:
-    """What the path names, decoded as Java's clients encode it. Raises ProblemError (400)."""
+    """Names in the path, decoded as Java's clients encode them. Raises ProblemError (400)."""
     try:
         return {name: unquote_plus(text, errors="strict") for name, text in request.path_params.items()}
     except UnicodeDecodeError:
@@ -180,6 +180,6 @@ def _names(request: Request) -> dict[str, str]:
 
 
 def json_response(document: object, status: int = 200, **headers: str) -> Response:
-    """An answer of the catalog."""
+    """A JSON response of the catalog."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(orjson.dumps(document), status, given, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What the REST catalog keeps between requests: who may come in, whose turn it is, how it is."""
+"""State of the REST catalog between requests: keys, turns, readiness."""
 
 import time
 from collections.abc import AsyncIterator
@@ -18,10 +18,10 @@ from pulse_resources.settings import load_settings
 
 
 class LakeState(Keyring):
-    """One per process.
+    """State of the catalog's app; one instance per process.
 
     Raises:
-        UserError: nothing says by what tokens are signed.
+        UserError: the secret that signs tokens is not set.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class LakeState(Keyring):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Everything runs while the block does."""
+        """Run all background services while the block runs."""
         try:
             async with self.keys_open():
                 yield
@@ -50,7 +50,7 @@ class LakeState(Keyring):
 
 
 def _look() -> Seen:
-    """Ask Postgres. Use it in a thread."""
+    """Check Postgres; blocking, so call it in a thread."""
     began, missing = time.monotonic(), None
     url = load_settings().postgres.url(ROLE)
     try:

@@ -1,1 +1,1 @@
-"""Endpoints of the REST catalog, a module for each kind of thing."""
+"""Endpoints of the REST catalog, a module per kind of resource."""

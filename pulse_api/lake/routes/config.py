@@ -1,4 +1,4 @@
-"""GET /v1/config: what a client has to know before anything else, and whether the catalog is well."""
+"""GET /v1/config, the first request of every client; and health checks of the catalog."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,11 +37,11 @@ OFFERED = (
     "POST /v1/{prefix}/views/rename",
     "POST /v1/{prefix}/transactions/commit",
 )
-"""In the words of the specification: clients ask for nothing else."""
+"""In the specification's notation: clients request no other endpoints."""
 
 
 def _config(asked: Asked) -> Response:
-    """A warehouse is a tenant; the key says which one, so naming it is for clients that must name one."""
+    """Configuration. A warehouse is a tenant; the key selects it, so clients may name it but need not."""
     warehouse = asked.query.get("warehouse", "")
     if warehouse not in ("", asked.caller.tenant.slug):
         missing = ProblemError(404, "not-found", f"Warehouse does not exist: {warehouse[:200]}")
@@ -56,7 +56,7 @@ async def _healthz(_: Request) -> Response:
 
 
 async def _readyz(request: Request) -> Response:
-    """Postgres answers; it is asked once a second, however often this is."""
+    """Readiness: Postgres answers. It is checked once a second, however often this is requested."""
     if (missing := await lake_state(request).readiness.missing()) is not None:
         raise ProblemError(503, "unavailable", f"{missing} does not answer", headers={"Retry-After": "1"})
     return json_response({"status": "ready"})

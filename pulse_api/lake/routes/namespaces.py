@@ -1,4 +1,4 @@
-"""Namespaces: `events`, where the tenant's datasets and their rollups are, and those of its own."""
+"""Namespaces: `events`, which holds the tenant's datasets and their rollups, and those of its own."""
 
 from typing import Any
 

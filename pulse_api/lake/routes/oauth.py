@@ -1,7 +1,7 @@
-"""POST /v1/oauth/tokens: a short-lived token for a key, in each of the ways in which clients ask for one.
+"""POST /v1/oauth/tokens: a short-lived access token for a key, by each grant that clients use.
 
 client_credentials   the key is the client's secret, in the form or as Basic
-token exchange       a token, or a key, becomes a token that lasts longer
+token exchange       a token, or a key, is exchanged for a token that lasts longer
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from pulse_pipelines.domain import token
 
 MAX_BYTES = 16 * 1024
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a kind
+_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a token type
 _MAX_FIELDS = 20
 
 
@@ -42,7 +42,7 @@ async def _tokens(request: Request) -> Response:
     if grant == "client_credentials":
         given = [form.get("client_secret", ""), *_header(request)]
     elif grant == _EXCHANGE:
-        # Once its token has ended, a Java client names that one, and presents the key beside it.
+        # After its token has expired, a Java client sends that token as subject and the key beside it.
         given = [form.get("subject_token", ""), *_header(request)]
     else:
         return _refused("unsupported_grant_type", f"grant_type is client_credentials or {_EXCHANGE}")
@@ -68,7 +68,7 @@ def _header(request: Request) -> list[str]:
 
 
 async def _first(request: Request, given: list[str]) -> Caller | None:
-    """The caller that the first of these is a key or a token of, if any is in force."""
+    """The caller of the first of these credentials that is in force, if any is."""
     for text in given:
         try:
             return await identify(request, text)

@@ -1,4 +1,4 @@
-"""Tables: their names, their metadata with a key to their files, and that key alone."""
+"""Tables: names, metadata with credentials for the files, and the credentials alone."""
 
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ def _list(asked: Asked) -> Response:
 
 
 def _load(asked: Asked) -> Response:
-    """The specification's LoadTableResult; 304 to whoever has this very answer still."""
+    """The specification's LoadTableResult; 304 where the client's ETag is still current."""
     snapshots = asked.query.get("snapshots", "all")
     if snapshots not in ("all", "refs"):
         raise refused(400, "snapshots is all or refs")
@@ -31,7 +31,7 @@ def _load(asked: Asked) -> Response:
 
 
 def _credentials(asked: Asked) -> Response:
-    """A key to the table's files: the same as in the table, until it grows old."""
+    """Credentials for the table's files, the same as with the table, until they are about to expire."""
     found = tables.load(asked.caller.tenant, asked.namespace, asked.table, may_write=asked.may_write)
     return json_response({"storage-credentials": [credential(found)]}, Cache_Control="no-store")
 
@@ -42,7 +42,7 @@ def _exists(asked: Asked) -> Response:
 
 
 def _metrics(asked: Asked) -> Response:
-    """Clients report how their scans went; nobody here asks for it."""
+    """Scan reports of clients, which are not used."""
     asked.json()
     return Response(status_code=204)
 

@@ -1,4 +1,4 @@
-"""Views of the tenant's own: listed, made, loaded, replaced, renamed, dropped."""
+"""Views of the tenant's own: list, create, load, replace, rename, drop."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tables of the tenant's own: made, committed to (many at once), registered, renamed, dropped."""
+"""Tables of the tenant's own: create, commit (to many at once), register, rename, drop."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +17,7 @@ from pulse_pipelines.lake.requests import Repeated
 from pulse_pipelines.lake.writing import Change, Name
 
 MOST = 100
-"""Tables of a transaction."""
+"""Maximum tables of a transaction."""
 
 
 def _create(asked: Asked) -> Response:
@@ -39,7 +39,7 @@ def _credentials(loaded: tables.Loaded) -> dict[str, object]:
 
 
 def _now(asked: Asked, name: Name, work: Callable[[], Metadata]) -> Metadata:
-    """What a request made of a table; what it is now, where the request was carried out before."""
+    """The metadata that a request produces; for a repeated request, the current metadata."""
     try:
         return work()
     except Repeated:
@@ -87,14 +87,14 @@ def _rename(asked: Asked) -> Response:
 
 
 def renamed(asked: Asked, kind: Kind) -> Response:
-    """Rename a table or a view, as the body says."""
+    """Rename a table or a view as the body says."""
     body = asked.json()
     old, new = named(body, "source"), named(body, "destination")
     return nothing(lambda: moving.rename(asked.caller.tenant, old, new, kind, asked.once))
 
 
 def nothing(work: Callable[[], object]) -> Response:
-    """204 after what is done, or was done before."""
+    """204 after the work is done, or was done by an earlier request with the same idempotency key."""
     with suppress(Repeated):
         work()
     return Response(status_code=204)
