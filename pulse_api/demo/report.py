@@ -1,4 +1,4 @@
-"""The demo's report: what was sent, what became of it, how fast, whether it all adds up, and what it says."""
+"""The demo's report: events sent, their outcomes, throughput, reconciliation, and answers to questions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class TenantLine:
     sent: int
     counts: Counts
     expected_dead: int
-    """Events sent that the source says are invalid."""
+    """Sent events that are invalid by the source data alone."""
     reconciled: TenantReport
 
     @property
@@ -58,7 +58,7 @@ class TenantLine:
 
 
 def invalid_events(events: Sequence[Event]) -> dict[str, int]:
-    """How many events of each tenant the source itself shows to be invalid."""
+    """Number of events of each tenant that are invalid by the source data alone."""
     found: dict[str, int] = {}
     for event in events:
         found[event.tenant] = found.get(event.tenant, 0) + (not event.valid)
@@ -66,7 +66,7 @@ def invalid_events(events: Sequence[Event]) -> dict[str, int]:
 
 
 def busy_seconds(since: datetime) -> float:
-    """Time in which at least one batch was being worked on."""
+    """Seconds in which at least one batch was under way."""
     with postgres.transaction("pulse_pipeline") as connection:
         spans = connection.execute(BATCHES, [since]).fetchall()
     total, until = 0.0, None
@@ -117,7 +117,7 @@ def answers(tenants: dict[str, Tenant], largest: str) -> list[Answer]:
 
 
 def as_json(lines: Sequence[TenantLine], speed: dict[str, float], ui: str) -> dict[str, Any]:
-    """The report as it is written to demo-report.json."""
+    """The content of demo-report.json."""
     rows = {
         line.slug: {
             "sent": line.sent,

@@ -1,4 +1,4 @@
-"""Run the demo: register, send, wait for the sensor's runs to settle it, and report."""
+"""Demo run: register, send, wait until the sensor's runs have settled all events, and report."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +25,11 @@ from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, PulseError, Terminal
 
 REDELIVER_EVERY = 20
-"""Of the valid events, every twentieth is sent twice."""
+"""Every twentieth valid event is sent twice."""
 SENDERS = 4
-"""Tenants that send at a time, each over a connection of its own."""
+"""Tenants that send concurrently, each over its own connection."""
 PATIENCE_S = 300.0
-"""Without any progress for this long the demo gives up and says what is in the way."""
+"""Seconds without progress after which the demo gives up and reports what blocks it."""
 
 LEDGER = """
 SELECT tenant_id, coalesce(sum(drained), 0)::bigint, coalesce(sum(landed), 0)::bigint,
@@ -76,10 +76,10 @@ def register(names: dict[str, str], datasets: dict[str, str]) -> dict[str, Tenan
 
 
 def send(console: Console, url: str, tenants: dict[str, Tenant], events: Sequence[Event]) -> dict[str, int]:
-    """Send every event through the HTTP API, and some of them again; returns how many each tenant sent.
+    """Send every event through the HTTP API, and some of them twice; returns the number sent by tenant.
 
     Raises:
-        PulseError: the API did not take all of them.
+        PulseError: the API did not accept all of them.
     """
     outgoing = {slug: [event for event in events if event.tenant == slug] for slug in tenants}
     for own in outgoing.values():
@@ -92,7 +92,7 @@ def send(console: Console, url: str, tenants: dict[str, Tenant], events: Sequenc
             _deliver(url, tenants[slug], outgoing[slug], stop, lambda count: bar.advance(task, count))
 
         try:
-            # The largest first, so that none is left alone at the end.
+            # The largest first, so that no large tenant is left to send alone at the end.
             list(senders.map(deliver, sorted(outgoing, key=lambda slug: -len(outgoing[slug]))))
         finally:
             stop.set()
@@ -121,7 +121,7 @@ def _deliver(
 
 
 def ledger(tenants: Sequence[Tenant]) -> dict[UUID, Counts]:
-    """What the ledger says of each tenant so far."""
+    """Settled counts of each tenant in the ledger."""
     found = {tenant.tenant_id: Counts() for tenant in tenants}
     with postgres.transaction("pulse_pipeline") as connection:
         for tenant_id, *numbers in connection.execute(LEDGER, [list(found)]):
@@ -132,10 +132,10 @@ def ledger(tenants: Sequence[Tenant]) -> dict[UUID, Counts]:
 def wait_until_settled(
     console: Console, tenants: Sequence[Tenant], before: dict[UUID, Counts], sent: int
 ) -> None:
-    """Watch the ledger until everything sent is settled.
+    """Poll the ledger until every event sent is settled.
 
     Raises:
-        PulseError: a batch is stuck, or nothing moved for a long time.
+        PulseError: a batch is stuck, or there was no progress for too long.
     """
     with progress(console) as bar:
         task = bar.add_task("settling", total=sent)

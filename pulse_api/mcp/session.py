@@ -1,4 +1,4 @@
-"""Who calls the tools: a tenant, and how its queries run."""
+"""MCP session: the calling tenant, and how its queries run."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ class Session:
     tenant: Tenant
     query: Query
     look: Callable[[Callable[[], Any]], Awaitable[Any]]
-    """Has a look at many files made where it keeps nobody waiting."""
+    """Runs a function that reads many files, without blocking other work."""
     may_trace: bool = True
-    """Whether the key opens more than tables: events, and dead letters."""
+    """Whether the key may read events and dead letters, not only tables."""
 
 
 UNTRUSTED = (
@@ -26,13 +26,13 @@ UNTRUSTED = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool gives: facts of Pulse's own, and data of the tenant's events apart from them."""
+    """Result of a tool: Pulse's own facts, separate from data of the tenant's events."""
 
     facts: Mapping[str, Any]
     untrusted: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As a JSON object."""
         found = dict(self.facts)
         if self.untrusted:
             found |= {"note": UNTRUSTED, "untrusted_data": dict(self.untrusted)}

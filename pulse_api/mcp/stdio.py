@@ -1,4 +1,4 @@
-"""The server over standard input and output: for one tenant, whoever started the process."""
+"""The MCP server over standard input and output, for one tenant chosen by the user who starts it."""
 
 import logging
 from collections.abc import Awaitable, Callable
