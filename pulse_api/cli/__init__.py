@@ -1,6 +1,6 @@
-"""`pulse`: set up a stack, register tenants and datasets, look at what landed, prove that it adds up.
+"""`pulse`: run a stack, register tenants and datasets, inspect what landed, reconcile it.
 
-Exit codes: 0 success, 1 failure or a check that does not hold, 2 wrong usage.
+Exit codes: 0 success, 1 failure or a failed check, 2 wrong usage.
 """
 
 import logging
@@ -14,7 +14,7 @@ from pulse_api.cli.output import say
 from pulse_api.cli.parts import group_of
 
 PARTS = {
-    # The word behind `pulse`: its module, and its line in `pulse --help`.
+    # Subcommand of `pulse`: its module, and its line in `pulse --help`.
     "up": ("stack", "Start every service of Pulse on this machine; wait until all are ready."),
     "down": ("stack", "Stop every service that `pulse up` started; wait until all have ended."),
     "status": ("stack", "Show every service, what waits to be ingested, and what needs a person."),
@@ -83,7 +83,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # takes as long as all else here
+        from importlib.metadata import version  # this import takes as long as all others here
 
         say(version("pulse"))
         raise typer.Exit
@@ -101,11 +101,11 @@ def _options(
 
 def main() -> None:
     """Entry point."""
-    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # it repeats what is said anyway
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # it repeats the printed error
     try:
         app()
     finally:
         postgres = sys.modules.get("pulse_resources.postgres")
-        # A completion waits for nothing, open pools included.
+        # Shell completion must not wait for open pools to close.
         if postgres is not None and "_PULSE_COMPLETE" not in os.environ:
             postgres.close_pools()

@@ -1,4 +1,4 @@
-"""`pulse alerts`: what is wrong now, what was, and whether the notifiers reach anybody."""
+"""`pulse alerts`: current and past alerts, and a test of the notifiers."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any

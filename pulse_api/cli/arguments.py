@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Arguments shared by several commands, and parsers of their values."""
 
 import re
 import sys
@@ -26,10 +26,10 @@ _LONGEST = timedelta(days=36_500)
 
 
 def duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h`, `30d`, `2w`, or several of them together.
+    """Parse a duration: `90s`, `15m`, `1h`, `30d`, `2w`, or several of them together.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: it is not a duration.
     """
     if not re.fullmatch(r"(\d{1,100}[smhdw])+", text):
         raise typer.BadParameter(f"{text!r} is not a duration: write 90s, 15m, 1h, 30d, 2w or 1h30m")
@@ -41,10 +41,10 @@ def duration(text: str) -> timedelta:
 
 
 def moment(text: str) -> datetime:
-    """A time: RFC 3339, a date (its midnight in UTC), or how long ago, such as `2h`.
+    """Parse a time: RFC 3339, a date (its midnight in UTC), or an age such as `2h`.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: it is not a time.
     """
     if re.fullmatch(r"(\d+[smhdw])+", text):
         return datetime.now(UTC) - duration(text)
@@ -59,7 +59,7 @@ def moment(text: str) -> datetime:
 
 
 def day(text: str) -> date:
-    """A date: `2026-11-19`, or `today` and `yesterday` in UTC. Raises typer.BadParameter: it is none."""
+    """Parse a date: `2026-11-19`, or `today` and `yesterday` in UTC. Raises typer.BadParameter otherwise."""
     days = {"today": 0, "yesterday": 1}
     if text in days:
         return datetime.now(UTC).date() - timedelta(days=days[text])

@@ -1,4 +1,4 @@
-"""`pulse ask` and `pulse describe`: questions over a tenant's datasets, and what there is to ask for."""
+"""`pulse ask` and `pulse describe`: questions over a tenant's datasets, and what can be asked for."""
 
 import asyncio
 from typing import Annotated
@@ -58,7 +58,7 @@ def ask(
 
 
 def show(console: Console, found: "answer.Answer") -> None:
-    """Print an answer for a person: rows, or a chart where there is one in them, and how it came about."""
+    """Print an answer for a person: rows, or a chart where the rows allow one, and how it was computed."""
     if chart.shape(found.rows):
         chart.show(console, found.rows)
     else:

@@ -45,7 +45,7 @@ def backfill_days(
 
     Example: pulse backfill acme orders --from 2026-11-01 --to 2026-11-19
     """
-    import psycopg  # what is only named to be caught is imported where it may be raised
+    import psycopg  # an exception's module is imported where it is caught
     from pyspark.errors import PySparkException
 
     days = _days(first, last or first)

@@ -1,4 +1,4 @@
-"""`pulse batch`: what is in flight, what ran lately, and another try for what is stuck."""
+"""`pulse batch`: batches in flight and settled lately, and a retry of stuck ones."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Charts in a terminal: bars, where a result is one label and one number in each row."""
+"""Bar charts in a terminal, for results with one label and one number in each row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def shape(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The columns of labels and of numbers, if there is a chart in the rows."""
+    """The label column and the number column, if the rows can be charted."""
     if not 2 <= len(rows) <= MAX_BARS or len(rows[0]) != 2:
         return None
     label, number = rows[0]
@@ -43,6 +43,6 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def bar(share: float) -> str:
-    """A bar of so much of the width."""
+    """A bar of this share of the width."""
     whole, part = divmod(round(share * WIDTH * 8), 8)
     return "█" * whole + _EIGHTHS[part].strip()

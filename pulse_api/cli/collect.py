@@ -1,4 +1,4 @@
-"""`pulse collect`: events of a file through the HTTP API, the same door as everybody's."""
+"""`pulse collect`: send a file's events through the HTTP API, as every client does."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from pulse_resources.local import api
 
 app = typer.Typer()
 MAX_VERDICTS = 1_000
-"""Kept and printed; beyond, they are only counted."""
+"""Maximum verdicts kept and printed; further ones are only counted."""
 MAX_SHOWN = 20
 
 
@@ -59,7 +59,7 @@ def collect(
     """
     owner = registry.find_tenant(tenant)
     presented = _checked(owner, key)
-    if wait:  # imports take a second
+    if wait:  # the imports take a second
         from pulse_api.cli import waiting
 
         sent = waiting.Sent()
@@ -87,7 +87,7 @@ def collect(
                 advance(total["sent"])
         except PulseError as error:
             if error.where.get("status") in ("401", "403"):
-                error.fix = _issue(owner)  # instead of the API's, which speaks of headers
+                error.fix = _issue(owner)  # instead of the API's fix, which mentions headers
             taken = total["accepted"] + total["dead_lettered"]
             remark(f"{taken:,} events were taken before; it is safe to send all of them again.")
             raise
@@ -127,10 +127,10 @@ def _open(file: Path, stack: ExitStack) -> BinaryIO:
 
 
 def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
-    """Lines as they are; the elements of an array, each as a line of its own.
+    """Lines as they are; elements of an array, each serialized as one line.
 
     Args:
-        lines: gets the number of each event's line, from 1; 0 for an element of an array.
+        lines: receives each event's line number, from 1; 0 for an element of an array.
     """
     found = ((number, text) for number, line in enumerate(source, 1) if (text := line.strip()))
     for number, text in found:
@@ -145,7 +145,7 @@ def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
 
 def _elements(text: bytes) -> Iterator[bytes]:
     try:
-        array = json.loads(text)  # unlike faster ones it keeps all digits of an integer
+        array = json.loads(text)  # unlike faster decoders it keeps all digits of an integer
     except (ValueError, RecursionError) as error:
         raise UserError(f"the events are not a JSON array: {error}") from error
     for element in array:
@@ -153,7 +153,7 @@ def _elements(text: bytes) -> Iterator[bytes]:
 
 
 def _progress(source: BinaryIO, stack: ExitStack) -> "Any":
-    """Shows how much of the file is sent, on a terminal; returns what to call with the count."""
+    """Show a progress bar of the file's bytes on a terminal; returns a callback for the number sent."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     bar = stack.enter_context(Progress(*columns, console=console, disable=not console.is_terminal))

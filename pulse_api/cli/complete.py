@@ -1,4 +1,4 @@
-"""Shell completion of tenants, datasets, schemas and keys: quick, or silent. It never fails or hangs."""
+"""Shell completion of tenants, datasets, schemas and keys. It has a deadline, and errors complete nothing."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pulse_resources import settings
 from pulse_resources.local import ports
 
 PATIENCE_S = 1.5
-"""Someone waits with a finger on the Tab key."""
+"""Maximum wait for a completion: the user has just pressed Tab."""
 
 
 def tenants(incomplete: str) -> list[str]:
@@ -21,7 +21,7 @@ def tenants(incomplete: str) -> list[str]:
 
 
 def datasets(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Slugs of the datasets of the tenant that the line names."""
+    """Slugs of the datasets of the tenant on the command line."""
 
     def find() -> list[str]:
         return [dataset.slug for dataset in registry.list_datasets(_tenant(ctx))]
@@ -30,7 +30,7 @@ def datasets(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def schema_uris(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Addresses of the schemas of the tenant that the line names."""
+    """Addresses of the schemas of the tenant on the command line."""
 
     def find() -> list[str]:
         return [schema.schema_uri for schema in registry.list_schemas(_tenant(ctx))]
@@ -39,7 +39,7 @@ def schema_uris(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def key_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of the keys, not revoked, of the tenant that the line names."""
+    """Ids of the keys, not revoked, of the tenant on the command line."""
 
     def find() -> list[str]:
         return [key.key_id for key in registry.keys.list_keys(_tenant(ctx)) if key.revoked_at is None]
@@ -60,7 +60,7 @@ def _looked_up(find: Callable[[], list[str]], incomplete: str) -> list[str]:
             found.extend(find())
 
     def quietly() -> None:
-        with suppress(Exception):  # a completion has nowhere to complain
+        with suppress(Exception):  # a completion cannot report errors
             look()
 
     looker = threading.Thread(target=quietly, daemon=True)

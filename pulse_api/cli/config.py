@@ -1,4 +1,4 @@
-"""`pulse config`: every setting that is in force, and where it comes from."""
+"""`pulse config`: every setting in force, and its source."""
 
 from typing import Annotated
 

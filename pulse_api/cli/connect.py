@@ -1,4 +1,4 @@
-"""`pulse lake connect`: what a person pastes into an engine to read a tenant's tables with it."""
+"""`pulse lake connect`: configuration or code that connects an engine to a tenant's tables."""
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -68,7 +68,7 @@ def connect(
 
 
 def written(engine: Engine, tenant: str, key: str, catalog: str) -> str:
-    """What to paste into an engine; it holds the key."""
+    """The text to paste into an engine; it contains the key."""
     store = settings.load_settings().object_store
     packages = (
         f"org.apache.iceberg:{name}:{spark.ICEBERG}" for name in (spark.RUNTIME, "iceberg-aws-bundle")

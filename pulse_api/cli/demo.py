@@ -40,11 +40,11 @@ def demo(
     Example: pulse demo --days 7
     """
     console = Console(stderr=as_json)
-    with ThreadPoolExecutor(1) as reader:  # seconds of work, while services start
+    with ThreadPoolExecutor(1) as reader:  # reading takes seconds, so it overlaps with the start of services
         reading = reader.submit(source.events, None if everything else days, keep_dates)
         stack.bring_up(console)
     stack.announce(console)
-    load_settings.cache_clear()  # the addresses may be new
+    load_settings.cache_clear()  # starting may have changed the addresses
     settings = load_settings()
     began, since = time.monotonic(), datetime.now(UTC)
     names = source.tenants()

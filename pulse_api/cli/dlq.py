@@ -1,4 +1,4 @@
-"""`pulse dlq`: dead letters, from a look at their reasons to their replay once the cause is gone."""
+"""`pulse dlq`: dead letters: list, inspect, replay once the cause is gone, discard."""
 
 import base64
 import sys
@@ -23,7 +23,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
 MANY = 1_000
-"""Letters from which on a bar shows how it goes."""
+"""Number of letters from which a progress bar is shown."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -255,7 +255,7 @@ def _short(detail: str) -> str:
 
 
 def _sentences() -> "dict[dead_letters.DeadLetterOutcome, str]":
-    """What each outcome means for so many letters."""
+    """Sentences that describe each outcome, for a number of letters."""
     outcomes = dead_letters.DeadLetterOutcome
     return {
         outcomes.WOULD_LAND: "would land",

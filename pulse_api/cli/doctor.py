@@ -1,4 +1,4 @@
-"""`pulse doctor`: whether every service that the settings name can be used, and what to do where not."""
+"""`pulse doctor`: checks of every service that the settings name, with fixes for those that fail."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`pulse erase`: remove a person's events from everywhere, and prove that they are gone."""
+"""`pulse erase`: remove a person's events from every store, and verify that they are gone."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -74,7 +74,7 @@ def erase(
 
 
 def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """The same for all datasets; exit code 1 if something that says the value was left out."""
+    """Erase in all datasets; exit code 1 if data that mention the value were left out."""
     found = erasure.everywhere.find(owner, where)
     if dry_run or not yes:
         previews = erasure.everywhere.preview(owner, found)

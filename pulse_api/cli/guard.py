@@ -1,4 +1,4 @@
-"""One line and an exit code for every error: the outermost group of the command line."""
+"""Error handling of the command line: one line and an exit code for every known error."""
 
 import sys
 from typing import Any
@@ -20,21 +20,21 @@ _OUTSIDE = {
     ("httpx", "TransportError"): "the API does not answer",
     ("pyspark.errors", "PySparkException"): "a task of Spark failed",
 }
-"""Errors of clients, by the module that must have been imported to raise them, and what they mean."""
+"""Errors of client libraries, by the module that must be imported to raise them, with their meaning."""
 
 
 class Guarded(TyperGroup):
-    """Says what went wrong on one line of stderr; exit code 2 where the request is wrong, else 1."""
+    """Outermost group: prints an error as one line on stderr; exit code 2 for a wrong request, else 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error that is known becomes a line and an exit code."""
+        """Run the command; a known error becomes a line and an exit code."""
         try:
             return super().invoke(ctx)
         except PulseError as error:
             complain(str(error))
             raise typer.Exit(WRONG if isinstance(error, UserError) else FAILED) from error
         except OSError as error:
-            if error.filename is None:  # of a socket or a pipe
+            if error.filename is None:  # an OSError of a socket or a pipe
                 raise
             complain(f"{error.filename} cannot be used: {error.strerror}. {_FOLDER}")
             raise typer.Exit(WRONG) from error
@@ -46,7 +46,7 @@ class Guarded(TyperGroup):
 
 
 def _meaning(error: Exception) -> str | None:
-    """What an error of a client of an outside service means; None where it is none."""
+    """Meaning of an error raised by a client of an external service; None for other errors."""
     for (module, name), meaning in _OUTSIDE.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
             return meaning
@@ -54,13 +54,13 @@ def _meaning(error: Exception) -> str | None:
 
 
 def complain(message: str, severity: str = "error") -> None:
-    """An error on stderr, for a person."""
+    """Print an error on stderr, for a person."""
     Console(stderr=True, soft_wrap=True).print(
         f"[red]{severity}:[/red] {escape(harmless(message))}", highlight=False
     )
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the hints that its library adds."""
+    """The message of an error, without hints that its library appends."""
     said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
     return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""What `pulse status` says of ingestion: what waits, what is in flight, and what needs a person."""
+"""Ingestion status for `pulse status`: waiting events, batches in flight, and problems that need a person."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ class Ingestion:
     """Lag, batches by state, and problems as sentences."""
 
     waiting_events: int = 0
-    """Events that are not settled, in a batch or before one."""
+    """Events that are not settled, whether in a batch or not yet in one."""
     waiting_topics: int = 0
     batches: dict[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Ingestion:
         }
 
     def lines(self) -> list[str]:
-        """For a person, with rich's markup."""
+        """Lines for a person, with rich's markup."""
         batches = ", ".join(f"{count} {state}" for state, count in self.batches.items()) or "none"
         return [
             f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topic(s); "
@@ -37,8 +37,8 @@ class Ingestion:
 
 
 def ingestion() -> Ingestion:
-    """Look at positions, broker and batches once."""
-    import psycopg  # what is only named to be caught is imported where it may be raised
+    """Read positions, broker and batches once."""
+    import psycopg  # an exception's module is imported where it is caught
     from confluent_kafka import KafkaException
 
     try:

@@ -1,4 +1,4 @@
-"""`pulse key`: who may call the HTTP API. A new key is alone on stdout, so that a shell can keep it."""
+"""`pulse key`: keys of the HTTP API. A new key is alone on stdout, so that a shell can capture it."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

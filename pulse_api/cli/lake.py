@@ -1,4 +1,4 @@
-"""`pulse preview`, `pulse snapshots` and `pulse reconcile`: what landed, and that it adds up."""
+"""`pulse preview`, `pulse snapshots` and `pulse reconcile`: landed rows, snapshots and reconciliation."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -95,9 +95,9 @@ def snapshots(
 
 
 def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> None:
-    """A table of rows, without the columns that are empty or say the same in each of them.
+    """Print a table of rows, without columns that are empty or the same in each row.
 
-    Where a row does not fit into a line, each row is a column instead, as many as fit beside each other.
+    Where a row does not fit into a line, rows become columns, as many as fit beside each other.
     """
     if not rows:
         console.print(f"{title}: no rows yet")
@@ -127,7 +127,7 @@ def _print_turned(console: Console, names: list[str], cells: list[list[str]], ti
 
 
 def _cell(value: object) -> str:
-    """What a tenant's events hold is text and nothing else: neither markup nor a terminal's commands."""
+    """A value as plain text: events may contain markup or terminal control sequences."""
     return escape(
         cell(value) if isinstance(value, datetime) else harmless("" if value is None else str(value))
     )

@@ -1,4 +1,4 @@
-"""Moves of a dataset that a run carries out: followed until they end, and listed."""
+"""Progress and list of a dataset's moves that need a run."""
 
 import time
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from pulse_pipelines.domain.tenant import Tenant
 
 LOOK_S = 0.5
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as a shell has it."""
+"""Exit code after Ctrl-C, as in a shell."""
 
 
 def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
-    """Show how far a move is until it has ended; gives it as it ended.
+    """Show the progress of a move until it ends; returns the ended move.
 
-    Ctrl-C ends the command and not the move: it says how to follow it again.
+    Ctrl-C ends the command, not the move; the command to follow it again is printed.
     """
     console = Console(stderr=True)
     try:
@@ -44,7 +44,7 @@ def _doing(move: "moves.Move") -> str:
 
 
 def show(found: "Sequence[moves.Move]") -> None:
-    """A table of moves."""
+    """Print a table of moves."""
     rows = (
         (
             *(move.asked_at, move.move_id, move.schema_uri, move.state),

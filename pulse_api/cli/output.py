@@ -1,6 +1,6 @@
-"""How commands print: JSON for programs, tables for people, both on stdout; remarks on stderr.
+"""Output of commands: JSON for programs, tables for people, both on stdout; remarks on stderr.
 
-What tenants and their events say is text here and nothing else: it cannot steer a person's terminal.
+Text of tenants and their events is escaped: it cannot control a person's terminal.
 """
 
 import dataclasses
@@ -20,24 +20,24 @@ from rich.table import Table
 from pulse_pipelines.domain.naming import STEERING
 
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
-"""What JSON leaves as it is: it escapes the lower control characters itself."""
+"""Control characters that JSON does not escape; the lower ones are escaped by the encoder."""
 PIPED = 400
-"""Columns of a table that goes to a file or a program."""
+"""Width of a table that goes to a file or a pipe."""
 PROSE = 24
-"""Columns that a sentence needs at least."""
+"""Minimum width of a column of sentences."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def emit(document: object) -> None:
-    """Print a document as JSON. Dates, UUIDs and dataclasses are understood."""
+    """Print a document as JSON. Dates, UUIDs and dataclasses are supported."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
     text = orjson.dumps(document, default=_plain, option=options).decode()
-    # Within a string, where alone such a character can be, its escape means the same.
+    # These characters occur only within strings, where the escape means the same.
     typer.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def write(content: str) -> None:
-    """Data as it is, for a file or a pipe; to a terminal without what would steer it."""
+    """Write data unchanged to a file or a pipe; to a terminal without control characters."""
     typer.echo(harmless(content) if sys.stdout.isatty() else content, nl=False)
 
 
@@ -52,18 +52,18 @@ def _plain(value: Any) -> Any:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
 ) -> None:
-    """A table for a person, or `empty` on stderr where it has no rows.
+    """Print a table for a person, or `empty` on stderr where it has no rows.
 
-    On a terminal too narrow for it sentences are wrapped; then columns are left out, and it says which.
+    On a terminal too narrow for it sentences are wrapped; then columns are left out, and named.
 
     Args:
-        spare: columns that can be left out, the first one first.
+        spare: columns that may be left out, in this order.
     """
     texts = [[cell(value) for value in row] for row in rows]
     if not texts:
         remark(empty)
         return
-    # Piped, a table has no edge to fit in: addresses are there to be copied.
+    # A piped table has no width to fit in: addresses must stay whole, to be copied.
     console = Console(width=None if sys.stdout.isatty() else PIPED)
     needs = {name: _need(name, column) for name, *column in zip(columns, *texts, strict=True)}
     left_out: list[str] = []
@@ -86,18 +86,18 @@ def show_table(
 
 
 def _need(name: str, column: Sequence[str]) -> int:
-    """The width that a column needs, its edge included."""
+    """Width that a column needs, including its border."""
     longest = max(map(cell_len, (name, *column)))
     return min(longest, PROSE) + 3 if _is_prose(column) else longest + 3
 
 
 def _is_prose(column: Sequence[str]) -> bool:
-    """Whether there are sentences in it, which can be wrapped."""
+    """Whether the column holds sentences, which can be wrapped."""
     return any(len(text) > PROSE and " " in text for text in column)
 
 
 def show_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """One thing's properties, a line each."""
+    """Print the properties of one object, one per line."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -107,22 +107,22 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def say(line: str) -> None:
-    """A sentence on stdout."""
+    """Print a sentence on stdout."""
     Console(soft_wrap=True).print(escape(harmless(line)), highlight=False)
 
 
 def remark(line: str) -> None:
-    """A sentence on stderr, so that stdout holds nothing but the answer."""
+    """Print a sentence on stderr, so that stdout holds only the answer."""
     Console(stderr=True, soft_wrap=True).print(escape(harmless(line)), highlight=False)
 
 
 def harmless(text: str) -> str:
-    """What a stranger wrote, unable to steer the terminal of whoever looks at it."""
+    """Untrusted text without characters that control a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it, harmless; a time so that options such as --since take it."""
+    """A value for a person, harmless; times are in a form that options such as --since accept."""
     if value is None:
         return ""
     if isinstance(value, datetime):

@@ -1,8 +1,8 @@
-"""Parts of the command line that are imported when they are wanted, and Pulse itself when one of them works.
+"""Lazy imports of the command line: subcommands on use, and modules of Pulse when a command runs.
 
-All that stands behind a command takes a second and more to import. So a part names modules of Pulse, such as
-`from pulse_pipelines import registry`: within `on_demand` a module is loaded when something of it is used,
-or a command begins. Help and a mistake in the arguments use nothing.
+Importing everything behind a command takes a second and more. A subcommand's module imports modules of Pulse,
+such as `from pulse_pipelines import registry`; within `on_demand` each is loaded when an attribute is used
+or a command begins. Help and errors in the arguments load none.
 """
 
 import sys
@@ -24,7 +24,7 @@ from typer.main import get_group
 from pulse_api.cli.guard import Guarded
 
 LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.client", "pulse_api.demo")
-"""Modules whose names begin so are loaded on demand."""
+"""Prefixes of modules that are loaded on demand."""
 
 
 class _OnDemand(MetaPathFinder):
@@ -34,7 +34,7 @@ class _OnDemand(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module, to be loaded with the first look at what is in it."""
+        """Spec of a module that is loaded when an attribute is first used."""
         spec = PathFinder.find_spec(name, path, target) if name.startswith(LATER) else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
@@ -44,9 +44,9 @@ class _OnDemand(MetaPathFinder):
 
 @contextmanager
 def on_demand() -> Iterator[list[str]]:
-    """Modules of Pulse that are imported here for the first time are loaded when they are used.
+    """Make modules of Pulse that are first imported in the block load on use.
 
-    Gives their names.
+    Yields the list of their names.
     """
     finder = _OnDemand()
     sys.meta_path.insert(0, finder)
@@ -57,21 +57,21 @@ def on_demand() -> Iterator[list[str]]:
 
 
 def load(names: Sequence[str]) -> None:
-    """Load modules that wait for their first use: two threads that use one at once would see half of it."""
+    """Load lazy modules: two threads that trigger the load of one at once would see it half loaded."""
     for name in names:
         vars(sys.modules[name])
 
 
 STARTS_OR_LOOKS = ("stack", "demo", "config", "doctor")
-"""Parts that do something where the stack is stopped; the others would wait for Postgres, and then say so."""
+"""Parts that work while the stack is stopped; the others would wait for Postgres, and then fail."""
 
 
 NEEDS_NONE = {("schema", "check")}
-"""Commands that need no stack, by their part."""
+"""Commands that need no stack, as pairs of part and name."""
 
 
 def _prepare(group: Any, part: str, modules: Sequence[str]) -> None:
-    """Have every command of a group, before it works, see that the stack is not stopped, and load modules."""
+    """Make every command of a group check that the stack is not stopped, and load modules, before it runs."""
     for name, command in group.commands.items():
         command.help = flowing(command.help)
         if hasattr(command, "commands"):
@@ -82,7 +82,7 @@ def _prepare(group: Any, part: str, modules: Sequence[str]) -> None:
 
 
 def flowing(text: str | None) -> str | None:
-    """A docstring whose lines end where the terminal's do: each paragraph is one line."""
+    """A docstring with each paragraph on one line, so that the terminal wraps it."""
     if text is None:
         return None
     return "\n\n".join(" ".join(each.split()) for each in cleandoc(text).split("\n\n"))
@@ -92,7 +92,7 @@ def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bo
     @wraps(callback)
     def prepared(*arguments: Any, **options: Any) -> Any:
         if looks:
-            from pulse_api.cli import running  # it has to do with the settings, help has not
+            from pulse_api.cli import running  # it loads the settings, which help does not need
 
             running.check()
         load(modules)
@@ -102,10 +102,10 @@ def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bo
 
 
 class Part(TyperCommand):
-    """A command, or a group of them, of the module `pulse_api.cli.<module>`.
+    """Placeholder for a command, or a group, of the module `pulse_api.cli.<module>`.
 
     Args:
-        name: the word behind `pulse`.
+        name: the subcommand of `pulse`.
         line: its help in the list of all commands.
     """
 
@@ -114,19 +114,19 @@ class Part(TyperCommand):
         self._module = module
 
     def imported(self) -> Any:
-        """The command or the group itself."""
+        """The actual command or group."""
         with on_demand() as modules:
             group = get_group(import_module(f"pulse_api.cli.{self._module}").app)
         _prepare(group, self._module, modules)
         return group.commands.get(str(self.name), group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **more: Any) -> Any:
-        """The context of the command itself, which is what runs in it."""
+        """The context of the actual command, so that it is run."""
         return self.imported().make_context(info_name, args, parent, **more)
 
 
 def group_of(parts: Mapping[str, tuple[str, str]]) -> type[Guarded]:
-    """The class of a guarded group that has these parts: by name, the module and the line of help."""
+    """Class of a guarded group with these parts: name to module and line of help."""
 
     class Parts(Guarded):
         def __init__(self, **given: Any) -> None:
@@ -137,7 +137,7 @@ def group_of(parts: Mapping[str, tuple[str, str]]) -> type[Guarded]:
 
 
 def imported(app: Typer) -> Any:
-    """The whole of a command line, every part of it imported."""
+    """The whole command line, with every part imported."""
     group: Any = get_group(app)
     for name, part in group.commands.items():
         if isinstance(part, Part):

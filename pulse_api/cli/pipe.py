@@ -1,4 +1,4 @@
-"""`pulse pipe`: tables of other Postgres databases, brought into datasets of entities."""
+"""`pulse pipe`: pipes that copy tables of other Postgres databases into datasets of entities."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether the stack of this home was stopped: then nobody need wait until Postgres does not answer."""
+"""Check whether this home's stack was stopped, instead of waiting for Postgres to time out."""
 
 from pulse_resources.errors import Transient
 from pulse_resources.local import ports, state
@@ -7,7 +7,7 @@ from pulse_resources.settings import load_settings
 
 
 def check() -> None:
-    """Raises Transient: `pulse up` ran here, what it started has ended, and Postgres is not elsewhere."""
+    """Raises Transient: `pulse up` ran here, its services have ended, and Postgres is not external."""
     settings = load_settings()
     known = state.read(Layout(settings.home))
     if known is None or known.supervised or ports.answers(settings.postgres.host, settings.postgres.port):

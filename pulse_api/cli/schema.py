@@ -1,4 +1,4 @@
-"""`pulse schema`: what a tenant's events look like."""
+"""`pulse schema`: schemas of a tenant's events."""
 
 from datetime import date
 from pathlib import Path
@@ -176,7 +176,7 @@ def show_schema(
 
 
 def _written_out(content: bytes) -> str:
-    """The schema in `content`: as it is, or what its shorthand stands for."""
+    """The JSON Schema in `content`: as it is, or expanded from the shorthand."""
     try:
         document = orjson.loads(content)
         return (

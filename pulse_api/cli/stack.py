@@ -24,7 +24,7 @@ app = typer.Typer()
 _console = Console()
 _errors = Console(stderr=True)
 PORT_TRIES = 3
-"""Starts of a stack whose ports other programs take between the choice and the service's start."""
+"""Attempts to start a stack when other programs take its ports between their choice and the start."""
 _ADDRESSES_FIRST = {"api": "HTTP API", "lake": "REST catalog", "dagster-webserver": "Dagster UI"}
 
 
@@ -98,10 +98,10 @@ def bring_up(
     *,
     with_tls: bool = False,
 ) -> bool:
-    """Have `wanted` running, and show on `console` how it gets there; False if it was up already.
+    """Start the `wanted` services, showing progress on `console`; False if they were up already.
 
     Raises:
-        typer.Exit: it did not come up, and the person was told why.
+        typer.Exit: they did not come up; the reason has been printed.
     """
     layout, started = Layout(pulse_home()), False
     try:
@@ -116,7 +116,7 @@ def bring_up(
                     lost = provision.lost_port(layout, error.where.get("service", ""))
                     if lost is None or not tries_left:
                         raise
-                    wanted = stack.with_known(layout, wanted)  # of which the one that failed took all with it
+                    wanted = stack.with_known(layout, wanted)  # the failed service has stopped all of them
                     progress.done(f"Another program has taken port {lost}: starting anew with another one")
     except KeyboardInterrupt:
         _interrupted(layout, started)
@@ -128,7 +128,7 @@ def bring_up(
 
 
 def announce(console: Console) -> None:
-    """Show every address and, where there never was one, a new operator's key: the only time it is seen."""
+    """Print every address and, on a new installation, the first operator's key: the only time it is shown."""
     layout = Layout(pulse_home())
     rows = _addressed(layout)
     table = _plain_table("service", "address", "")
@@ -223,19 +223,19 @@ def _addressed(layout: Layout) -> list[Row]:
 
 
 def _first_key(rows: list[Row]) -> str | None:
-    from pulse_api.cli.key import first_operator_key  # the registry takes long to import: `up` needs it alone
+    from pulse_api.cli.key import first_operator_key  # slow to import: the registry, for `up` only
 
     return first_operator_key() if any(row.service == "api" for row in rows) else None
 
 
 def _sign_in(rows: Iterable[Row]) -> str | None:
-    """Where a browser signs in to the UI by itself, if the UI runs."""
+    """Address that signs a browser in to the UI, if the UI runs."""
     shown = any(row.service == "dagster-webserver" and row.up for row in rows)
     return dagster.login_url(load_settings()) if shown else None
 
 
 def _print_whole(table: Table, console: Console = _console) -> None:
-    """As wide as it is: a terminal wraps what is wider, and what is cut off nobody can read or copy."""
+    """Print a table at its full width: a terminal wraps it, while cut text could not be read or copied."""
     wide = Measurement.get(console, console.options.update(max_width=1_000), table).maximum
     before, console.width = console.width, max(console.width, wide)
     console.print(table, crop=False)
@@ -243,7 +243,7 @@ def _print_whole(table: Table, console: Console = _console) -> None:
 
 
 def _plain_table(*columns: str) -> Table:
-    """Without frames and cuts: addresses are there to be copied."""
+    """A table without frames and truncation: addresses must stay whole, to be copied."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=column != "note")

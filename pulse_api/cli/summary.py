@@ -1,4 +1,4 @@
-"""`pulse summary`: what was computed from each day of a dataset."""
+"""`pulse summary`: precomputed summaries of a dataset's days."""
 
 from datetime import date
 from typing import Annotated
@@ -53,7 +53,7 @@ def summary(
 
 
 def _short(value: object) -> object:
-    """Nested values by how many there are: `--json` has them."""
+    """Nested values, replaced by their size; `--json` has them whole."""
     if isinstance(value, float):
         return f"{value:,.3f}"
     return f"a list of {len(value):,}" if isinstance(value, list) else value

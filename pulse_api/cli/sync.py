@@ -1,4 +1,4 @@
-"""`pulse sync`: what came of a dataset's syncs, and a person's word about one that is held."""
+"""`pulse sync`: a dataset's syncs and their outcomes, and the decision on a held sync."""
 
 from typing import Annotated
 

@@ -14,7 +14,7 @@ from pulse_pipelines.query import tail
 app = typer.Typer()
 
 PHYSICAL = frozenset({"tenant_id", "dataset_id", "ingested_at", "schema_version"})
-"""Columns that are the same in all rows, or tell nothing of the event; so are those that begin with _."""
+"""Columns that are hidden, being constant or not about the event; so are those that begin with _."""
 
 
 @app.command("tail")
@@ -37,7 +37,7 @@ def tail_rows(
 
 
 def _line(row: dict[str, Any]) -> str:
-    """An event's time, its id and what it says."""
+    """An event's time, id and properties on one line."""
     said = {
         name: value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""`pulse tenant`: who owns events, and what they may have."""
+"""`pulse tenant`: tenants and their limits."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""`pulse trace`: what became of one event."""
+"""`pulse trace`: the outcome of one event."""
 
 import re
 from datetime import date
@@ -68,7 +68,7 @@ def _found(tenant: Tenant, event: str, dataset: str | None, day: date | None) ->
 
 
 def _fields(fate: "trace.Fate") -> list[tuple[str, Any]]:
-    """What is known of it, a line each."""
+    """Known facts about an event, as name and value."""
     place = None if fate.offset is None else f"partition {fate.partition}, offset {fate.offset}"
     fields: list[tuple[str, Any]] = [
         (fate.state.replace("_", " "), fate.detail),

@@ -1,4 +1,4 @@
-"""`pulse upkeep`: compaction, expiry, orphans and retention, now; what would be done; what was done."""
+"""`pulse upkeep`: compaction, expiry, orphan removal and retention: run now, plan, history."""
 
 from contextlib import ExitStack
 from functools import cache
@@ -59,7 +59,7 @@ def upkeep(
     limit = seconds or settings.load_settings().upkeep.run_seconds
     done = []
     with ExitStack() as opened:
-        session = cache(lambda: opened.enter_context(spark.session()))  # only where Spark has something to do
+        session = cache(lambda: opened.enter_context(spark.session()))  # started only if a task needs Spark
         for each in run.run(session, wanted, run_id=None, seconds=limit):
             done.append(each)
             remark(f"{each.tenant} {each.dataset} {each.day or ''} {each.task}: {each.outcome}")

@@ -1,4 +1,4 @@
-"""`pulse usage`: what a tenant used."""
+"""`pulse usage`: usage of a tenant."""
 
 from dataclasses import asdict
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Waiting: until what `pulse collect` sent is settled, and what became of it then."""
+"""Waiting until events of `pulse collect` are settled, and their outcomes."""
 
 import time
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from pulse_resources.errors import NotFound, Transient
 
 LOOK_S = 1.0
 MAX_TRACED = 20
-"""Events of which it is told what they became; the others are counted."""
+"""Maximum events whose outcome is printed; further ones are only counted."""
 
 
 class Sent:
-    """The event ids that were accepted, by the dataset that they name."""
+    """Accepted event ids, by the dataset that their events name."""
 
     def __init__(self) -> None:
         self._ids: dict[str | None, set[str]] = {}
         self.unnamed = 0
-        """Events whose id cannot be read."""
+        """Number of events whose id cannot be read."""
 
     def add(self, payload: bytes) -> None:
-        """Remember an event."""
+        """Record an event."""
         event_id, dataset = topic.names(payload)
         if event_id is None:
             self.unnamed += 1
@@ -35,7 +35,7 @@ class Sent:
             self._ids.setdefault(dataset, set()).add(event_id)
 
     def fates(self, tenant: Tenant) -> dict[str, Any]:
-        """How many ids landed, how many did not, and what became of the first of these."""
+        """How many ids landed, how many did not, and the outcomes of the first of these."""
         left = [(slug, each) for slug, ids in sent.not_landed(tenant, self._ids).items() for each in ids]
         count = sum(map(len, self._ids.values()))
         shown = [_fate(tenant, slug, event_id) for slug, event_id in left[:MAX_TRACED]]
@@ -51,7 +51,7 @@ def _fate(tenant: Tenant, slug: str | None, event_id: str) -> Mapping[str, str |
 
 
 def until_settled(tenant: Tenant, at_most: timedelta) -> None:
-    """Wait until all that the tenant's topic holds now is settled, and say how much is not.
+    """Wait until all that the tenant's topic holds now is settled, showing how much is not.
 
     Raises:
         Transient: it took longer.
