@@ -1,1 +1,1 @@
-"""The endpoints, a file per resource."""
+"""Endpoints of the HTTP API, a module per resource."""

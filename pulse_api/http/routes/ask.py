@@ -1,4 +1,4 @@
-"""/v1/ask: questions in plain language; those that were asked; and what a dataset's columns mean."""
+"""/v1/ask: questions in plain language, the list of past questions, and the meaning of datasets' columns."""
 
 from datetime import datetime
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""POST /v1/collect: events in, acknowledged by the broker before the answer."""
+"""POST /v1/collect: send events; the answer comes after the broker's acknowledgement."""
 
 from typing import Any, Literal
 
@@ -128,7 +128,7 @@ async def collect(request: Request) -> Response:
 
 
 def answer(verdicts: Verdicts, what: str) -> Response:
-    """What is said of a request's events, or entities. Raises ProblemError: 422, all of them were refused."""
+    """Response for a request's events or entities. Raises ProblemError: 422, all of them were refused."""
     if verdicts.refused and not verdicts.outgoing:
         detail = f"all {what} of the request were refused"
         fix = f"Correct the {what}: `verdicts` says what is wrong with each, and where"

@@ -1,4 +1,4 @@
-"""/v1/dead-letters: events that could not land; replay them once the cause is gone, or discard them."""
+"""/v1/dead-letters: events that could not land: list, replay once the cause is gone, discard."""
 
 import base64
 from datetime import datetime
@@ -22,7 +22,7 @@ from pulse_pipelines.domain.requests import MAX_LETTERS, State
 router = resource("dead letters", "/v1/dead-letters")
 
 MAX_RESOLVED = 10_000
-"""Letters that one request may replay or discard; a cursor leads to the next."""
+"""Maximum letters that one request may replay or discard; a cursor continues."""
 BYTES = "application/octet-stream"
 
 DatasetName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]

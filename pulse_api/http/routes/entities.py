@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/entities: push entities, and read their log from where a reader has come to."""
+"""/v1/datasets/{slug}/entities: push entities, and read their log from a reader's position."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ router = resource("entities", "/v1/datasets/{slug}", Kind.PREVIEW)
 PATH = "/v1/datasets/{slug}/entities"
 LINES = "application/x-ndjson"
 NEXT = "Pulse-Since"
-"""Header of a page: where the next one begins."""
+"""Header with the start of the next page."""
 DEFAULT_LIMIT = 1_000
 TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 
@@ -92,7 +92,7 @@ async def push(request: Request, slug: DatasetSlug) -> Response:
 
 
 async def _verdicts(request: Request, principal: Principal, slug: str) -> Verdicts:
-    """What becomes of the entities of a request, once the broker has what is taken."""
+    """Verdicts on the entities of a request, once the broker has acknowledged the accepted ones."""
     here = app_state(request)
     taking = Taking(
         *(here, request, principal, principal.cached.of_entities),
@@ -108,7 +108,7 @@ async def _verdicts(request: Request, principal: Principal, slug: str) -> Verdic
 
 
 def _of_entities(principal: Principal, slug: str) -> None:
-    """Raises NotFound: there is no such dataset; Conflict: it is one of events."""
+    """Check the dataset's kind. Raises NotFound: no such dataset; Conflict: it is a dataset of events."""
     known = {dataset.slug: dataset for dataset in principal.cached.view.datasets}
     where = {"tenant": principal.tenant.slug, "dataset": slug}
     if (dataset := known.get(slug)) is None:

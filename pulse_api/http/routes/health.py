@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can do its work."""
+"""Liveness and readiness of the process."""
 
 from fastapi import Request
 from pydantic import BaseModel

@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/moves: moves of a dataset to a newer schema that a run carries out."""
+"""/v1/datasets/{slug}/moves: moves of a dataset to a newer schema version that need a run."""
 
 from datetime import datetime
 
@@ -56,7 +56,7 @@ def described(move: Move) -> MoveInfo:
 
 
 def location(move: Move) -> str:
-    """Where a move can be looked at."""
+    """Path of a move's own endpoint."""
     return f"/v1/datasets/{move.slug}/moves/{move.move_id}"
 
 

@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/preview and /snapshots: rows of a dataset, now or at an earlier moment."""
+"""/v1/datasets/{slug}/preview and /snapshots: rows of a dataset, now or at an earlier time."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -108,7 +108,7 @@ async def preview(
 
 
 def read_content(media_type: str, tenant: Tenant, slug: str, limit: int, wanted: Mapping[str, Any]) -> bytes:
-    """A preview's rows as bytes of a media type."""
+    """Rows of a preview, serialized as a media type."""
     return FORMATS[media_type](read_preview(tenant, slug, limit, **wanted))
 
 

@@ -65,7 +65,7 @@ class FromFields(Body):
 
 
 def _form(given: Any) -> str:
-    """Which of the two a body is meant to be: what is wrong with it is then said once, of that one."""
+    """Discriminator of the two forms of a body, so that errors are reported once, for the intended form."""
     shorthand = isinstance(given, FromFields) or (
         isinstance(given, dict) and "fields" in given and "schema" not in given
     )

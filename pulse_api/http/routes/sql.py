@@ -1,4 +1,4 @@
-"""/v1/sql: queries over the tenant's tables; those that ran; and an end to one that runs."""
+"""/v1/sql: queries over the tenant's tables: run, list, cancel."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -95,7 +95,7 @@ class QueryList(BaseModel):
 
 
 class _HeldResponse(Response):
-    """Its content counts as held until it is sent."""
+    """Response whose content counts as held until it is sent."""
 
     def __init__(self, content: bytes, holding: Holding, **given: Any) -> None:
         super().__init__(content, **given)
@@ -129,7 +129,7 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
         travel=Travel(dict(body.snapshots), body.as_of),
     )
     with here.results.of(tenant.tenant_id) as before:
-        before.add(0)  # while too much of what was asked for is not fetched, nothing more is computed
+        before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
     result = await here.queries.run(asked, request)
     holding = here.results.of(tenant.tenant_id)
     holding.count(len(result.content))

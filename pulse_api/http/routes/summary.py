@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/summary: what was computed from each day of a dataset, from precomputed rows."""
+"""/v1/datasets/{slug}/summary: precomputed summaries of a dataset's days."""
 
 from datetime import date, datetime
 from typing import Annotated, Any

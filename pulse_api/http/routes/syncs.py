@@ -1,4 +1,4 @@
-"""/v1/datasets/{slug}/syncs: what came of a dataset's syncs, and a person's word about one that is held."""
+"""/v1/datasets/{slug}/syncs: a dataset's syncs and their outcomes, and the decision on a held sync."""
 
 from datetime import datetime
 from typing import Annotated

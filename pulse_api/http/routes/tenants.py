@@ -1,4 +1,4 @@
-"""/v1/tenants: for operators."""
+"""/v1/tenants: tenants, their keys and limits, for operators."""
 
 from typing import Annotated
 from uuid import UUID

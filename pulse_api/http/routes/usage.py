@@ -1,4 +1,4 @@
-"""/v1/usage: what the tenant has, uses, and may."""
+"""/v1/usage: the tenant's datasets, use per month, and limits."""
 
 from datetime import date, datetime
 
