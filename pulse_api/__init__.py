@@ -1,1 +1,1 @@
-"""The front doors: the HTTP API, the `pulse` command line, a Python client, and the demo."""
+"""Interfaces of Pulse: HTTP API, REST catalog, MCP server, `pulse` command line, Python client, demo."""

@@ -1,4 +1,4 @@
-"""`pulse dataset`: an Iceberg table behind a slug."""
+"""`pulse dataset`: datasets, each an Iceberg table named by a slug."""
 
 from typing import Annotated, Any
 

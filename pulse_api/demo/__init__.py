@@ -1,1 +1,1 @@
-"""The demo: real flights and weather of 2013, sent through the whole pipeline and accounted for."""
+"""The demo: real flights and weather of 2013, sent through the whole pipeline and reconciled."""

@@ -33,7 +33,7 @@ class Kind(Enum):
 
 
 class AppState(Keyring):
-    """One per process."""
+    """State of the HTTP app; one instance per process."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ SHARED = frozenset({"requests", "events"})
 """Kinds that are a tenant's own limits; the other kinds protect one process."""
 
 Whose = tuple[UUID, str]
-"""Tenant and kind."""
+"""Tenant and kind of rate."""
 
 
 @dataclass

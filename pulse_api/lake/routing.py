@@ -66,7 +66,7 @@ class Asked:
 
     @property
     def once(self) -> Once:
-        """The request's idempotency key, if the client sent one."""
+        """The idempotency key, if one was sent, and the request's digest. Raises ProblemError (400)."""
         digest = hashlib.sha256(f"{self.what}\n".encode() + self.body).hexdigest()
         key = self.headers.get("idempotency-key")
         if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):

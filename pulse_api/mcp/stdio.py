@@ -1,4 +1,4 @@
-"""The MCP server over standard input and output, for one tenant chosen by the user who starts it."""
+"""The MCP server over standard input and output, for one tenant, to the user who starts it."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -119,8 +119,8 @@ class Publisher:
     async def publish(self, topic: str, events: Sequence[Outgoing], headers: Carried | None = None) -> None:
         """Publish events and wait until the broker has acknowledged every one of them.
 
-        A topic that does not acknowledge gets one request at a time until it does: during an outage it is
-        unknown of only few events whether they were written.
+        A topic that does not acknowledge gets one request at a time until it does, so that an outage leaves
+        few events whose state is unknown.
 
         Args:
             headers: Kafka headers of each message.

@@ -51,7 +51,7 @@ class Reservations:
         line.waiting.append(_Request([event.identity for event in events], maximum, verdict))
         if not line.busy:
             line.busy = True
-            asyncio.create_task(self._serve(tenant, line))  # noqa: RUF006 - it is awaited by verdict
+            asyncio.create_task(self._serve(tenant, line))  # noqa: RUF006 - awaited through `verdict`
         return await verdict
 
     async def _serve(self, tenant: Tenant, line: _Line) -> None:

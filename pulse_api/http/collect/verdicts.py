@@ -65,7 +65,7 @@ class Judging:
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = list(items)
         self._index = 0
-        """Of the next event."""
+        """Index of the next event to validate."""
         self._dear: list[tuple[int, Item]] = []
         """Deferred events, whose validation may take long."""
         self._outgoing: list[Outgoing | None] = [None] * len(items)
