@@ -65,7 +65,7 @@ class AppState(Keyring):
             Kind.OTHER: api.other_requests_per_second,
         }
         self.changes_per_second = api.changes_per_second
-        """Bytes per second of one tenant, and the seconds' worth that it may request at once."""
+        """Changes per second of one tenant, and the seconds' worth that it may request at once."""
         self.burst_seconds = api.burst_seconds
         self.previews = Workers(api.preview_parallelism, preview.warm)
         many = api.change_parallelism

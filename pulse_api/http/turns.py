@@ -73,7 +73,7 @@ class Turns:
             raise
 
     def _leave(self, whom: Whom, turn: "asyncio.Future[None]") -> None:
-        if not turn.cancelled():  # cancelled at the moment its turn came
+        if not turn.cancelled():  # its turn came at the same moment
             self._end(whom)
             return
         line = self._waiting.get(whom, deque())
