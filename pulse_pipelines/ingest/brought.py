@@ -1,4 +1,4 @@
-"""Brought: what a batch has of the syncs that have not ended, noted by the transaction that settles it."""
+"""Brought: records the batch's events of unfinished syncs, in the transaction that settles the batch."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -16,7 +16,7 @@ from pulse_pipelines.tables.syncs import Counts, Unfinished
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
-# What nobody can assign to a dataset may be of this one.
+# A dead letter that names no known dataset may belong to this one.
 REFUSED = """
 SELECT partition, event_offset, event_id FROM staging.{dead_letters}
 WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(slug)s) = %(slug)s
@@ -24,7 +24,7 @@ WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(s
 
 
 def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
-    """Note what the tenant's syncs brought, and move on those that have all of it now.
+    """Record what the tenant's syncs brought, and advance those that are complete now.
 
     To be called after the positions were advanced.
     """
@@ -76,7 +76,7 @@ def _note(
 
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:
-    """What came for a dataset, and where deletions are that full syncs sent, which are nothing that came."""
+    """Ids and positions that arrived for a dataset, and apart the positions of full syncs' deletions."""
     mine = [topic for topic in topics if dataset_id in topic.ids]
     if not mine:
         return ArrivedIds(Digests.joined([]), NOWHERE), NOWHERE

@@ -1,10 +1,10 @@
-"""Dedup gate: which accepted events are copies, of an earlier one of the batch or of one that landed before.
+"""Dedup gate: finds accepted events that repeat an earlier one of the batch, or one that has landed before.
 
-Which entities are unchanged is the same question, of another kind of dataset (see `ingest.versions`). Events
-that are no copies have to have a place in their tenant's month, too (see `ingest.quota`).
+For datasets of entities it finds the unchanged entities instead (see `ingest.versions`). The remaining events
+also have to fit into their tenant's monthly quota (see `ingest.quota`).
 
-The gate only reads claims: settle adds them, in the transaction that lands the rows they stand for. So an
-attempt that dies leaves no claim behind, and every attempt judges anew, whatever the one before it found.
+The gate only reads claims: settle adds them, in the transaction that lands the rows. So an attempt that dies
+leaves no claim behind, and every attempt decides anew, independent of the one before.
 """
 
 from collections import defaultdict
@@ -25,12 +25,12 @@ from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
 CONNECTIONS = 4
-"""Tenants that are judged at a time."""
+"""Tenants that are checked concurrently."""
 
 
 @dataclass(frozen=True)
 class _Judged:
-    """The events of a tenant, by dataset."""
+    """The decisions about the events of a tenant, by dataset."""
 
     duplicates: dict[UUID, Positions] = field(default_factory=dict)
     fresh: dict[UUID, Fresh] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Judged:
 
 
 def gate(drained: Drained) -> Gated:
-    """Find the copies among the ids of all drained topics, in one snapshot per tenant."""
+    """Find the duplicates among the ids of all drained topics, in one snapshot per tenant."""
     topics: dict[UUID, list[TopicDrained]] = defaultdict(list)
     failed = {failure.tenant_id for failure in drained.failures}
     for topic in drained.topics:
@@ -53,7 +53,7 @@ def gate(drained: Drained) -> Gated:
     def judged(tenant_id: UUID) -> _Judged | Failure:
         try:
             return _judged(drained.plan, tenant_id, topics[tenant_id])
-        except Exception as error:  # whatever it is, it must not become the neighbours' failure
+        except Exception as error:  # an error of any kind must not fail the other tenants
             return Failure(tenant_id, "dedup_gate", f"{type(error).__name__}: {error}")
 
     with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="gate") as tenants:
@@ -92,7 +92,7 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
         runs = claims.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
-            order = ids.digests.order(then=ids.positions)  # of events with one id the first is the event
+            order = ids.digests.order(then=ids.positions)  # among events with one id the first is kept
             digests, positions = ids.digests[order], ids.positions[order]
             copies = digests.repeats()
             first = np.flatnonzero(~copies)

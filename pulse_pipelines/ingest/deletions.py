@@ -1,8 +1,8 @@
-"""Deletions: what a full sync did not bring, sent to the topic once all that it brought has settled.
+"""Deletions of full syncs: entities that the sync did not bring are deleted once all its events have settled.
 
-They are the sync's last part, and Pulse's own: they settle as everything does, and the transaction that
-settles them ends the sync. An entity that came since the sync began is not deleted, whenever the deletion
-comes (see `ingest.versions`), so that sending them again, or late, does no harm.
+Pulse sends the deletions to the topic as the sync's last part: they settle like other events, and the
+transaction that settles them ends the sync. An entity that arrived since the sync began is not deleted,
+however late the deletion arrives (see `ingest.versions`), so that sending deletions again is harmless.
 """
 
 import logging
@@ -33,7 +33,7 @@ from pulse_resources.locks import Lock
 _log = logging.getLogger("pulse.deletions")
 FLUSH_S = 60.0
 
-# A stretch of the topic without messages settles in no batch: hence the look at the ends.
+# A range of the topic without messages settles in no batch: hence the query for ends.
 DUE = f"""
 SELECT DISTINCT t.tenant_id, t.slug FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id)
 WHERE s.state = 'sent' AND {syncs.BEYOND.format(ends="s.ends")}
@@ -64,7 +64,7 @@ SWEPT_TO = "UPDATE entity_syncs SET swept_to = %s WHERE sync_id = %s AND state =
 
 
 class Held(NamedTuple):
-    """A full sync that a person has to decide about."""
+    """A full sync whose deletions an operator has to approve or refuse."""
 
     tenant: str
     dataset: str
@@ -74,43 +74,43 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Absent:
-    """What a full sync did not bring."""
+    """Entities of the dataset that a full sync did not bring."""
 
     numbers: heads.Counters
-    """`_updated` of these entities' newest versions, ascending."""
+    """`_updated` of the absent entities' newest versions, ascending."""
     entities: int
-    """That there are, those included."""
+    """Number of entities that exist, the absent ones included."""
     brought: int
     location: str
-    """Of the table's metadata at that moment."""
+    """Location of the table's metadata at that moment."""
 
 
 def due() -> list[Tenant]:
-    """Tenants with syncs that may have to be moved on."""
+    """Tenants with syncs that may have to be advanced."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Tenant(*row) for row in connection.execute(DUE)]
 
 
 def held() -> list[Held]:
-    """The full syncs of all tenants that a person has to decide about."""
+    """The full syncs of all tenants that await an operator's decision."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Held(*row) for row in connection.execute(HELD)]
 
 
 def send(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
-    """Send the deletions of tenants' full syncs: of each how many, or why not; none fails for another."""
+    """Send the deletions of tenants' full syncs; yields the number per tenant, or the tenant's error."""
     for tenant in tenants:
         outcome: int | Exception
         try:
             outcome = send_of(tenant)
-        except Exception as error:  # it is tried again by the sensor's sweep
+        except Exception as error:  # retried at the sensor's next pass
             _log.warning("tenant %s: %s", tenant.slug, error)
             outcome = error
         yield tenant, outcome
 
 
 def send_of(tenant: Tenant) -> int:
-    """Decide about the tenant's full syncs that have settled, and send the deletions of those that may.
+    """Decide on the tenant's full syncs that have settled, and send the deletions of those that may delete.
 
     Raises:
         Transient: the broker or the object store does not answer.
@@ -123,7 +123,7 @@ def send_of(tenant: Tenant) -> int:
 
 def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
     with locks.session(Lock.SYNC, dataset_id) as held:
-        if held is None:  # another process is at it
+        if held is None:  # another process holds the sync's lock
             return 0
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
             dataset = next(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]), None)
@@ -153,7 +153,7 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
 def _decide(
     tenant: Tenant, sync_id: int, before: str, state: State, reason: str | None, absent: Absent
 ) -> bool:
-    """Whether the sync was still as it was looked at."""
+    """Record the decision; False if the sync has changed since it was read."""
     values = {
         "sync": sync_id,
         "before": before,
@@ -169,7 +169,7 @@ def _decide(
 
 
 def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync_id: int) -> Absent:
-    """What a full sync did not bring, of the entities that are there in this snapshot."""
+    """Find the entities that exist in this snapshot and that a full sync did not bring."""
     log = heads.log(connection, dataset.dataset_id)
     known = Heads.newest(run for _, run in log.runs) if log else heads.NONE
     alive = ~known.states.is_zero()
@@ -180,7 +180,7 @@ def look(connection: postgres.Connection, tenant: Tenant, dataset: Dataset, sync
 
 
 def names(absent: Absent, tenant: Tenant, dataset: Dataset) -> Iterator[Sequence[str]]:
-    """The ids of absent entities, file by file; those that were erased have none.
+    """Read the ids of absent entities, file by file; erased entities have none.
 
     Raises:
         OSError: the object store failed.

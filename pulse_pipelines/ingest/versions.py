@@ -1,12 +1,12 @@
-"""Versions: which of the entities that arrived are new in their dataset's log, and their places in it.
+"""Versions: the arrived entities that are new versions in their dataset's log, and their places in it.
 
-An entity that arrives is a version where its state (content hash, or deleted) is not that of the version
-before it: the entity's head, or what arrived before in the same batch. What is unchanged counts as a
-duplicate. The places hold if the log is still what the gate saw when the batch settles: else nothing of it
-does.
+An arrived entity is a new version if its state (content hash, or deleted) differs from that of the version
+before it: the entity's head, or an earlier arrival in the same batch. Unchanged entities count as duplicates.
+The places are valid only if the log is unchanged between gate and settle: otherwise the whole result is
+discarded.
 
-A deletion that a full sync sent (see `ingest.deletions`) is one only while the sync is at it, and of an
-entity that did not come since the sync began: else nothing changed.
+A deletion that a full sync sent (see `ingest.deletions`) is a version only while the sync is deleting, and if
+the entity has not arrived since the sync began: otherwise it counts as unchanged.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from pulse_resources import postgres
 def judge(
     connection: postgres.Connection, dataset_id: UUID, topics: Sequence[TopicDrained]
 ) -> tuple[Positions, Append | None]:
-    """The unchanged among a dataset's arrived entities, and what the others add to its log.
+    """Find the unchanged among a dataset's arrived entities, and the changes that the others make to its log.
 
     Args:
-        connection: in one snapshot of the tenant's session.
-        topics: all that was drained of the tenant.
+        connection: with one snapshot, in the tenant's session.
+        topics: everything that was drained of the tenant.
     """
     tasks = [topic for topic in topics if dataset_id in topic.ids]
     arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in tasks)
@@ -44,7 +44,7 @@ def judge(
     ids, positions = arrived.digests[order], arrived.positions[order]
     states = Digests.joined(Digests.unpacked(topic.states[dataset_id]) for topic in tasks)[order]
     known = heads.log(connection, dataset_id)
-    if known is None:  # the dataset is gone: landing refuses what arrived
+    if known is None:  # the dataset is gone: landing rejects the events
         return {}, None
     again = ids.repeats()
     first = np.flatnonzero(~again)
@@ -56,7 +56,7 @@ def judge(
     changed = ~(again & states.repeats())
     own = states[first]
     changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
-    changed[first] &= ~(of_syncs[first] & (updated == 0))  # nobody has to hear that what never was is gone
+    changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
     unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
     if not changed.any():
         return unchanged, None
@@ -88,7 +88,7 @@ def _decided(
     first: "np.ndarray[Any, np.dtype[np.intp]]",
     before: Digests,
 ) -> Digests:
-    """The states of what arrived, where deletions of syncs are what they come to."""
+    """The states of arrived entities, with deletions of full syncs resolved to deleted or unchanged."""
     decided = Digests(states.heads.copy(), states.tails.copy())
     of_syncs = states.heads == heads.OF_SYNC
     at_it = {
@@ -99,7 +99,7 @@ def _decided(
     heads_of_first = dict(zip(first.tolist(), range(len(first)), strict=True))
     for place in np.flatnonzero(of_syncs):
         brought = at_it.get(int(states.tails[place]))
-        if place not in heads_of_first:  # something came before it in the batch
+        if place not in heads_of_first:  # an earlier event of the batch is about it
             decided.heads[place], decided.tails[place] = decided.heads[place - 1], decided.tails[place - 1]
         elif brought is None or ids[place : place + 1].places_in(brought)[0] >= 0:
             own = heads_of_first[place]
@@ -110,7 +110,7 @@ def _decided(
 
 
 def numbered(dataset: Dataset, candidate: CandidateFile, places: Places | None) -> CandidateFile | None:
-    """A candidate's versions with their places, in a file of their own; None where it has none.
+    """Write a candidate's new versions with their places to a file of their own; None if it has none.
 
     Raises:
         OSError: the object store failed.

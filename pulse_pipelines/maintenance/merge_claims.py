@@ -1,8 +1,8 @@
-"""Merge claims: large runs of a dataset become one that is cut by ranges, so that a lookup goes through few.
+"""Merge claims: merges the large claim runs of a dataset into one, split by ranges, for faster lookups.
 
-Settle merges what is small, and never touches a run of `LARGE_IDS`; these are merged here, in the background,
-a range of digests at a time, whatever they hold in all. The pieces of a merged run have the `newest` of the
-latest addition among its sources, so to a batch under way they are nothing new.
+Settle merges small runs, and never touches a run of `LARGE_IDS`; those are merged here, in the background,
+one range of digests at a time, so that the total size does not matter. The pieces of a merged run get the
+highest `newest` of their sources, so a batch under way does not take them for new additions.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ HEADS = 2**64
 
 
 def merge_claims(dataset: Dataset) -> int:
-    """Merge the large runs of a dataset, where there are enough of one size; returns how many ids that took.
+    """Merge the large runs of a dataset, if there are enough of one size; returns the number of ids merged.
 
     Raises:
         psycopg.Error: Postgres failed; nothing was changed.
@@ -46,14 +46,14 @@ def merge_claims(dataset: Dataset) -> int:
 
 
 def _mergeable(runs: Iterable[Run]) -> list[Run]:
-    """The runs to merge, if any: pieces of one merge are one run."""
+    """The runs to merge, if any; pieces of one merge count as one run."""
     of_window: dict[int, list[list[Run]]] = defaultdict(list)
     for pieces in claim_files.wholes(runs):
         of_window[claims.window(pieces[0].claimed_on)].append(pieces)
     for together in of_window.values():
         by_size = sorted(together, key=_ids)
         for count in range(len(by_size), FAN_IN - 1, -1):
-            # The larger ones stay as they are until what is to join them has come near their size.
+            # The larger ones stay as they are until the runs to join them come near their size.
             if _ids(by_size[count - 1]) <= sum(map(_ids, by_size[: count - 1])):
                 return [run for pieces in by_size[:count] for run in pieces]
     return []
@@ -64,7 +64,7 @@ def _ids(pieces: Sequence[Run]) -> int:
 
 
 def _pieces(parts: Sequence[Digests]) -> Iterator[Digests]:
-    """All digests in ascending order, each once, in pieces of about `MERGED_IDS`."""
+    """Merge all digests, sorted and without repeats, into pieces of about `MERGED_IDS`."""
     count = max(1, round(sum(map(len, parts)) / MERGED_IDS))
     for number in range(count):
         first, last = (np.uint64(HEADS * n // count) if n < count else None for n in (number, number + 1))

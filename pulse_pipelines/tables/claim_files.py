@@ -1,7 +1,7 @@
-"""Runs of claims, and filters of large ones, as files of this machine: fetched from Postgres once.
+"""Local cache of claim runs, and of the filters of large ones, as files: each is fetched from Postgres once.
 
-A run never changes, so its file is right or not there. Nothing depends on the folder: whoever deletes it, or
-fills its disk, makes the next batch fetch again.
+Runs are immutable, so a cached file is either valid or missing. The folder can be deleted, or its disk fill
+up, at any time: the next batch then fetches from Postgres again.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from pulse_resources.errors import Transient
 from pulse_resources.settings import load_settings
 
 KEPT_IDS = 4_096
-"""A run of fewer ids comes with its row: it is fetched as fast as a file is opened."""
+"""A run of fewer ids is stored inline in its row: fetching it takes no longer than opening a file."""
 
 SLICE = 4 * 1024 * 1024
-"""Bytes that are asked for at a time: of a value of many megabytes most of the time goes into its buffers.
+"""Bytes per fetch from Postgres: for a value of many megabytes most of the time goes into its buffers.
 
-Files are written by as much at a time, aligned: Linux then keeps them in huge pages, and a process that has
-just mapped one looks into it 10,000 times in half a millisecond instead of ten."""
+Files are written in aligned blocks of this size: Linux then keeps them in huge pages, and a process that has
+just mapped one does 10,000 lookups in half a millisecond instead of ten."""
 DIGESTS = (
     "SELECT substring(digests FROM %s FOR %s) FROM processed_event_ids WHERE dataset_id = %s AND run = %s"
 )
@@ -41,25 +41,25 @@ FILTER = "SELECT substring(filter FROM %s FOR %s) FROM processed_event_ids WHERE
 
 @dataclass(frozen=True)
 class Run:
-    """A row of `processed_event_ids`."""
+    """A row of `processed_event_ids`: a sorted run of digests."""
 
     dataset_id: UUID
     run: int
     newest: int
-    """The latest addition that it holds: a run as it was added, where this one was merged."""
+    """Number of the latest addition in it: for a run that was never merged its own number."""
     ids: int
     ends: Sequence[int]
-    """By partition: the offset after the last event that they are of."""
+    """By partition: the offset after the last event of these ids."""
     claimed_on: date
-    """When the newest was."""
+    """Date of the latest addition."""
     digests: bytes | None
-    """Of a small one."""
+    """Inline digests of a small run; None for others."""
     filter_bytes: int = 0
-    """Of the filter; 0: it has none."""
+    """Size of the run's filter in bytes; 0: it has none."""
 
 
 def wholes(runs: Iterable[Run]) -> list[list[Run]]:
-    """Runs by what they are pieces of: those of one merge have one `newest`, each a range of digests."""
+    """Group runs into logical runs: pieces of one merge share `newest`, and each holds a range of digests."""
     pieces: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         pieces[run.newest].append(run)
@@ -67,24 +67,24 @@ def wholes(runs: Iterable[Run]) -> list[list[Run]]:
 
 
 def digests(connection: postgres.Connection, run: Run) -> Digests:
-    """The digests of a run.
+    """Load the digests of a run.
 
     Raises:
-        Transient: it is gone, and its ids are in another one or forgotten. Never in the snapshot of the
-            transaction that found it.
+        Transient: the run was deleted: its ids were merged into another run or expired. Never raised within
+            the snapshot of the transaction that selected it.
     """
     if run.digests is not None:
         return Digests.unpacked(run.digests)
     if (found := mapped(run)) is not None:
         return found
     packed = b"".join(_slices(connection, DIGESTS, run, run.ids * BYTES))
-    with contextlib.suppress(OSError):  # a full disk, say
+    with contextlib.suppress(OSError):  # for example, the disk is full
         _write(_folder(run.dataset_id) / str(run.run), [packed])
     return Digests.unpacked(packed)
 
 
 def mapped(run: Run) -> Digests | None:
-    """The digests of a run, if it is a file here."""
+    """The memory-mapped digests of a run; None if it is not cached on this machine."""
     words = _mapped(_folder(run.dataset_id) / str(run.run), run.ids * BYTES)
     return None if words is None else Digests.unpacked(words.view("<u8"))
 
@@ -92,10 +92,10 @@ def mapped(run: Run) -> Digests | None:
 def filters(
     connection: postgres.Connection, pieces: Sequence[Run]
 ) -> Iterator[tuple[Sequence[Run], Filters]]:
-    """The filters of the pieces of a merge: all in one file, or one after the other on a full disk.
+    """Load the filters of the pieces of a merge: from one cached file, or one by one if the disk is full.
 
     Raises:
-        Torn: a filter is not as it was made.
+        Torn: a filter is corrupt.
         Transient: as `digests`.
     """
     path, sizes = _filters_path(pieces), [(run.ids, run.filter_bytes) for run in pieces]
@@ -112,13 +112,13 @@ def filters(
 
 
 def forget_filters(pieces: Sequence[Run]) -> None:
-    """Remove a file that is not what it was."""
+    """Remove a corrupt filter file from the cache."""
     with contextlib.suppress(OSError):
         _filters_path(pieces).unlink(missing_ok=True)
 
 
 def filter_of(connection: postgres.Connection, run: Run) -> bytes:
-    """The filter of a run as Postgres has it.
+    """Fetch the filter of a run from Postgres.
 
     Raises:
         Transient: as `digests`.
@@ -142,7 +142,7 @@ def _slices(connection: postgres.Connection, query: str, run: Run, size: int) ->
 
 
 def clean(dataset_id: UUID, left: Iterable[Run]) -> None:
-    """Remove the files of runs that are gone, and of other datasets where all take too much room."""
+    """Remove the files of deleted runs and, if the cache exceeds its limit, those of other datasets."""
     large = [run for run in left if run.digests is None]
     names = {str(run.run) for run in large}
     names |= {_filters_path(pieces).name for pieces in wholes(run for run in large if run.filter_bytes)}
@@ -156,7 +156,7 @@ def clean(dataset_id: UUID, left: Iterable[Run]) -> None:
 
 
 def _make_room(limit: int) -> None:
-    """Remove the files of the datasets that were looked into the longest ago."""
+    """Evict the files of the least recently used datasets."""
     folders = sorted(_root().iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
     room = limit
     for folder in folders:
@@ -169,7 +169,7 @@ def _make_room(limit: int) -> None:
 
 
 def _mapped(path: Path, size: int) -> "npt.NDArray[np.uint8] | None":
-    """A file of so many bytes; None: there is none."""
+    """Map a file if it has exactly this size; None: there is none."""
     with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == size:
             os.utime(path.parent)
@@ -191,7 +191,7 @@ def _write(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _blocks(parts: Iterable[bytes]) -> Iterator[memoryview]:
-    """The same bytes in blocks of `SLICE`, each valid until the next one."""
+    """Regroup the bytes in blocks of `SLICE`, each valid until the next one."""
     block, filled = memoryview(bytearray(SLICE)), 0
     for part in parts:
         left = memoryview(part)

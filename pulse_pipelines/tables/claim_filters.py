@@ -1,9 +1,9 @@
-"""Filters of runs of claims: two bytes of each digest, which say where in its run a digest can be.
+"""Filters of claim runs: two bytes per digest, which give the places in the run where a digest can be.
 
-The range of a run's heads is cut into buckets of some dozen digests. The filter has the place at which each
-bucket begins, and of each digest the sixteen bits of its head that follow those that name the bucket. A
-digest of the run is found at its own place; of others one among thousands is found somewhere. Which of the
-two it is only the run knows.
+The range of a run's heads is cut into buckets of some dozen digests. The filter stores the place at which
+each bucket begins, and for each digest the sixteen bits of its head that follow the bits of the bucket
+number. A digest of the run is always found at its own place; of others about one in thousands is a false
+positive, which only a lookup in the run itself tells apart.
 """
 
 import struct
@@ -18,29 +18,29 @@ from xxhash import xxh3_64_intdigest
 from pulse_pipelines.tables.digests import Digests, Mask, Places
 
 BUCKET = 8
-"""Digests of a bucket: so many to twice as many."""
+"""Digests per bucket: this many to twice as many."""
 HEAD_BITS, PRINT_BITS = 64, 16
 HEAD = struct.Struct("<4Q")
-"""Checksum of the rest, first and last head of the run, by how many bits a head is shifted to its bucket."""
+"""Checksum of the rest, first and last head of the run, and the shift from a head to its bucket in bits."""
 ALIGNED = 8
 
 
-class Torn(ValueError):  # noqa: N818 - nothing fails: the run is asked
-    """A filter that is not as it was made."""
+class Torn(ValueError):  # noqa: N818 - nothing fails: the run itself is searched
+    """A filter whose bytes do not match its checksum or its run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Where digests can be in several runs, by column."""
+    """Places where digests can be in several runs, as columns."""
 
     wanted: Places
-    """Of the digests that were looked for."""
+    """Index of the digest among those that were looked up."""
     run: Places
-    """In the order of the runs' filters."""
+    """Index of the run, in the order of the filters."""
     start: Places
-    """The first place in the run, ..."""
+    """The first candidate place in the run, ..."""
     count: Places
-    """... and how many."""
+    """... and the number of places."""
 
     def __len__(self) -> int:
         return len(self.wanted)
@@ -50,7 +50,7 @@ class Candidates:
 
 
 def make(run: Digests) -> bytes:
-    """The filter of a run that is not empty; of equal runs it is equal."""
+    """Build the filter of a non-empty run; the result is deterministic."""
     first, last = int(run.heads[0]), int(run.heads[-1])
     below = run.heads - run.heads[0]
     few = max(1, len(run) // BUCKET).bit_length() - 1
@@ -65,7 +65,7 @@ def make(run: Digests) -> bytes:
 
 
 def check(packed: bytes) -> None:
-    """Raise Torn: these are not the bytes that `make` gave."""
+    """Raise Torn if these are not the bytes that `make` returned."""
     if len(packed) < HEAD.size or HEAD.unpack_from(packed)[0] != xxh3_64_intdigest(
         memoryview(packed)[ALIGNED:]
     ):
@@ -73,17 +73,17 @@ def check(packed: bytes) -> None:
 
 
 class Filters:
-    """Filters of runs of which each begins after the one before has ended, searched as one."""
+    """Filters of runs with disjoint, ascending ranges, searched as one."""
 
     def __init__(self, memory: npt.NDArray[np.uint8], runs: Iterable[tuple[int, int]]) -> None:
-        """Take filters as they are.
+        """Wrap filters without copying them.
 
         Args:
-            memory: the filters, one after the other.
-            runs: of each the number of ids, and the bytes of its filter.
+            memory: the filters, concatenated.
+            runs: per run the number of ids, and the size of its filter in bytes.
 
         Raises:
-            Torn: they are not those of these runs.
+            Torn: they do not belong to these runs.
         """
         rows = list(_layout(memory, runs))
         self._first, self._last, self._shift = (
@@ -97,10 +97,10 @@ class Filters:
         self._words, self._halves = memory.view("<u4"), memory.view("<u2")
 
     def candidates(self, wanted: Digests) -> Candidates:
-        """Where the digests of a run can be.
+        """Find the places where the digests of a run can be.
 
         Raises:
-            Torn: the filters are not as they were made.
+            Torn: the filters are corrupt.
         """
         run = np.searchsorted(self._first, wanted.heads, "right") - 1
         inside = np.flatnonzero((run >= 0) & (wanted.heads <= self._last[run]))
@@ -108,7 +108,7 @@ class Filters:
         below, shift = wanted.heads[inside] - self._first[run], self._shift[run]
         fence = self._fences[run] + (below >> shift).astype(np.intp)
         start, end = (self._words[fence + n].astype(np.intp) for n in (0, 1))
-        # The first bucket has a digest: so none ends at 0, as all would in a file that lost its content.
+        # The first bucket is never empty: so no fence is 0, as all would be in a file that lost its content.
         if (start > end).any() or (end > self._ids[run]).any() or (end == 0).any():
             raise Torn
         prints = (below >> (shift - np.uint64(PRINT_BITS))).astype("<u2")
@@ -123,9 +123,9 @@ class Filters:
     def _bound(
         self, first: Places, count: Places, prints: npt.NDArray[np.uint16], before: np.ufunc
     ) -> Places:
-        """By print the first of so many places with none that comes before it, or the place after them."""
+        """Lower bound by print within each range of places: the first that is not less, or the end."""
         at, left = first.copy(), count.copy()
-        for _ in range(int(count.max(initial=1)).bit_length()):  # all alike, without a branch
+        for _ in range(int(count.max(initial=1)).bit_length()):  # the same steps for all, without a branch
             half = left >> 1
             at += half * before(self._halves.take(at + (half - 1), mode="clip"), prints)
             left -= half
@@ -138,7 +138,7 @@ def _buckets(first: int, last: int, shift: int) -> int:
 
 
 def _layout(memory: npt.NDArray[np.uint8], runs: Iterable[tuple[int, int]]) -> Iterator[Any]:
-    """Of each run its first and last head and its shift; where its fences and prints begin; its ids."""
+    """Per run its first and last head and its shift; the offsets of its fences and prints; its ids."""
     at = 0
     for ids, size in runs:
         if at + size > len(memory) or size < HEAD.size:

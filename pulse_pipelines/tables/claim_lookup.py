@@ -1,8 +1,8 @@
-"""Lookup of digests in runs of claims: in the filter first, where a run has one, and in the run to be exact.
+"""Lookup of digests in claim runs: in the filter first, where a run has one, then in the run itself.
 
-A filter says of few digests that a run may have them, and where. Those are read from the run: from its file
-on this machine, or by their ranges from Postgres. Where they are many, as in a batch that is sent again, the
-run is fetched. So a machine that has no run brings two bytes for each id instead of sixteen.
+A filter passes few of the digests that are not in the run, and gives their candidate places. These are read
+from the run: from its file on this machine, or by byte ranges from Postgres. If there are many, as in a batch
+that is sent again, the whole run is fetched. So a machine that has no run fetches two bytes per id, not 16.
 """
 
 import logging
@@ -20,12 +20,12 @@ from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 
 Holders = npt.NDArray[np.int64]
-"""By digest the number of a run that has it; 0: none."""
+"""Per digest the number of a run that contains it; 0: none."""
 
 IDS_PER_RANGE = 128
-"""A range is read in the time in which so many ids of a run are fetched."""
+"""Reading one range takes as long as fetching this many ids of a run."""
 RANGES = 4_096
-"""That are asked for at a time."""
+"""Ranges per query."""
 HEAD_BYTES = 8
 READ = """
 SELECT w.n, substring(digests FROM %(width)s * start + 1 FOR %(width)s * count),
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def holders(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Holders:
-    """Which of several runs of a dataset has each digest of a run.
+    """Find for each digest of a run which of several runs of a dataset contains it.
 
     Raises:
         Transient: as `claim_files.digests`.
@@ -91,7 +91,7 @@ def _read(
     candidates: Candidates,
     found: Holders,
 ) -> None:
-    """Read what the runs have where the candidates may be."""
+    """Read the digests of the runs at the candidate places."""
     for first in range(0, len(candidates), RANGES):
         some = candidates[first : first + RANGES]
         numbers = np.array([runs[index].run for index in some.run], np.int64)

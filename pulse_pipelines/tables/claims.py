@@ -1,12 +1,12 @@
-"""Claims: the event ids that a dataset has rows of, as runs of their digests in `processed_event_ids`.
+"""Claims: the event ids that a dataset has rows of, as sorted runs of digests in `processed_event_ids`.
 
-A run is added by the transaction that lands the rows. That transaction swaps the pointer of the dataset's
-table, too, and so holds a lock on it until it ends: of two writers the later one sees what the earlier one
-claimed. Nothing is claimed for what did not land, so there is nothing to take back.
+A run is inserted by the transaction that lands the rows. That transaction also swaps the table's metadata
+pointer, and so holds a lock on it until it ends: of two concurrent writers the later one sees the claims of
+the earlier one. Events that did not land have no claim, so no claim ever has to be rolled back.
 
-Runs of about one size become one as others are added, so that a dataset has a dozen or two, and each id is
-written a few times in all. What the ids were is nowhere: to ask for one is to know it. A large run has
-a filter beside it, by which ids are looked up (`tables.claim_lookup`).
+Runs of about equal size are merged as others are added (size-tiered compaction), so that a dataset has a
+dozen or two, and each id is written a few times in all. The ids themselves are not stored: only a known id
+can be looked up. A large run has a filter beside it for lookups (`tables.claim_lookup`).
 """
 
 from collections import defaultdict
@@ -26,13 +26,13 @@ from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
 FAN_IN = 4
-"""So many runs of a size, give or take as many times, become one."""
+"""Number of runs of similar size, within this factor, at which they are merged."""
 MERGED_IDS = 1_048_576
-"""A larger run is not made while events wait for it, and ..."""
+"""Merged runs do not exceed this many ids while events wait for the merge, and ..."""
 LARGE_IDS = MERGED_IDS // 4
-"""... one of so many ids is left to `maintenance.merge_claims`, and has a filter."""
+"""... runs of this many ids or more are merged by `maintenance.merge_claims` only, and have a filter."""
 WINDOWS = 8
-"""Runs are merged within such a part of `upkeep.claim_days` only: retention removes whole runs."""
+"""Merge windows in `upkeep.claim_days`; runs of different windows stay apart: retention drops whole runs."""
 
 RUNS = """
 SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s THEN digests END,
@@ -54,26 +54,26 @@ RETURNING ids, ends
 
 @dataclass(frozen=True, eq=False)
 class Fresh:
-    """Ids of one dataset that nobody had claimed when they were looked up."""
+    """Ids of one dataset that were unclaimed when they were looked up."""
 
     ids: Digests
-    """A run."""
+    """As a run: sorted, without repeats."""
     seen: int
-    """The newest addition that was there at that time."""
+    """Number of the latest addition that existed at the lookup."""
     merged: Digests
-    """With the runs that it replaces."""
+    """The ids together with the runs that the merge replaces."""
     replaces: Sequence[int]
     ends: Sequence[int]
-    """By partition: the offset after the last of all of them."""
+    """By partition: the offset after the last event of all of these ids."""
 
 
 def runs(
     connection: postgres.Connection, datasets: Iterable[UUID], after: int = 0
 ) -> Mapping[UUID, list[Run]]:
-    """The runs of datasets, in the session of their tenant.
+    """Select the runs of datasets, in the session of their tenant.
 
     Args:
-        after: an addition; only runs that hold something newer.
+        after: number of an addition; only runs with a later addition in them are returned.
     """
     found: dict[UUID, list[Run]] = defaultdict(list)
     values = {"datasets": list(datasets), "after": after, "kept": KEPT_IDS}
@@ -83,12 +83,12 @@ def runs(
 
 
 def claimed(connection: postgres.Connection, of: Iterable[Run], wanted: Digests) -> Mask:
-    """Which digests of a run are in any of these."""
+    """Mask of the digests of a run that occur in any of these runs."""
     return claim_lookup.holders(connection, of, wanted) > 0
 
 
 def claimed_ids(connection: postgres.Connection, dataset: Dataset, event_ids: Collection[str]) -> set[str]:
-    """Those of the ids that have a row."""
+    """The subset of the ids that have a row."""
     if not (names := list(set(event_ids))):
         return set()
     digests = Digests.of(names, dataset.claim_seed)
@@ -98,10 +98,10 @@ def claimed_ids(connection: postgres.Connection, dataset: Dataset, event_ids: Co
 
 
 def run_with(connection: postgres.Connection, dataset: Dataset, event_id: str) -> Run | None:
-    """The run that has an id, if it has a row: that of an event before the run's `ends`.
+    """Find the run that contains an id, provided the id has a row: its event precedes the run's `ends`.
 
     Args:
-        connection: in a transaction of one snapshot, in the tenant's session.
+        connection: in a transaction with one snapshot, in the tenant's session.
     """
     wanted = Digests.of([event_id], dataset.claim_seed)
     own = runs(connection, [dataset.dataset_id])[dataset.dataset_id]
@@ -110,12 +110,12 @@ def run_with(connection: postgres.Connection, dataset: Dataset, event_id: str) -
 
 
 def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, at: Positions) -> Fresh:
-    """What settle needs to add ids: a run that none of the dataset's has any of, and those that it replaces.
+    """Prepare the addition of ids that no run of the dataset contains, with the runs that it replaces.
 
     Args:
         among: all runs of the dataset.
         ids: a run.
-        at: positions of the events that they are of, in any order.
+        at: positions of the events with these ids, in any order.
     """
     replaced = _replaced(len(ids), among)
     parts = [claim_files.digests(connection, run) for run in replaced]
@@ -129,15 +129,15 @@ def fresh(connection: postgres.Connection, among: Sequence[Run], ids: Digests, a
 
 
 def add(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, added: Fresh) -> bool:
-    """Claim ids; False when one of them was claimed since they were looked up.
+    """Claim ids; returns False if one of them was claimed since the lookup.
 
-    To be called by who holds the lock on the table's pointer, in the transaction that lands their rows.
+    The caller holds the lock on the table's pointer, in the transaction that lands the rows.
     """
     newer = runs(connection, [dataset_id], after=added.seen)[dataset_id]
     if claimed(connection, newer, added.ids).any():
         return False
     fail_point("claims.before_add")
-    # One that retention has removed meanwhile is back: it is forgotten the next time.
+    # A run that retention removed meanwhile is inserted again: it expires the next time.
     remove(connection, dataset_id, added.replaces)
     insert(connection, tenant_id, dataset_id, added.merged, added.ends)
     fail_point("claims.after_add")
@@ -157,8 +157,8 @@ def insert(
     """Insert a run.
 
     Args:
-        newest: the latest addition in it; None: itself.
-        day: when that was; None: today.
+        newest: number of the latest addition in it; None: its own.
+        day: date of that addition; None: today.
     """
     values = {
         "tenant": tenant_id,
@@ -174,15 +174,15 @@ def insert(
 
 
 def remove(connection: postgres.Connection, dataset_id: UUID, numbers: Sequence[int]) -> None:
-    """Remove runs whose ids are in another one."""
+    """Delete runs whose ids are in a merged run."""
     connection.execute(REMOVE, [dataset_id, list(numbers)])
 
 
 def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple[int, Mapping[int, int]]:
-    """Forget the claims of a tenant that are older than so many days.
+    """Delete the claims of a tenant that are older than `days` days.
 
     Returns:
-        How many, and by partition the offset after the last event that they were of.
+        Number of claims, and by partition the offset after the last event that they stood for.
     """
     gone = connection.execute(EXPIRE, {"tenant": tenant_id, "days": days}).fetchall()
     last = latest(*(ends for _, ends in gone))
@@ -190,7 +190,7 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
 
 
 def _replaced(added: int, among: Iterable[Run]) -> list[Run]:
-    """The runs that a new one of so many ids takes in: wherever there are enough of about its size."""
+    """Choose the runs to merge with a new one of `added` ids: wherever enough of similar size exist."""
     today = window(datetime.now(UTC).date())
     small = (run for run in among if run.ids < LARGE_IDS and window(run.claimed_on) == today)
     left = sorted(small, key=lambda run: run.ids)
@@ -208,11 +208,11 @@ def _replaced(added: int, among: Iterable[Run]) -> list[Run]:
 
 
 def window(day: date) -> int:
-    """Runs of which days may be merged: those of one number."""
+    """Number of the merge window that a day is in; only runs of one window are merged."""
     days = load_settings().upkeep.claim_days
     return 0 if days < 0 else day.toordinal() // max(1, days // WINDOWS)
 
 
 def latest(*each: Iterable[int]) -> list[int]:
-    """By partition the last of several ends."""
+    """By partition the highest of several end offsets."""
     return [max(of_partition) for of_partition in zip_longest(*each, fillvalue=0)]

@@ -1,7 +1,7 @@
-"""Digests of event ids: 16 bytes each, as sorted columns that are searched by the thousand.
+"""Digests of event ids: 16 bytes each, in sorted columns with vectorised lookup.
 
-A digest is the xxh3-128 of the id under its dataset's secret seed: who does not know the seed cannot choose
-ids that collide, and by chance any two of 10^12 ids do with a probability of 10^-15.
+A digest is the xxh3-128 of the id under its dataset's secret seed: without the seed nobody can construct
+colliding ids, and the probability that any two of 10^12 ids collide by chance is 10^-15.
 """
 
 from collections.abc import Iterable
@@ -21,19 +21,19 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Digests:
-    """Digests in two columns of equal length; a *run* of them is sorted and has each once."""
+    """Digests in two columns of equal length; a *run* is sorted and without repeats."""
 
     heads: Words
-    """Their first eight bytes: few have one in common."""
+    """The first eight bytes of each; few digests share them."""
     tails: Words
-    """Their last eight."""
+    """The last eight bytes."""
 
     @classmethod
     def of(cls, ids: "pa.Array | pa.ChunkedArray | Iterable[str]", seed: int) -> Self:
-        """The digests of event ids, in their order.
+        """Compute the digests of event ids, in the order of the ids.
 
         Args:
-            seed: of the dataset, a signed number of 64 bits, as Postgres has it.
+            seed: of the dataset, a signed 64-bit integer, as stored in Postgres.
         """
         if isinstance(ids, pa.Array | pa.ChunkedArray):
             texts = ids.cast(pa.binary()).to_pylist()
@@ -46,14 +46,14 @@ class Digests:
 
     @classmethod
     def unpacked(cls, packed: Any) -> Self:
-        """From what `packed` gave, or an array of its words; shares its memory."""
+        """Read what `packed` wrote, or an array of its words; shares its memory."""
         words = packed if isinstance(packed, np.ndarray) else np.frombuffer(packed, "<u8")
         half = len(words) // 2
         return cls(words[:half], words[half:])
 
     @classmethod
     def joined(cls, parts: "Iterable[Digests]") -> Self:
-        """All of several, one after the other."""
+        """Concatenate several."""
         heads, tails = [], []
         for part in parts:
             heads.append(part.heads)
@@ -71,16 +71,16 @@ class Digests:
         return self.heads.tobytes() + self.tails.tobytes()
 
     def blobs(self) -> pa.Array:
-        """As an array of binary values, each as the hash gives it."""
+        """As an array of binary values, each in the byte order of the hash."""
         words = np.stack([self.heads, self.tails], 1).astype(">u8")
         of_size = pa.Array.from_buffers(pa.binary(BYTES), len(self), [None, pa.py_buffer(words.tobytes())])
         return of_size.cast(pa.binary())
 
     def order(self, then: npt.NDArray[np.int64] | None = None) -> Places:
-        """The places of the digests in ascending order, of equal ones in that of `then`."""
+        """The places of the digests in ascending order; equal ones are ordered by `then`."""
         order = np.argsort(self.heads)
         heads = self.heads[order]
-        alike = np.zeros(len(order), np.bool_)  # neighbours with one head: a handful, or copies
+        alike = np.zeros(len(order), np.bool_)  # neighbours with equal heads: a handful, or repeats
         same = heads[1:] == heads[:-1]
         alike[1:] = same
         alike[:-1] |= same
@@ -91,28 +91,28 @@ class Digests:
         return order
 
     def repeats(self) -> Mask:
-        """Of sorted digests: which of them the one before is, too."""
+        """Mask of sorted digests that equal their predecessor."""
         found = np.zeros(len(self), np.bool_)
         found[1:] = (self.heads[1:] == self.heads[:-1]) & (self.tails[1:] == self.tails[:-1])
         return found
 
     def is_zero(self) -> Mask:
-        """Which of them are all zeros."""
+        """Mask of the digests that are all zeros."""
         zero: Mask = (self.heads == 0) & (self.tails == 0)
         return zero
 
     def run(self) -> Self:
-        """Sorted, each once."""
+        """The digests as a run: sorted, without repeats."""
         ascending = self[self.order()]
         repeats = ascending.repeats()
         return ascending[~repeats] if repeats.any() else ascending
 
     def within(self, run: "Digests") -> Mask:
-        """Which digests of this run are in another run, too."""
+        """Mask of the digests of this run that another run contains."""
         found = np.zeros(len(self), np.bool_)
         if not len(run):
             return found
-        # The other one may be a piece of a large run: of a range, in which few of these are.
+        # The other run may be a piece of a large one: a range in which few of these digests are.
         first = int(np.searchsorted(self.heads, run.heads[0], "left"))
         end = int(np.searchsorted(self.heads, run.heads[-1], "right"))
         own = self[first:end]
@@ -124,14 +124,14 @@ class Digests:
         return found
 
     def places_in(self, run: "Digests") -> Places:
-        """Where in a run these are; -1: nowhere."""
+        """Per digest its place in a run; -1: not in it."""
         if not len(run):
             return np.full(len(self), -1, np.intp)
         at = np.searchsorted(run.heads, self.heads)
         at[at == len(run)] = 0
         alike = run.heads[at] == self.heads
         places = np.where(alike & (run.tails[at] == self.tails), at, -1)
-        for index in np.flatnonzero(alike & (places < 0)):  # others with the same head follow it, maybe
+        for index in np.flatnonzero(alike & (places < 0)):  # later digests may have the same head
             place = int(at[index]) + 1
             while place < len(run) and run.heads[place] == self.heads[index]:
                 if run.tails[place] == self.tails[index]:
@@ -142,7 +142,7 @@ class Digests:
 
 @dataclass(frozen=True, eq=False)
 class ArrivedIds:
-    """Event ids of a dataset, and where they came from."""
+    """Event ids of a dataset with their positions in the topic."""
 
     digests: Digests
     positions: npt.NDArray[np.int64]
@@ -154,7 +154,7 @@ class ArrivedIds:
 
     @classmethod
     def unpacked(cls, parts: Iterable[bytes]) -> Self:
-        """All of several, one after the other."""
+        """Concatenate several packed ones."""
         digests, positions = [], []
         for part in parts:
             words = np.frombuffer(part, "<u8")

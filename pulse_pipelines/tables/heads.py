@@ -1,12 +1,12 @@
-"""Heads: of each entity of a dataset the newest version, as runs in `entity_heads`.
+"""Heads: the newest version of each entity of a dataset, stored as sorted runs in `entity_heads`.
 
-A head is 40 bytes: the digest of the entity's id, its state (the content hash, zeros where it is deleted) and
-the version's `_updated`. A run is sorted by id and has each once; where several runs know an entity, the
-highest `_updated` is its head. So appending a thousand versions to a log of ten million writes about a
-thousand heads, and an unchanged entity costs a lookup.
+A head is 40 bytes: the digest of the entity's id, its state (the content hash; zeros if deleted) and the
+version's `_updated`. A run is sorted by id, without repeats; where several runs contain an entity, the
+highest `_updated` wins. So appending a thousand versions to a log of ten million writes about a thousand
+heads, and an unchanged entity costs a lookup.
 
-They are written by the transaction that lands the versions, which holds the lock on the log's row from its
-first statement about it to its end (`advance`).
+Heads are written by the transaction that lands the versions, which holds the lock on the log's row from its
+first statement on that row until it ends (`advance`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,17 +28,17 @@ from pulse_resources.faults import fail_point
 
 HEAD_BYTES = 40
 OF_SYNC = np.uint64(2**64 - 1)
-"""Begins the state of a deletion that a full sync sent; the sync's number follows. No head has it."""
+"""Prefix of the state of a deletion by a full sync; the sync's number follows. Never stored in a head."""
 FAN_IN = 4
-"""So many runs of a size, give or take as many times, become one."""
+"""Number of runs of similar size, within this factor, at which they are merged."""
 MERGED = 1_048_576
-"""Heads of the largest run that is made."""
+"""Number of heads that a merged run does not exceed."""
 Counters = npt.NDArray[np.int64]
 NOWHERE: Positions = np.empty(0, np.int64)
 
 LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"
 RUNS = "SELECT run, heads FROM entity_heads WHERE dataset_id = %s ORDER BY run"
-# Locks the log until the transaction ends; no row: somebody else has appended to it, or rebuilt it.
+# Locks the log until the transaction ends; no row: another writer has appended to it, or rebuilt it.
 ADVANCE = """
 UPDATE entity_logs SET updated = %(after)s
 WHERE dataset_id = %(dataset)s AND generation = %(generation)s AND updated = %(before)s
@@ -52,7 +52,7 @@ ADD = "INSERT INTO entity_heads (tenant_id, dataset_id, entities, heads) VALUES 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Heads in columns of equal length."""
+    """Heads as columns of equal length."""
 
     ids: Digests
     states: Digests
@@ -60,7 +60,7 @@ class Heads:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Self:
-        """From what `packed` gave; shares its memory."""
+        """Read what `packed` wrote; shares its memory."""
         count = len(packed) // HEAD_BYTES
         words = np.frombuffer(packed, "<u8")
         ids, states = Digests.unpacked(words[: 2 * count]), Digests.unpacked(words[2 * count : 4 * count])
@@ -68,7 +68,7 @@ class Heads:
 
     @classmethod
     def newest(cls, parts: "Iterable[Heads]") -> Self:
-        """A run of the newest head of each entity in any of these."""
+        """Merge runs: the newest head of each entity."""
         parts = [*parts, NONE]
         ids = Digests.joined(part.ids for part in parts)
         updated = np.concatenate([part.updated for part in parts])
@@ -89,16 +89,16 @@ NONE = Heads(Digests.joined([]), Digests.joined([]), np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class Log:
-    """A dataset's log as it is in one snapshot of Postgres."""
+    """A dataset's log as seen in one snapshot of Postgres."""
 
     generation: int
     updated: int
-    """Of its last version; 0: it has none."""
+    """`_updated` of its last version; 0: it is empty."""
     runs: "Sequence[tuple[int, Heads]]"
-    """By number, which says nothing of which is newer."""
+    """By number; numbers do not order the runs by age."""
 
     def look_up(self, wanted: Digests) -> tuple[Digests, Counters]:
-        """The states of entities, and the `_updated` of their newest versions: 0 where there is none."""
+        """Look up the states of entities, and `_updated` of their newest versions: 0 for unknown entities."""
         count = len(wanted)
         states = Digests(np.zeros(count, np.uint64), np.zeros(count, np.uint64))
         updated = np.zeros(count, np.int64)
@@ -114,22 +114,22 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class Append:
-    """What a transaction adds to a log."""
+    """The changes that a transaction makes to a log."""
 
     generation: int
     before: int
-    """`_updated` of the last version so far."""
+    """`_updated` of the last version before it."""
     positions: Positions
-    """Of the versions (`parquet_files.position`), ascending: the first gets the `_updated` after `before`."""
+    """Positions (`parquet_files.position`) of the versions, ascending: `_updated` continues from `before`."""
     heads: Heads
-    """Of their entities, with the runs that they replace."""
+    """Heads of their entities, merged with the runs that they replace."""
     replaces: Sequence[int]
     created: Positions = field(default_factory=lambda: NOWHERE)
-    """Of the versions: those that are their entity's first, and no deletions."""
+    """Positions of versions that are the first of their entity, and no deletions."""
     gone: Positions = field(default_factory=lambda: NOWHERE)
-    """Of the versions: the deletions, but for ..."""
+    """Positions of deletions, except ..."""
     swept: Mapping[int, Positions] = field(default_factory=dict)
-    """... those of full syncs, by number."""
+    """... those of full syncs, by sync number."""
 
     @property
     def places(self) -> "Places":
@@ -138,26 +138,26 @@ class Append:
 
 @dataclass(frozen=True)
 class Places:
-    """Which `_updated` the versions of an `Append` get, as a task is told it."""
+    """The assignment of `_updated` to the versions of an `Append`, in the form that is sent to tasks."""
 
     before: int
     packed: bytes
-    """Their positions."""
+    """Positions of the versions."""
 
     @property
     def positions(self) -> Positions:
         return np.frombuffer(self.packed, np.int64)
 
     def numbers(self, at: Positions) -> Counters:
-        """The `_updated` of the versions at these positions, all of which are among its own."""
+        """`_updated` of the versions at these positions, all of which must be in the `Append`."""
         return self.before + 1 + np.searchsorted(self.positions, at)
 
 
 def states(rows: pa.Table) -> Digests:
-    """The states that rows tell: their content hashes, zeros where deleted, `OF_SYNC` where by a full sync.
+    """States of rows: the content hash, zeros if deleted, `OF_SYNC` and the number if deleted by a full sync.
 
     Args:
-        rows: `_hash`, and of what arrived the `context`, too.
+        rows: with `_hash`, and for arrived events `context`.
     """
     texts = rows.column(HASH).fill_null("0" * 2 * HASH_BYTES).to_pylist()
     if "context" in rows.column_names and rows.column("context").null_count < len(texts):
@@ -169,7 +169,7 @@ def states(rows: pa.Table) -> Digests:
 
 
 def log(connection: postgres.Connection, dataset_id: UUID) -> Log | None:
-    """A dataset's log, in the session of its tenant; None: the dataset is gone."""
+    """Load a dataset's log, in the session of its tenant; None: the dataset does not exist."""
     row = connection.execute(LOG, [dataset_id]).fetchone()
     if row is None:
         return None
@@ -178,11 +178,11 @@ def log(connection: postgres.Connection, dataset_id: UUID) -> Log | None:
 
 
 def append(known: Log, versions: Heads, positions: Positions) -> Append:
-    """What adds versions to a log.
+    """Compute the changes that add versions to a log.
 
     Args:
         versions: one or more of each entity.
-        positions: of these, in any order.
+        positions: of the versions, in any order.
     """
     added = Heads.newest([versions])
     replaced = _replaced(len(added), known.runs)
@@ -192,7 +192,7 @@ def append(known: Log, versions: Heads, positions: Positions) -> Append:
 
 
 def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, added: Append) -> bool:
-    """Write what is added; False: the log is not what it was staged on, and nothing of this may be committed.
+    """Write an append; False: the log has changed since it was staged, and the caller must roll back.
 
     To be called in the transaction that lands the versions.
     """
@@ -213,15 +213,15 @@ def advance(connection: postgres.Connection, tenant_id: UUID, dataset_id: UUID, 
 
 
 def begin_anew(connection: postgres.Connection, dataset_id: UUID) -> None:
-    """Have readers of a log begin anew, in the transaction that takes versions from it; events have none.
+    """Start a new generation of a log, so that readers restart, in the transaction that removes versions.
 
-    The heads stay: who was erased does not come back by being sent again unchanged.
+    The heads stay: an erased entity does not reappear when it is sent again unchanged. Events have no log.
     """
     connection.execute(BEGIN_ANEW, [dataset_id])
 
 
 def _replaced(added: int, runs: Sequence[tuple[int, Heads]]) -> list[tuple[int, Heads]]:
-    """The runs that a new one of so many heads takes in: wherever there are enough of about its size."""
+    """Choose the runs to merge with a new one of `added` heads: wherever enough of similar size exist."""
     left = list(runs)
     chosen: list[tuple[int, Heads]] = []
     size = added

@@ -1,8 +1,8 @@
-"""Syncs as rows: where in the tenant's topic each begins and ends, what it brought, what became of it.
+"""Syncs as rows: start and end of each in the tenant's topic, what it brought, and how it ended.
 
-A sync is a stretch of the topic: its messages are nowhere marked. It has settled when the positions of the
-tenant are beyond its ends. What comes for its dataset from its start on counts as brought, whoever sent it:
-so nothing that anybody sent since a full sync began is deleted by it.
+A sync is a range of the topic; its messages carry no mark. It has settled when the tenant's positions are
+beyond its ends. Everything that arrives for its dataset from its start on counts as brought, whoever sent it:
+so a full sync deletes nothing that anybody sent since it began.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from pulse_resources import kafka, postgres
 from pulse_resources.errors import Transient
 
 Ends = Mapping[int, int]
-"""By partition an offset, as Pulse counts them."""
+"""By partition an offset, in Pulse's count."""
 
 POSITIONS = "SELECT partition, base_offset, topic_id FROM ingest_positions WHERE tenant_id = %s"
 UNFINISHED = """
@@ -60,32 +60,32 @@ WHERE tenant_id = %s AND state IN ('open', 'sent', 'held', 'deleting')
 
 
 class Unfinished(NamedTuple):
-    """A sync that has not ended."""
+    """A sync that has not ended yet."""
 
     sync_id: int
     dataset_id: UUID
     is_full: bool
     state: State
     starts: Positions
-    """By partition, as `parquet_files.position`; partitions beyond it begin with the sync."""
+    """By partition, as `parquet_files.position`; partitions that were added later begin with the sync."""
     ends: Positions | None
 
     def within(self, positions: Positions) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which topic positions are of it; until it is sent, all from its start on."""
+        """Mask of the positions within the sync; until it is sent, all from its start on."""
         found = self.since(positions)
         if self.ends is not None:
             found &= positions < self.ends[np.clip(positions >> 48, 0, len(self.ends) - 1)]
         return found
 
     def since(self, positions: Positions) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which topic positions are not before its start."""
+        """Mask of the positions at or after its start."""
         partitions = positions >> 48
         known = partitions < len(self.starts)
         return ~known | (positions >= self.starts[np.where(known, partitions, 0)])
 
 
 class Counts(NamedTuple):
-    """What became of what a sync brought, in one batch."""
+    """Outcomes of the events of a sync in one batch, counted."""
 
     created: int = 0
     changed: int = 0
@@ -96,10 +96,10 @@ class Counts(NamedTuple):
 
 
 def ends_of(tenant: Tenant, connection: postgres.Connection) -> dict[int, int]:
-    """Where the tenant's topic ends now, by partition, as Pulse counts offsets.
+    """Current end offsets of the tenant's topic, by partition, in Pulse's count.
 
     Raises:
-        Transient: the broker does not say, or the topic is another one than that which is ingested.
+        Transient: the broker does not answer, or the topic is not the one that is ingested.
     """
     positions = connection.execute(POSITIONS, [tenant.tenant_id]).fetchall()
     known = {topic_id for _, _, topic_id in positions if topic_id is not None}
@@ -130,10 +130,10 @@ def unfinished(
     dataset_id: UUID | None = None,
     lock: bool = False,
 ) -> list[Unfinished]:
-    """The syncs of a tenant, or of one dataset, that have not ended, oldest first.
+    """Select the syncs of a tenant, or of one dataset, that have not ended, oldest first.
 
     Args:
-        lock: keep them from changing until the transaction ends.
+        lock: lock the rows until the transaction ends.
     """
     query = UNFINISHED.format(whose="tenant_id" if dataset_id is None else "dataset_id")
     found = connection.execute(query + ("FOR UPDATE" if lock else ""), [dataset_id or tenant_id])
@@ -144,37 +144,37 @@ def unfinished(
 
 
 def ids(connection: postgres.Connection, sync_id: int) -> Digests:
-    """A run of what a full sync brought so far."""
+    """Load the ids that a full sync brought so far, as a run."""
     found: Any = connection.execute(IDS, [sync_id], binary=True)
     return Digests.joined(Digests.unpacked(packed) for (packed,) in found).run()
 
 
 def add_ids(connection: postgres.Connection, tenant_id: UUID, sync_id: int, added: Digests) -> None:
-    """Note what a full sync brought."""
+    """Record ids that a full sync brought."""
     if len(added):
         connection.execute(ADD_IDS, [tenant_id, sync_id, added.run().packed()])
 
 
 def count(connection: postgres.Connection, sync_id: int, counts: Counts) -> None:
-    """Add to what is known of a sync."""
+    """Add counts to a sync's row."""
     connection.execute(COUNT, {"sync": sync_id, **counts._asdict()})
 
 
 def reached(connection: postgres.Connection, tenant_id: UUID) -> None:
-    """Move on the syncs whose ends the tenant's positions are beyond, in this transaction."""
+    """Advance the syncs whose ends the tenant's positions have passed, in this transaction."""
     connection.execute(REACHED, [tenant_id])
     if connection.execute(SWEPT, [tenant_id]).rowcount:
         connection.execute(FORGET_IDS, [tenant_id])
 
 
 def fail(connection: postgres.Connection, tenant_id: UUID, why: str) -> None:
-    """End the tenant's syncs: some of what they brought is lost, so they delete nothing."""
+    """Fail the tenant's syncs: some of what they brought is lost, so they must delete nothing."""
     connection.execute(FAIL, [why, tenant_id])
     connection.execute(FORGET_IDS, [tenant_id])
 
 
 def as_json(ends: Ends) -> Jsonb:
-    """As Postgres has them."""
+    """Ends as JSON for Postgres."""
     return Jsonb({str(partition): offset for partition, offset in ends.items()})
 
 
