@@ -1,1 +1,1 @@
-"""What a tenant's own engines see of the lake: tables by friendly names, and keys to their files."""
+"""The lake as seen by a tenant's own engines: tables by friendly names, and vended keys to their files."""

@@ -1,4 +1,4 @@
-"""A tenant's namespaces and tables, looked up in its own session by a role that sees nothing else."""
+"""Lookup of a tenant's namespaces and tables, in its own session, by a role that sees nothing else."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from pulse_resources.service_settings import Role
 
 ROLE: Role = "pulse_lake"
 ALL = 10_000
-"""Names in an answer without pages."""
+"""Most names in an unpaged answer."""
 TABLES = """
 SELECT table_name FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND coalesce(iceberg_type, 'TABLE') = %s
@@ -25,7 +25,7 @@ SELECT metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
 """
 EXISTS = "exists"
-"""The property that every namespace has, as in Iceberg's JDBC catalog; nobody is shown it."""
+"""Property of every namespace, as in Iceberg's JDBC catalog; never shown to clients."""
 NAMESPACES = """
 SELECT namespace FROM iceberg_catalog.iceberg_namespace_properties
 WHERE catalog_name = %s AND property_key = 'exists' AND starts_with(namespace, %s)
@@ -39,7 +39,7 @@ _ABOUT = {"comment": "Datasets and their rollups; only Pulse writes them"}
 
 
 class Kind(StrEnum):
-    """What a row of the catalog is."""
+    """Type of a catalog row."""
 
     TABLE = "TABLE"
     VIEW = "VIEW"
@@ -47,14 +47,14 @@ class Kind(StrEnum):
 
 @contextmanager
 def _session(tenant: Tenant) -> Iterator[postgres.Connection]:
-    """A transaction in the tenant's session whose statements go out together: engines ask all the time."""
+    """A transaction in the tenant's session with pipelined statements, since engines query often."""
     with postgres.pool(ROLE).connection() as connection, connection.pipeline(), connection.transaction():
         postgres.set_tenant(connection, tenant.tenant_id)
         yield connection
 
 
 def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
-    """The namespaces right below another one, or at the root.
+    """List the namespaces directly below a parent, or at the root.
 
     Raises:
         NoSuchNamespace: there is no such parent.
@@ -72,7 +72,7 @@ def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
 
 
 def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
-    """Properties of a namespace.
+    """Load the properties of a namespace.
 
     Raises:
         NoSuchNamespace: the tenant has none of this name.
@@ -91,7 +91,7 @@ def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
 def tables(
     tenant: Tenant, namespace: Levels, after: str = "", most: int = ALL, kind: Kind = Kind.TABLE
 ) -> Sequence[str]:
-    """Names of the tables, or views, in a namespace, those after a name, in order.
+    """List the names of the tables, or views, in a namespace, sorted, from after a given name on.
 
     Raises:
         NoSuchNamespace: the tenant has none of this name.
@@ -105,7 +105,7 @@ def tables(
 
 
 def location(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str:
-    """Where the current metadata of a table, or a view, is.
+    """The location of the current metadata of a table or view.
 
     Raises:
         NoSuchTable, NoSuchView: the tenant has none of this name.
@@ -117,7 +117,7 @@ def location(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TA
 
 
 def find(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str | None:
-    """Like `location`; None where there is none."""
+    """Like `location`; None if there is none."""
     place = stored(tenant, namespace)
     if place is None or not names.usable(table):
         return None

@@ -1,4 +1,4 @@
-"""What the catalog refuses, as Iceberg's clients tell it apart; what is others' is like what is not there."""
+"""Errors of the catalog, as Iceberg's clients tell them apart; others' things are reported as not found."""
 
 from pulse_pipelines.lake.names import Levels, written
 from pulse_resources.errors import AlreadyExists, Conflict, Forbidden, NotFound, UserError
@@ -60,5 +60,5 @@ def no_view(namespace: Levels, view: str) -> NoSuchView:
 
 
 def only_pulse() -> ReadOnly:
-    """Nobody but Pulse writes where events are."""
+    """The error of a write to a namespace in which only Pulse writes."""
     return ReadOnly("In the namespace events only Pulse writes: create a namespace of your own")

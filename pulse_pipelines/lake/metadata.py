@@ -1,7 +1,7 @@
-"""Tables' metadata files as the catalog serves them: read with keys that open that tenant's files alone.
+"""Metadata files of tables, as the catalog serves them: read with keys that open only that tenant's files.
 
-Whatever a row of the catalog points at, what is read is the tenant's own. A metadata file never changes:
-those that were asked for last are kept.
+So a wrong location in a catalog row never exposes another tenant's file. Metadata files are immutable:
+the most recently used are cached.
 """
 
 import threading
@@ -24,22 +24,22 @@ from pulse_resources.settings import load_settings
 from pulse_resources.vended import Credentials, Mode
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of a metadata file: tenants write into folders of their own, whatever they like."""
+"""Largest metadata file in bytes: tenants write to folders of their own, any content of any size."""
 CLIENTS = 256
-"""Clients of the object store that are kept, one for each key."""
+"""Cached clients of the object store, one per key."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """A metadata file, as the JSON that it is."""
+    """A metadata file as its JSON document."""
 
     at: str
     content: bytes
     location: str
-    """Of the table: everything of it is below."""
+    """Location of the table; all of its files are below."""
 
     def refs_only(self) -> bytes:
-        """The document without the snapshots that no branch and no tag points at."""
+        """The document without snapshots that no branch or tag references."""
         document: dict[str, Any] = orjson.loads(self.content)
         wanted = {ref["snapshot-id"] for ref in document.get("refs", {}).values()}
         wanted.add(document.get("current-snapshot-id"))
@@ -48,19 +48,19 @@ class Metadata:
 
 
 def folder(tenant: Tenant) -> str:
-    """Where all files of a tenant's tables are."""
+    """The folder of all files of a tenant's tables."""
     return f"s3://{load_settings().object_store.bucket}/iceberg/{tenant.namespace}"
 
 
 def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
-    """The metadata file that a row of the tenant points at.
+    """Read the metadata file that a catalog row of the tenant points at.
 
     Args:
-        anew: whatever is kept of it; for one that no row points at yet.
+        anew: bypass the cache; for a file that no row points at yet.
 
     Raises:
-        Terminal: it is gone, or it, or its table, is not among the tenant's files.
-        Transient: the object store gives no key.
+        Terminal: the file is gone, or it, or its table, is not among the tenant's files.
+        Transient: the object store issues no key.
         OSError: the object store failed.
     """
     found = None if anew else _kept.get(tenant, at)
@@ -86,13 +86,13 @@ def read(tenant: Tenant, at: str, *, anew: bool = False) -> Metadata:
 
 
 def write(tenant: Tenant, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
-    """Write a metadata file of a table of the tenant's own; nothing points at it yet.
+    """Write a metadata file of a table of the tenant's own; no catalog row points at it yet.
 
     Args:
-        location: of the table; the key that writes opens nothing else.
+        location: of the table; the key for the write opens nothing else.
 
     Raises:
-        Transient, Terminal: the object store gives no key.
+        Transient, Terminal: the object store issues no key.
         OSError: the object store failed.
     """
     at = f"{location}/metadata/{version:05d}-{uuid.uuid4()}.metadata.json"
@@ -109,24 +109,24 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
 
 
 def unwritten(document: Mapping[str, Any]) -> Metadata:
-    """Metadata of a table that a client is about to make: it is nowhere."""
+    """Metadata of a table that a client is about to create; it has no file."""
     return Metadata("", orjson.dumps(document), document["location"])
 
 
 def remove(tenant: Tenant, each: Metadata) -> None:
-    """Remove a metadata file that was written, and that nothing will ever point at."""
+    """Remove a metadata file that was written but never committed."""
     with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
         _client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
 
 
 def remove_all(tenant: Tenant, location: str) -> None:
-    """Remove everything below the folder of a table of the tenant's own, by a key that opens nothing else.
+    """Remove all files below the folder of a table of the tenant's own, with a key that opens nothing else.
 
-    Metadata goes last: a table that was removed in part can be registered, and dropped again.
+    Metadata is removed last: a partly removed table can be registered, and dropped again.
 
     Raises:
-        Transient, Terminal: the object store gives no key.
-        OSError: the object store failed; some of it may be left.
+        Transient, Terminal: the object store issues no key.
+        OSError: the object store failed; some files may be left.
     """
     store = _client(vended.credentials([location], Mode.WRITE))
     found = [each.path for each in object_store.listed(location, store)]
@@ -135,12 +135,12 @@ def remove_all(tenant: Tenant, location: str) -> None:
 
 
 def forget() -> None:
-    """Keep none of the files that were read before (between tests)."""
+    """Clear the cache (between tests)."""
     _kept.clear()
 
 
 def _within(location: str, prefix: str) -> bool:
-    """Whether a location is in a folder of the bucket, and not all of it."""
+    """Whether a location is in a folder of the bucket, and not the whole bucket."""
     try:
         below = vended.prefix_of(location)
     except UserError:
@@ -149,10 +149,10 @@ def _within(location: str, prefix: str) -> bool:
 
 
 def file_system(tenant: Tenant, mode: Mode) -> pafs.S3FileSystem:
-    """A client of the object store that reaches the files of this tenant's tables alone.
+    """A client of the object store that can open only the files of this tenant's tables.
 
     Raises:
-        Transient, Terminal: the object store gives no key.
+        Transient, Terminal: the object store issues no key.
     """
     return _client(vended.credentials([folder(tenant)], mode))
 
@@ -163,7 +163,7 @@ def _client(key: Credentials) -> pafs.S3FileSystem:
 
 
 class _Kept:
-    """The metadata files that were asked for last, within so many bytes."""
+    """LRU cache of metadata files, limited by bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0

@@ -1,4 +1,4 @@
-"""Tables and views of a tenant's own that are there already: registered, renamed, dropped."""
+"""Registering, renaming and dropping a tenant's own tables and views."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesc
 
 
 def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Metadata:
-    """Enter a table, or a view, whose metadata is there: of the tenant's own, dropped without its files.
+    """Register a table or view by its existing metadata: one of the tenant's own, dropped without its files.
 
     Raises:
-        Malformed: it is not the metadata of such a thing, or it names files elsewhere.
+        Malformed: the file is no metadata of a table (or view), or it names files elsewhere.
         NameTaken, NoSuchNamespace, ReadOnly: as `writing.create`.
     """
     once.check(tenant)
@@ -53,10 +53,10 @@ def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Met
 
 
 def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
-    """Drop a table, or a view; with `purge` its files, too.
+    """Drop a table or view; with `purge` also its files.
 
     Raises:
-        NoSuchTable, NoSuchView: there is none.
+        NoSuchTable, NoSuchView: there is none of this name.
         ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
         OSError: the object store failed: the table is dropped, some files are left.
     """
@@ -74,11 +74,11 @@ def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = Fa
 
 
 def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None:
-    """Give a table, or a view, another name; its files stay where they are.
+    """Rename a table or view; its files stay where they are.
 
     Raises:
         NoSuchTable, NoSuchView: there is none of the old name.
-        NameTaken: there is something of the new name.
+        NameTaken: the new name is in use.
         ReadOnly, NoSuchNamespace, Malformed: as `writing.create`, for either name.
     """
     place = namespaces.place_of(tenant, old.namespace)

@@ -1,11 +1,11 @@
-"""Names of a tenant's lake, as its engines and as the catalog's rows have them.
+"""Names in a tenant's lake, as its engines use them and as the catalog's rows store them.
 
-    what an engine says     what the catalog's row says
+        name for engines        name in the catalog's row
     events                  pulse_<tenant id, 32 hex digits>      datasets and rollups: only Pulse writes them
     staging                 pulse_<tenant id>.staging             the tenant's own: its engines write there
     staging.daily           pulse_<tenant id>.staging.daily
 
-Nobody says another tenant's name: the stored one is made of the tenant of the key, never of what was asked.
+No request can name another tenant's namespace: the stored name contains the tenant of the API key.
 """
 
 from urllib.parse import quote, unquote
@@ -13,21 +13,21 @@ from urllib.parse import quote, unquote
 from pulse_pipelines.domain.tenant import Tenant
 
 Levels = tuple[str, ...]
-"""A namespace as engines say it, from the outermost level on."""
+"""A namespace as engines name it, from the outermost level on."""
 EVENTS: Levels = ("events",)
 SEPARATOR = "\x1f"
-"""Between the levels of a namespace in a path."""
+"""Separator of the levels of a namespace in a URL path."""
 LONGEST = 255
-"""Characters of a name in the catalog's rows."""
+"""Longest name in the catalog's rows, in characters."""
 
 
 def stored(tenant: Tenant, namespace: Levels) -> str | None:
-    """The catalog's name of a namespace; None where there can be none of this name."""
+    """The stored name of a namespace; None if no namespace can have this name."""
     return tenant.namespace if namespace == EVENTS else stored_own(tenant, namespace)
 
 
 def stored_own(tenant: Tenant, namespace: Levels) -> str | None:
-    """The catalog's name of a namespace of the tenant's own; None where it can have none of this name."""
+    """The stored name of a namespace of the tenant's own; None if none of these can have this name."""
     if not namespace or namespace[:1] == EVENTS or not all(map(usable, namespace)):
         return None
     name = own_root(tenant) + ".".join(quote(level, safe="").replace(".", "%2E") for level in namespace)
@@ -35,12 +35,12 @@ def stored_own(tenant: Tenant, namespace: Levels) -> str | None:
 
 
 def own_root(tenant: Tenant) -> str:
-    """What the stored names of all of the tenant's own namespaces begin with."""
+    """The prefix of the stored names of all of the tenant's own namespaces."""
     return f"{tenant.namespace}."
 
 
 def levels(tenant: Tenant, place: str) -> Levels:
-    """The namespace of the tenant's own that the catalog has by this name."""
+    """The levels of one of the tenant's own namespaces, from its stored name."""
     return tuple(map(unquote, place.removeprefix(own_root(tenant)).split(".")))
 
 
@@ -50,5 +50,5 @@ def usable(name: str) -> bool:
 
 
 def written(namespace: Levels, table: str | None = None) -> str:
-    """A name as messages show it."""
+    """A name as it appears in messages."""
     return ".".join((*namespace, table) if table is not None else namespace)

@@ -1,4 +1,4 @@
-"""Namespaces of a tenant's own: created, described, dropped."""
+"""A tenant's own namespaces: create, describe, drop."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from pulse_pipelines.lake.requests import Once
 from pulse_resources import iceberg, postgres
 
 MOST = 1_000
-"""Namespaces of a tenant."""
+"""Most namespaces per tenant."""
 MOST_PROPERTIES = 200
 LONGEST_VALUE = 1_000
-"""Characters of a property's value."""
+"""Longest value of a property, in characters."""
 INSERT = """
 INSERT INTO iceberg_catalog.iceberg_namespace_properties
     (catalog_name, namespace, property_key, property_value)
@@ -37,7 +37,7 @@ REMOVE = """
 DELETE FROM iceberg_catalog.iceberg_namespace_properties
 WHERE catalog_name = %s AND namespace = %s AND property_key = ANY(%s)
 """
-# Whoever enters a table holds it until the commit; whoever drops it waits for them, and then sees the table.
+# Held until commit by writers that enter a table; a drop waits for them, and then sees the table.
 HOLD = """
 SELECT 1 FROM iceberg_catalog.iceberg_namespace_properties
 WHERE catalog_name = %s AND namespace = %s AND property_key = 'exists' FOR SHARE
@@ -63,11 +63,11 @@ WHERE catalog_name = %s AND property_key = 'exists' AND starts_with(namespace, %
 
 
 def place_of(tenant: Tenant, namespace: Levels) -> str:
-    """The catalog's name of a namespace in which the tenant may write.
+    """The stored name of a namespace in which the tenant may write.
 
     Raises:
-        ReadOnly: it is where Pulse writes.
-        NoSuchNamespace: the tenant can have none of this name.
+        ReadOnly: only Pulse writes there.
+        NoSuchNamespace: no namespace of the tenant can have this name.
     """
     if namespace == EVENTS:
         raise only_pulse()
@@ -87,9 +87,9 @@ def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: On
     """Create a namespace.
 
     Raises:
-        NameTaken: there is one of this name.
-        NoSuchNamespace: the one that it is to be in is not there.
-        Malformed: none can have this name, or these properties; or there are too many.
+        NameTaken: the name is in use.
+        NoSuchNamespace: the parent namespace does not exist.
+        Malformed: the name or a property is invalid, or the tenant has too many namespaces.
     """
     once.check(tenant)
     taken = NameTaken(f"Namespace already exists: {written(namespace)[:300]}")
@@ -116,11 +116,11 @@ def create(tenant: Tenant, namespace: Levels, given: Mapping[str, str], once: On
 
 
 def drop(tenant: Tenant, namespace: Levels, once: Once) -> None:
-    """Drop a namespace that is empty.
+    """Drop an empty namespace.
 
     Raises:
         ReadOnly, NoSuchNamespace: as `place_of`.
-        NamespaceNotEmpty: something is in it.
+        NamespaceNotEmpty: it contains a table, a view or a namespace.
     """
     place = place_of(tenant, namespace)
     once.check(tenant)
@@ -135,7 +135,7 @@ def drop(tenant: Tenant, namespace: Levels, once: Once) -> None:
 
 @dataclass(frozen=True)
 class Changed:
-    """What became of properties, by their names."""
+    """Result of an update of properties, by property name."""
 
     updated: Collection[str]
     removed: Collection[str]
@@ -145,11 +145,11 @@ class Changed:
 def update(
     tenant: Tenant, namespace: Levels, updates: Mapping[str, str], removals: Collection[str], once: Once
 ) -> Changed:
-    """Set some properties of a namespace, and remove others.
+    """Set properties of a namespace, and remove others.
 
     Raises:
         ReadOnly, NoSuchNamespace: as `place_of`.
-        Malformed: there cannot be such properties.
+        Malformed: a property is invalid.
     """
     place = place_of(tenant, namespace)
     _check(updates)

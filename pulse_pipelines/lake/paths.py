@@ -1,10 +1,10 @@
-"""Where a tenant's own tables are, and whether what a client names lies there.
+"""Locations of a tenant's own tables, and the checks that paths in client metadata stay within them.
 
     s3://<bucket>/iceberg/pulse_<tenant id>/_own/<32 hex digits>/     one table or view: data, metadata
 
-No dataset's slug begins with `_`. The catalog names the folder. Whatever else a client names has to be below
-the folder of its table, in letters that nobody reads as anything else: `..`, `%` and `//` are in no path that
-is taken, so there is nothing to decode, and nothing that one reader would decode and another would not.
+No dataset's slug begins with `_`. The catalog chooses the folder. Every other path that a client names has
+to be below the folder of its table, in plain characters: paths with `..`, `%` or `//` are refused, so nothing
+has to be decoded, and no two readers can decode a path differently.
 """
 
 import re
@@ -26,26 +26,26 @@ _LISTS = (
     ("partition-statistics", "statistics-path"),
     ("metadata-log", "metadata-file"),
 )
-"""Where a table's metadata names files."""
+"""Keys of a table's metadata that hold locations of files."""
 
 
 def own_folder(tenant: Tenant) -> str:
-    """Where all of the tenant's own tables are."""
+    """The folder of all of the tenant's own tables."""
     return f"{metadata.folder(tenant)}/_own"
 
 
 def new_location(tenant: Tenant) -> str:
-    """A folder that no table ever had."""
+    """A new, unique folder for a table."""
     return f"{own_folder(tenant)}/{uuid.uuid4().hex}"
 
 
 def defaults(location: str) -> dict[str, str]:
-    """Properties of a new table by which its writers stay in its folder, even where one asks for another."""
+    """Properties of a new table that keep its writers in its folder, whatever location they ask for."""
     return {"write.data.path": f"{location}/data", "write.metadata.path": f"{location}/metadata"}
 
 
 def is_location(tenant: Tenant, location: str) -> bool:
-    """Whether this is the folder of a table of the tenant's own."""
+    """Whether this is the folder of one of the tenant's own tables."""
     folder, _, name = location.rpartition("/")
     return folder == own_folder(tenant) and _NAME.fullmatch(name) is not None
 
@@ -63,14 +63,14 @@ def below(location: str, path: object) -> bool:
 
 
 def check_metadata_file(tenant: Tenant, path: str) -> None:
-    """Raise Malformed unless this is a metadata file of a table of the tenant's own."""
+    """Raise Malformed unless this is a metadata file of one of the tenant's own tables."""
     folder, _, name = path.rpartition("/metadata/")
     if not (is_location(tenant, folder) and "/" not in name and below(folder, path)):
         raise _elsewhere("metadata-location")
 
 
 def check(tenant: Tenant, document: Mapping[str, Any]) -> None:
-    """Raise Malformed where metadata of a table, or a view, names what is not below its own folder."""
+    """Raise Malformed if the metadata of a table or view names a location outside its own folder."""
     location = str(document.get("location"))
     if not is_location(tenant, location):
         raise _elsewhere("location")
@@ -80,7 +80,7 @@ def check(tenant: Tenant, document: Mapping[str, Any]) -> None:
 
 
 def check_properties(properties: Mapping[str, Any], location: str) -> None:
-    """Raise Malformed where a property sends writers elsewhere."""
+    """Raise Malformed if a property directs writers outside the folder."""
     for name, path in _paths(properties):
         if not below(location, path):
             raise _elsewhere(name)
@@ -97,7 +97,7 @@ def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _paths(properties: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """`write.data.path`, `write.metadata.path` and whatever else is called like that."""
+    """`write.data.path`, `write.metadata.path` and every other property with such a name."""
     for name, value in properties.items():
         if name.startswith("write.") and name.endswith(".path"):
             yield name, value

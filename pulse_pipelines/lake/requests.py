@@ -1,7 +1,7 @@
-"""Requests that named themselves: one that comes again, as its answer was lost, is not carried out again.
+"""Idempotency keys of catalog requests: a repeat, after a lost answer, is not carried out again.
 
-What a request did and that it was carried out are committed together. The answer is not kept, it has keys in
-it: whoever asks again gets one made anew. A request that was refused is judged again.
+A request's effect and its key are committed together. The answer is not stored, since it contains keys of the
+object store: a repeat gets a new one. A request that was refused is checked again when it is repeated.
 """
 
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from pulse_pipelines.lake.errors import KeyReused
 from pulse_resources import postgres
 
 KEPT = "PT1H"
-"""How long a request is known by its name (ISO 8601; clients are told)."""
+"""How long an idempotency key is remembered (ISO 8601; told to clients)."""
 SEEN = "SELECT asked FROM lake_requests WHERE request_key = %s"
 FORGET = f"DELETE FROM lake_requests WHERE at < now() - interval '{KEPT}'"  # noqa: S608 - a constant
 RECORD = "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (app_tenant(), %s, %s)"
 
 
 class Repeated(Exception):  # noqa: N818 - no error: the answer is what there is now
-    """This very request was carried out before."""
+    """This request was carried out before."""
 
 
 @dataclass(frozen=True)
 class Once:
-    """A request that changes something.
+    """A request that changes something, with its idempotency key.
 
     Args:
-        key: that the client gave it; None: it gave none.
-        asked: a digest of all that it says.
+        key: from the client; None: it sent none.
+        asked: digest of the whole request.
     """
 
     key: str | None = None
     asked: str = ""
 
     def check(self, tenant: Tenant) -> None:
-        """Raises Repeated if it was carried out, KeyReused if another one was by this key."""
+        """Raise Repeated if it was carried out, KeyReused if another request used this key."""
         if self.key is not None:
             with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
                 self._judge(connection)
 
     def record(self, connection: postgres.Connection) -> None:
-        """Note in the transaction that carries it out that it was. Raises as `check`."""
+        """Record the request in the transaction that carries it out. Raises as `check`."""
         if self.key is None:
             return
         self._judge(connection)
@@ -51,11 +51,11 @@ class Once:
         try:
             with connection.transaction():
                 connection.execute(RECORD, [self.key, self.asked])
-        except psycopg.errors.UniqueViolation:  # at the same time
+        except psycopg.errors.UniqueViolation:  # a concurrent repeat
             self._judge(connection)
 
     def seen(self, tenant: Tenant) -> bool:
-        """Whether it was carried out: asked when the answer to COMMIT was lost."""
+        """Whether it was carried out: for a COMMIT whose answer was lost."""
         with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
             return self.key is not None and bool(connection.execute(SEEN, [self.key]).fetchone())
 

@@ -1,9 +1,9 @@
-"""Whether a tenant has room for more tables of its own: their number, and the bytes of their files.
+"""Quotas of a tenant's own tables: their number, and the bytes of their files.
 
-Tables and views are counted in the transaction that makes one. Bytes are those of all files in the folders of
-the tenant's own tables, whoever wrote them and whether or not a snapshot has them, as the object store lists
-them: looked at once in a while, and only for a tenant that has such a quota. Beyond it a tenant reads, and
-drops.
+Tables and views are counted in the transaction that creates one. Bytes are those of all files in the folders
+of the tenant's own tables as the object store lists them, whoever wrote them and whether or not a snapshot
+references them; listed periodically, and only for tenants that have such a quota. Beyond the quota a tenant
+can only read and drop.
 """
 
 import threading
@@ -23,7 +23,7 @@ from pulse_resources.locks import Lock
 from pulse_resources.vended import Mode
 
 FRESH_S = 30.0
-"""How long it is believed what was seen."""
+"""How long a listing is reused, in seconds."""
 KEPT = 10_000
 COUNT = """
 SELECT count(*) FROM iceberg_catalog.iceberg_tables
@@ -39,7 +39,7 @@ WHERE catalog_name = %s AND starts_with(metadata_location, %s || '/') LIMIT 1
 class _Seen:
     at: float
     over: str | None
-    """What to say of it; None: there is room."""
+    """The message about the exceeded quota; None: there is room."""
 
 
 _seen: dict[Tenant, _Seen] = {}
@@ -47,15 +47,15 @@ _lock = threading.Lock()
 
 
 def forget() -> None:
-    """Look again at the next question (between tests)."""
+    """Discard all listings, so that the next question makes a new one (between tests)."""
     _seen.clear()
 
 
 def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[str]) -> None:
-    """Let tables be made in these folders, in this transaction; those who make some of a tenant take turns.
+    """Admit new tables in these folders, in this transaction; takes a lock per tenant.
 
     Raises:
-        QuotaExceeded: the tenant has as many as it may have.
+        QuotaExceeded: the tenant has its maximum number of tables.
         Malformed: another table has one of the folders: a key would open both.
     """
     locks.wait(connection, Lock.LAKE, tenant.tenant_id)
@@ -73,7 +73,7 @@ def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[s
 
 
 def admit_bytes(tenant: Tenant) -> None:
-    """Let more be written. Raises QuotaExceeded: the tenant has as many bytes as it may have."""
+    """Admit further writes. Raises QuotaExceeded: the tenant has used up its bytes."""
     if (over := _look(tenant).over) is not None:
         raise QuotaExceeded(
             over, fix="Drop a table with its files, or ask the operator for more", tenant=tenant.slug

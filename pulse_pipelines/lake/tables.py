@@ -1,4 +1,4 @@
-"""A table as an engine loads it: its metadata, and a short-lived key that opens its files."""
+"""Loading a table for an engine: its metadata, and a short-lived key for its files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,30 +17,30 @@ from pulse_resources.vended import Credentials, Mode
 
 @dataclass(frozen=True)
 class Loaded:
-    """A table at one moment, and the key to its files."""
+    """A table's metadata at one moment, and the key to its files."""
 
     metadata: Metadata
     credentials: Credentials
     config: Mapping[str, str]
-    """Properties by which Iceberg's clients reach the files, the secrets among them: never log it."""
+    """Properties by which Iceberg's clients access the files, with secrets: never log them."""
 
     @property
     def etag(self) -> str:
-        """Another one as soon as there is another snapshot, or another key."""
+        """Changes with every snapshot and every key."""
         text = f"{self.metadata.at} {self.credentials.access_key}"
         return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
 
 
 def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = False) -> Loaded:
-    """The table as it is now.
+    """Load the current state of a table.
 
     Args:
-        may_write: the key is to open its files for writing, too, as far as the tenant has room; what is in
-            `events` only Pulse writes.
+        may_write: the key also permits writing, provided the tenant has room; tables in `events` only Pulse
+            writes.
 
     Raises:
         NoSuchTable: the tenant has none of this name.
-        Transient, Terminal: the object store gives no key, or the metadata is not there.
+        Transient, Terminal: the object store issues no key, or the metadata is missing.
         OSError: the object store failed.
     """
     found = metadata.read(tenant, catalog.location(tenant, namespace, table))
@@ -48,7 +48,7 @@ def load(tenant: Tenant, namespace: Levels, table: str, *, may_write: bool = Fal
 
 
 def opened(tenant: Tenant, namespace: Levels, table: str, found: Metadata, *, may_write: bool) -> Loaded:
-    """A table's metadata with a key to its files. Raises as `load`."""
+    """Combine a table's metadata with a key to its files. Raises as `load`."""
     own = namespace != EVENTS and paths.is_location(tenant, found.location)
     writes = own and may_write and room.has_bytes(tenant)
     key = vended.credentials([found.location], Mode.WRITE if writes else Mode.READ)

@@ -1,7 +1,7 @@
-"""A commit of a client: what it requires of a table, and what it changes, applied to the table's metadata.
+"""Commits of clients: their requirements on a table, and their updates, applied to the table's metadata.
 
-pyiceberg knows all of them. What it takes more literally than Iceberg's Java library is put right before: a
-schema that the table has already is that one; "the last added" is what this commit added last.
+pyiceberg applies the updates. Where it is more literal than Iceberg's Java library the updates are adjusted
+first: a schema that the table already has keeps its id; "last added" means added last by this commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,12 +53,12 @@ WRONG = (
     AttributeError,
     NotImplementedError,
 )
-"""What pyiceberg raises over a document that it does not take."""
+"""Exceptions of pyiceberg for an invalid document."""
 NEWEST = 3
-"""Version of the table format."""
+"""Highest supported version of the table format."""
 _EMPTY: Mapping[int, type[TableMetadata]] = {1: TableMetadataV1, 2: TableMetadataV2, 3: TableMetadataV3}
 MOST = 10_000
-"""Updates of a commit."""
+"""Most updates in a commit."""
 _DEFAULTS = ("initial-default", "write-default")
 _WORDS = (
     ("Table UUID does not match", "UUID does not match"),
@@ -69,7 +69,7 @@ _WORDS = (
     ("partition id has changed", "partition id changed"),
     ("Table already exists", "table already exists"),
 )
-"""Clients look for the words of Iceberg's own library."""
+"""Messages of Iceberg's Java library, which clients search for."""
 _REQUIREMENTS: TypeAdapter[tuple[TableRequirement, ...]] = TypeAdapter(tuple[TableRequirement, ...])
 _UPDATES: TypeAdapter[tuple[TableUpdate, ...]] = TypeAdapter(tuple[TableUpdate, ...])
 _LAST = -1
@@ -78,7 +78,7 @@ Updates = tuple[TableUpdate, ...]
 
 
 def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
-    """The requirements and the updates of a request. Raises Malformed."""
+    """Parse the requirements and updates of a request. Raises Malformed."""
     try:
         requirements = _REQUIREMENTS.validate_python(body.get("requirements") or ())
         updates = _UPDATES.validate_python(body.get("updates") or ())
@@ -90,7 +90,7 @@ def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
 
 
 def wrong(error: Exception) -> Malformed:
-    """A document that is none of Iceberg's."""
+    """The error of a document that is not valid Iceberg."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return Malformed(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:300]}")
@@ -98,12 +98,12 @@ def wrong(error: Exception) -> Malformed:
 
 
 def creates(requirements: Requirements) -> bool:
-    """Whether the commit is to make a table that is not there."""
+    """Whether the commit creates a table."""
     return any(isinstance(each, AssertCreate) for each in requirements)
 
 
 def require(requirements: Requirements, current: TableMetadata | None) -> None:
-    """Raise CommitFailed where the table is not what the client took it for."""
+    """Raise CommitFailed if the table does not meet the requirements."""
     for each in requirements:
         try:
             each.validate(current)
@@ -115,12 +115,12 @@ def require(requirements: Requirements, current: TableMetadata | None) -> None:
 
 
 def apply(current: TableMetadata | None, updates: Updates, at: str | None, location: str) -> TableMetadata:
-    """The metadata that follows, not written yet.
+    """Compute the next metadata, without writing it.
 
     Args:
-        current: None: the table is made by this commit.
-        at: where `current` is.
-        location: of the table: the catalog says it.
+        current: None: this commit creates the table.
+        at: location of `current`.
+        location: of the table, as the catalog has it.
 
     Raises:
         Malformed: the updates do not fit the table.
@@ -140,16 +140,16 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
 
 
 def document(metadata: TableMetadata) -> dict[str, Any]:
-    """A table's metadata as the JSON that is written: pyiceberg itself writes no version 3 yet."""
+    """A table's metadata as JSON for its file: pyiceberg itself does not write version 3 yet."""
     found: dict[str, Any] = orjson.loads(IcebergBaseModel.model_dump_json(metadata))
     return found | _rows(metadata.format_version, found)
 
 
 def with_defaults(type_: Any, asked: Any) -> None:
-    """Give columns their defaults, which pyiceberg forgets when it numbers them.
+    """Restore the defaults of columns, which pyiceberg drops when it assigns field ids.
 
     Args:
-        type_: of a schema that was made of `asked`, as JSON; changed in place.
+        type_: of a schema that was parsed from `asked` (JSON); changed in place.
     """
     if not isinstance(type_, dict) or not isinstance(asked, dict):
         return
@@ -161,7 +161,7 @@ def with_defaults(type_: Any, asked: Any) -> None:
 
 
 def _rows(version: int, found: Mapping[str, Any]) -> dict[str, int]:
-    """The number of the next row, which tables of version 3 have from the beginning."""
+    """The next row id, which tables of version 3 have from the beginning."""
     return {"next-row-id": found.get("next-row-id") or 0} if version == NEWEST else {}
 
 
@@ -170,7 +170,7 @@ def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
 
 
 def _upgraded(current: TableMetadata | None, version: int) -> TableMetadata:
-    """What updates apply to, in the format's version that they ask for."""
+    """The base of the updates, in the format version that they ask for."""
     if version > NEWEST:
         raise ValueError(f"Unsupported table format version: {version}")
     if current is None:
@@ -186,12 +186,12 @@ def _at(location: str) -> SetLocationUpdate:
 
 
 def _number(asked: int, known: Sequence[int], same: Sequence[int]) -> int:
-    """The number of something that is added: of what is the same, its own, or the next that is free."""
+    """The id of an added schema, spec or order: that of an equal one, or the asked or the next free one."""
     return same[0] if same else asked if asked not in known else max(known) + 1
 
 
 class _Known:
-    """What a table has, and what a commit has added to it so far."""
+    """Ids that a table has, and those that a commit has added so far."""
 
     def __init__(self, current: TableMetadata | None) -> None:
         self._current = current
@@ -202,7 +202,7 @@ class _Known:
         self._last = {"schema": _LAST, "spec": _LAST, "order": _LAST}
 
     def put_right(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """What pyiceberg is to apply in the place of an update."""
+        """The updates that pyiceberg applies in place of an update."""
         match update:
             case AddSchemaUpdate():
                 yield from self._schema(update)
@@ -217,12 +217,12 @@ class _Known:
             case SetDefaultSortOrderUpdate(sort_order_id=-1):
                 yield update.model_copy(update={"sort_order_id": self._of_last("order")})
             case SetLocationUpdate() | UpgradeFormatVersionUpdate():
-                pass  # the catalog says where tables are; the version is what it is by now
+                pass  # the catalog sets locations; the format version is up to date by now
             case _:
                 yield from self._removal(update)
 
     def _schema(self, update: AddSchemaUpdate) -> Iterator[TableUpdate]:
-        """A schema of equal fields is the same; another one of a known id gets the next."""
+        """A schema with equal fields keeps its id; a different one with a known id gets the next id."""
         schema, numbers = update.schema_, [each.schema_id for each in self._schemas]
         same = [each.schema_id for each in self._schemas if each == schema]
         self._last["schema"] = number = _number(schema.schema_id, numbers, same)
@@ -232,7 +232,7 @@ class _Known:
             yield AddSchemaUpdate(schema=schema)
 
     def _spec(self, update: AddPartitionSpecUpdate) -> Iterator[TableUpdate]:
-        """Likewise."""
+        """As `_schema`."""
         spec, numbers = update.spec, [each.spec_id for each in self._specs]
         same = [each.spec_id for each in self._specs if each.fields == spec.fields]
         self._last["spec"] = number = _number(spec.spec_id, numbers, same)
@@ -242,7 +242,7 @@ class _Known:
             yield update.model_copy(update={"spec": spec})
 
     def _order(self, update: AddSortOrderUpdate) -> Iterator[TableUpdate]:
-        """Likewise."""
+        """As `_schema`."""
         order, numbers = update.sort_order, [each.order_id for each in self._orders]
         same = [each.order_id for each in self._orders if each.fields == order.fields]
         self._last["order"] = number = _number(order.order_id, numbers, same)
@@ -252,7 +252,7 @@ class _Known:
             yield update.model_copy(update={"sort_order": order})
 
     def _removal(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """To remove what is not there is no error."""
+        """Removing something that does not exist is no error."""
         current = self._current
         match update:
             case RemovePropertiesUpdate():

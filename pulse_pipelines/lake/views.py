@@ -1,7 +1,7 @@
-"""Views of a tenant's own: text in SQL that engines keep by a name, with all of its versions.
+"""A tenant's own views: named SQL texts with all of their versions.
 
-A view's metadata is a document beside those of tables, and goes through the same commit. The server never
-runs what a view says.
+A view's metadata is a file beside those of tables, and is committed in the same way. The server never runs
+the SQL of a view.
 """
 
 import time
@@ -28,16 +28,16 @@ Document = dict[str, Any]
 _LAST = -1
 _KEEP = "version.history.num-entries"
 _KEPT = 10
-"""Versions of a view, where it does not say."""
+"""Versions to keep, if the view does not set a number."""
 
 
 def load(tenant: Tenant, name: Name) -> Metadata:
-    """A view as it is now. Raises NoSuchView."""
+    """Load the current state of a view. Raises NoSuchView."""
     return metadata.read(tenant, catalog.location(tenant, name.namespace, name.name, Kind.VIEW))
 
 
 def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
-    """Make a view. Raises as `writing.create`."""
+    """Create a view. Raises as `writing.create`."""
     once.check(tenant)
     writing.check_new(tenant, name, Kind.VIEW)
     try:
@@ -63,12 +63,12 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
 
 
 def change(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
-    """Carry out a commit of a view.
+    """Apply a commit to a view.
 
     Raises:
-        NoSuchView, NoSuchNamespace, ReadOnly: it is not there, or none of the tenant's own.
-        CommitFailed: the view is not what the client takes it for.
-        Malformed: an update does not fit.
+        NoSuchView, NoSuchNamespace, ReadOnly: it does not exist, or is none of the tenant's own.
+        CommitFailed: the view does not meet the requirements.
+        Malformed: an update is invalid.
     """
     place = namespaces.place_of(tenant, name.namespace)
     once.check(tenant)
@@ -103,12 +103,12 @@ def _check(tenant: Tenant, document: Document) -> None:
         ViewMetadata.model_validate(document)
     except updates.WRONG as error:
         raise updates.wrong(error) from None
-    # Only the catalog writes files of a view, and it does so in the folder of the view.
+    # Only the catalog writes files of a view, in the folder of the view.
     paths.check(tenant, document | {"properties": {}})
 
 
 def _applied(document: Document, given: Sequence[Document]) -> Document:
-    """The metadata that follows."""
+    """The next metadata."""
     following, added = orjson.loads(orjson.dumps(document)), dict[str, int]()
     try:
         for update in given:
@@ -147,7 +147,7 @@ def _add_version(view: Document, update: Document, added: dict[str, int]) -> Non
 
 
 def _one_query_each(version: Document) -> set[str]:
-    """The dialects of a version, in which it says what it is, once each. Raises IllegalArgument."""
+    """The dialects of a version, each of which must occur once. Raises IllegalArgument."""
     found: set[str] = set()
     for each in version["representations"]:
         dialect = each["dialect"].lower()
@@ -184,7 +184,7 @@ def _set_version(view: Document, update: Document, added: dict[str, int]) -> Non
 
 
 def _forget(view: Document) -> None:
-    """Versions beyond those that are to be kept; the current one, and the newest, stay."""
+    """Remove versions beyond the number to keep; the current and the newest version stay."""
     keep = max(1, int(view["properties"].get(_KEEP, _KEPT)))
     numbers = sorted((each["version-id"] for each in view["versions"]), reverse=True)
     kept = {view["current-version-id"], *numbers[:keep]}
@@ -216,7 +216,7 @@ def _upgrade(view: Document, update: Document, added: dict[str, int]) -> None:
 
 
 def _set_location(view: Document, update: Document, added: dict[str, int]) -> None:
-    """The catalog says where views are."""
+    """The catalog sets the locations of views."""
 
 
 _ACTIONS: Mapping[str, Callable[[Document, Document, dict[str, int]], None]] = {

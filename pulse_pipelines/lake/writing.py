@@ -1,7 +1,7 @@
-"""Tables of a tenant's own: created, committed to, registered, renamed, dropped.
+"""A tenant's own tables: creation and commits.
 
-All of it goes through the one commit (`tables/commit.py`), several tables in one transaction where a client
-asks for it. A commit is judged on what the table is then: whoever loses a race is judged again.
+All changes go through `tables/commit.py`, those of several tables in one transaction where a client asks for
+it. A commit is validated against the table's state at that time: after a lost race it is validated again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ W = TypeVar("W", bound=Work)
 
 @dataclass(frozen=True)
 class Name:
-    """A table, or a view, as its tenant calls it."""
+    """Name of a table or view, as its tenant has it."""
 
     namespace: Levels
     name: str
@@ -41,7 +41,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Change:
-    """What a client asks of one table."""
+    """A client's commit to one table."""
 
     table: Name
     requirements: Requirements
@@ -50,13 +50,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Files(Work):
-    """Tables, and the metadata that was written for them."""
+    """Tables to commit, and the metadata files that were written for them."""
 
     files: Sequence[Metadata]
 
 
 class Written:
-    """Metadata files written for a commit; those that became nobody's are removed when the block ends."""
+    """Metadata files written for a commit; those that were not committed are removed when the block ends."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
@@ -66,30 +66,30 @@ class Written:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        # What Postgres may have committed, although nobody knows it, stays.
+        # Files that Postgres may have committed, with an unknown outcome, stay.
         if not isinstance(error, psycopg.OperationalError):
             for each in self._idle.values():
                 metadata.remove(self._tenant, each)
 
     def write(self, location: str, version: int, document: Mapping[str, Any]) -> Metadata:
-        """Write one. Raises as `metadata.write`."""
+        """Write a metadata file. Raises as `metadata.write`."""
         found = metadata.write(self._tenant, location, version, document)
         self._idle[found.at] = found
         return found
 
     def hold(self, each: Metadata) -> Metadata:
-        """This one was committed."""
+        """Mark a file as committed."""
         self._idle.pop(each.at, None)
         return each
 
 
 def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> Metadata:
-    """Make an empty table.
+    """Create an empty table.
 
     Raises:
-        NameTaken: there is a table, or a view, of this name.
+        NameTaken: a table or view of this name exists.
         ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
-        Malformed: the request is wrong.
+        Malformed: the request is invalid.
         QuotaExceeded: as `room.admit`.
     """
     once.check(tenant)
@@ -98,13 +98,13 @@ def create(tenant: Tenant, name: Name, body: Mapping[str, Any], once: Once) -> M
 
 
 def make(tenant: Tenant, name: Name, document: Mapping[str, Any], kind: Kind, once: Once) -> Metadata:
-    """Write the first metadata of a table, or a view, and commit it. Raises as `create`."""
+    """Write the first metadata of a table or view, and commit it. Raises as `create`."""
     with Written(tenant) as new:
         return new.hold(enter(tenant, name, new.write(document["location"], 0, document), kind, once))
 
 
 def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a table that is to be made; nothing is written. Raises as `create`."""
+    """The metadata of a table to be created; nothing is written. Raises as `create`."""
     check_new(tenant, name, Kind.TABLE)
     location = paths.new_location(tenant)
     try:
@@ -126,7 +126,7 @@ def staged(tenant: Tenant, name: Name, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_new(tenant: Tenant, name: Name, kind: Kind) -> None:
-    """Raise where the tenant can make no table, or view, of this name."""
+    """Raise if the tenant cannot create a table or view of this name."""
     namespaces.place_of(tenant, name.namespace)
     catalog.properties(tenant, name.namespace)
     if not names.usable(name.name):
@@ -138,12 +138,12 @@ def check_new(tenant: Tenant, name: Name, kind: Kind) -> None:
 
 
 def shown(name: Name) -> str:
-    """A name as messages show it."""
+    """A name as it appears in messages."""
     return written(name.namespace, name.name)[:300]
 
 
 def enter(tenant: Tenant, name: Name, first: Metadata, kind: Kind, once: Once) -> Metadata:
-    """Commit a table, or a view, whose first metadata is written. Raises as `create`."""
+    """Commit a table or view whose first metadata file is written. Raises as `create`."""
     place = namespaces.place_of(tenant, name.namespace)
 
     def stage(lost: SwapLost | None) -> Work:
@@ -158,10 +158,10 @@ def enter(tenant: Tenant, name: Name, first: Metadata, kind: Kind, once: Once) -
 def commit_files(
     tenant: Tenant, stage: Callable[[SwapLost | None], W], new_in: Sequence[Levels], once: Once
 ) -> W:
-    """Commit what is staged.
+    """Commit staged metadata files.
 
     Args:
-        new_in: namespaces in which something is made; they stay until it is.
+        new_in: namespaces in which something is created; locked against drops until the commit.
     """
 
     def before(connection: postgres.Connection, work: W) -> None:
@@ -173,7 +173,7 @@ def commit_files(
             namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
 
     done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
-    assert done is not None  # noqa: S101 - there always is something to do
+    assert done is not None  # noqa: S101 - there always is something to commit
     return done
 
 
@@ -188,13 +188,13 @@ def _done(tenant: Tenant, work: Work) -> bool:
 
 
 def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Metadata]:
-    """Carry out commits of one table or of many: all of them, or none.
+    """Apply commits to one or more tables, atomically.
 
     Raises:
-        NoSuchTable, NoSuchNamespace, ReadOnly: a table is not there, or none of the tenant's own.
-        NameTaken: a view has the name of a table that was to be made.
-        CommitFailed: a table is not what the client takes it for.
-        Malformed: an update does not fit.
+        NoSuchTable, NoSuchNamespace, ReadOnly: a table does not exist, or is none of the tenant's own.
+        NameTaken: a view has the name of a table to be created.
+        CommitFailed: a table does not meet the requirements.
+        Malformed: an update is invalid.
         QuotaExceeded: as `room.admit`, `room.admit_bytes`.
     """
     for each in changes:
@@ -220,7 +220,7 @@ def change(tenant: Tenant, changes: Sequence[Change], once: Once) -> Sequence[Me
 
 
 def _judged(tenant: Tenant, asked: Change) -> tuple[str | None, str, int, dict[str, Any]]:
-    """Where the table's metadata is (None: it is made), its folder, the next version, and what that says."""
+    """The table's metadata location (None: it is created), its folder, the next version and its metadata."""
     name = asked.table
     old = catalog.find(tenant, name.namespace, name.name)
     if updates.creates(asked.requirements):
@@ -246,7 +246,7 @@ def _parsed(found: Metadata) -> TableMetadata:
 
 
 def _chosen(tenant: Tenant, given: Updates) -> str:
-    """The folder of a table that a commit makes: the one that its client was told."""
+    """The folder of a table that a commit creates: the one that `staged` told the client."""
     for each in given:
         if isinstance(each, SetLocationUpdate) and paths.is_location(tenant, each.location.removesuffix("/")):
             return each.location.removesuffix("/")

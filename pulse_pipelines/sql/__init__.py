@@ -1,1 +1,1 @@
-"""SQL of callers over a tenant's own tables, in processes that can reach nothing else."""
+"""Callers' SQL over a tenant's own tables, in sandboxed processes."""

@@ -1,7 +1,7 @@
-"""What the SQL of callers may name: a word that is not here is refused, whatever a newer DuckDB makes of it.
+"""Allowlist of callers' SQL: a name that is not here is refused, whatever it means to a newer DuckDB.
 
-Left out is what reads files or addresses, what tells of the process or its settings, what waits, what runs
-text as SQL, and what DuckDB has for itself alone.
+Left out are functions that read files or addresses, reveal the process or its settings, wait, or run text as
+SQL, and DuckDB's internal ones.
 """
 
 
@@ -83,7 +83,7 @@ BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LA
 POSITIONAL_REFERENCE STAR SUBQUERY TYPE WINDOW
 """
 )
-"""Classes of expressions, as DuckDB's parser names them ..."""
+"""Classes of expressions in DuckDB's parse tree ..."""
 NODES = _words(
     """
 ASCENDING BASE_TABLE CTE_NODE DESCENDING DISTINCT_MODIFIER EMPTY EXPRESSION_LIST JOIN LIMIT_MODIFIER
@@ -91,6 +91,6 @@ LIMIT_PERCENT_MODIFIER ORDER_DEFAULT ORDER_MODIFIER PIVOT RECURSIVE_CTE_NODE SEL
 SET_OPERATION_NODE SHOW_REF SUBQUERY TABLE_FUNCTION
 """
 )
-"""... and of everything else: queries, their modifiers, and what they are from."""
+"""... and of all other nodes: queries, their modifiers, and their sources."""
 SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
-"""Of a query, by `DESCRIBE` and `SUMMARIZE`; not what there is in the process."""
+"""`DESCRIBE` and `SUMMARIZE` of a query; nothing about the process."""

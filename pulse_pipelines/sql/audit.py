@@ -1,4 +1,4 @@
-"""The record of queries in Postgres: written before one runs, and once more when it has ended."""
+"""Audit record of queries in Postgres: inserted before a query runs, updated when it has ended."""
 
 import secrets
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ CANCEL = """
 UPDATE sql_queries SET state = CASE state WHEN 'running' THEN 'cancelled' ELSE state END
 WHERE query_id = %s RETURNING {fields}
 """
-# The process of one that is said to run for so long has ended without a word.
+# A query that is recorded as running for this long: its process died without recording an end.
 FIELDS = """
 query_id, key_id, sql, CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => {lost})
     THEN 'failed' ELSE state END, snapshots, rows, bytes, seconds, error, asked_at
@@ -36,16 +36,16 @@ CANCELLED = "SELECT query_id FROM sql_queries WHERE query_id = ANY(%s) AND state
 
 @dataclass(frozen=True)
 class Recorded:
-    """A query, as it is recorded."""
+    """A query's audit record."""
 
     query_id: str
     key_id: str | None
-    """Of the key that asked; None: an operator did, by the command line."""
+    """Id of the API key; None: an operator used the command line."""
     sql: str
     state: str
     """running, done, failed or cancelled."""
     snapshots: Mapping[str, int | None]
-    """By slug; None: the table was empty."""
+    """Snapshot id by slug; None: the table was empty."""
     rows: int | None
     bytes: int | None
     seconds: float | None
@@ -54,15 +54,15 @@ class Recorded:
 
 
 def new_id() -> str:
-    """Of a query that nobody has named."""
+    """An id for a query to which the caller gave none."""
     return secrets.token_hex(8)
 
 
 def begin(tenant: Tenant, query_id: str, key_id: str | None, sql: str) -> None:
-    """Record a query that is about to run, and forget those of long ago.
+    """Record a query that is about to run, and delete expired records.
 
     Raises:
-        Conflict: the tenant has had a query of this id.
+        Conflict: the tenant already has a query with this id.
     """
     keep = load_settings().sql.keep_days * 86_400
     try:
@@ -78,7 +78,7 @@ def begin(tenant: Tenant, query_id: str, key_id: str | None, sql: str) -> None:
 
 
 def pinned(tenant: Tenant, query_id: str, snapshots: Mapping[str, int | None]) -> None:
-    """Record which snapshots it reads."""
+    """Record the snapshots that the query reads."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(PINNED, [Jsonb(dict(snapshots)), query_id])
 
@@ -93,13 +93,13 @@ def end(
     size: int | None = None,
     error: str | None = None,
 ) -> None:
-    """Record what became of it."""
+    """Record the result of a query."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(END, [state, rows, size, seconds, error, query_id])
 
 
 def cancel(tenant: Tenant, query_id: str) -> Recorded:
-    """Ask that a query be ended, wherever it runs; one that has ended stays as it is. Raises NotFound."""
+    """Request the cancellation of a query in any process; no effect if it has ended. Raises NotFound."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         row = connection.execute(CANCEL.format(fields=_fields()), [query_id]).fetchone()
     if row is None:
@@ -108,16 +108,16 @@ def cancel(tenant: Tenant, query_id: str) -> Recorded:
 
 
 def cancelled(tenant: Tenant, query_ids: Iterable[str]) -> set[str]:
-    """Those of some queries that were cancelled."""
+    """Select those of the queries that were cancelled."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return {row[0] for row in connection.execute(CANCELLED, [list(query_ids)])}
 
 
 def queries(tenant: Tenant, limit: int, *, running: bool = False) -> list[Recorded]:
-    """The tenant's queries, the latest first.
+    """List the tenant's queries, the latest first.
 
     Args:
-        running: only those that run.
+        running: only those that are running.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         found = connection.execute(LIST.format(fields=_fields()), [running, limit]).fetchall()

@@ -1,7 +1,7 @@
-"""The child: a process that is confined, runs one query, and ends.
+"""Child process of a query: confines itself, runs one query, and exits.
 
-It is asked twice, by JSON over a pipe: what does this SQL name, then, with the tables and a key that opens
-them, what does it give. Its answers are JSON and bytes, never objects: who asks believes it nothing.
+It answers two questions, as JSON over a pipe: which tables this SQL names; then, given the tables and a key
+for them, the result. Answers are JSON and bytes, never objects: the parent does not trust the child.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ KINDS: Mapping[str, type[PulseError]] = {
     "gone": Gone,
     "unavailable": Transient,
 }
-"""Of errors, as they travel."""
+"""Error classes by their names on the wire."""
 
 
 def serve(
@@ -39,7 +39,7 @@ def serve(
 
 
 def gate_opens(channel: Connection, gate: Gate) -> Query | None:
-    """The query that is asked for, if it may be; what it names was answered then, else why it may not be."""
+    """Check the query; answers with the names in it and returns it, or answers with why it is refused."""
     sql = orjson.loads(channel.recv_bytes())["sql"]
     found: list[Query] = []
 
@@ -55,11 +55,11 @@ def gate_opens(channel: Connection, gate: Gate) -> Query | None:
 def run(
     database: duckdb.DuckDBPyConnection, query: Query, job: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes]:
-    """What a query gives: how many rows, and the bytes of them.
+    """Run a query: the number of rows, and the encoded result.
 
     Raises:
-        UserError: the query is wrong, or needs or gives more than it may.
-        Gone: a file of a table is.
+        UserError: the query is wrong, or exceeds a limit on resources or on the result.
+        Gone: a file of a table has been deleted.
         Transient: the object store does not answer.
     """
     limits, store = job["limits"], Store(**job["store"])
@@ -101,7 +101,7 @@ def _encoded(
         count += batch.num_rows
         if count > limits["rows"]:
             raise _too_large(f"{limits['rows']:,} rows")
-        if batch.nbytes > limits["bytes"]:  # it would be more as text, and take more than that
+        if batch.nbytes > limits["bytes"]:  # as text it would be larger still
             raise _too_large(f"{limits['bytes']:,} bytes")
         result.add(batch)
         if result.size() > limits["bytes"]:
@@ -126,7 +126,7 @@ def _too_much(most: str) -> UserError:
 
 
 def _answer(channel: Connection, work: Callable[[], tuple[dict[str, Any], bytes]]) -> None:
-    """Answer with what comes of some work, or with its error."""
+    """Send the result of `work`, or its error."""
     try:
         head, content = work()
     except PulseError as error:
@@ -142,5 +142,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _short(error: Exception) -> str:
-    """What DuckDB says, with the place in the query that it points at."""
+    """DuckDB's message, with the place in the query that it points at."""
     return str(error)[:1_000]

@@ -1,4 +1,4 @@
-"""The confinement of a process that runs SQL of callers: what it may take, and what it may reach."""
+"""Sandbox of a process that runs callers' SQL: limits on its resources and on what it can access."""
 
 import ctypes
 import math
@@ -19,33 +19,33 @@ from pulse_resources import landlock
 from pulse_resources.service_settings import ObjectStoreSettings
 
 _NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf")
-"""What it takes to find the address of the object store by its name."""
+"""Files that resolving the object store's host name reads."""
 _FILES = 256
 _SLACK = 512 * 1024 * 1024
-"""Memory beyond DuckDB's: its own estimates are not exact, and rows become bytes outside of it."""
+"""Memory beyond DuckDB's limit: its estimates are inexact, and results are encoded outside of it."""
 _DEATH_SIGNAL, _DUMPABLE = 1, 4
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a process may have, for good."""
+    """Limits of a process, which cannot be lifted again."""
 
     memory_bytes: int
-    """Of DuckDB."""
+    """Memory limit of DuckDB."""
     cpu_seconds: int
-    """Of all its threads together."""
+    """Processor time of all threads together."""
     ports: tuple[int, ...]
     readable: tuple[str, ...]
     landlock: bool
 
     @classmethod
     def to_reach(cls, store: ObjectStoreSettings, *, memory: int, cpu: float, landlock: bool) -> Self:
-        """To reach the object store, and nothing else.
+        """Limits that permit access to the object store only.
 
         Args:
             memory: bytes.
             cpu: seconds.
-            landlock: whether Landlock holds it.
+            landlock: whether to enforce them with Landlock.
         """
         place = urlsplit(store.endpoint)
         readable = [] if _is_address(place.hostname or "") else list(_NAMES)
@@ -63,10 +63,10 @@ class Confinement:
         return cls(**given | {"ports": tuple(given["ports"]), "readable": tuple(given["readable"])})
 
     def enter(self) -> None:
-        """Confine this process, which has one thread yet, for good.
+        """Apply the limits to this process, which must still be single-threaded, irrevocably.
 
         Raises:
-            OSError: the kernel has no Landlock, and is asked for it.
+            OSError: Landlock is required, and the kernel lacks it.
         """
         limit_resources(self)
         if self.landlock:
@@ -74,9 +74,9 @@ class Confinement:
 
 
 def limit_resources(allowed: Confinement) -> None:
-    """The kernel's limits: memory, processor time, files; and nothing of this process outlives its parent."""
+    """Apply the kernel's limits: memory, processor time, files; and the process dies with its parent."""
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # whoever has to go, goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")  # first candidate of the OOM killer
     libc = ctypes.CDLL(None)
     libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_DUMPABLE, 0, 0, 0, 0)
@@ -93,7 +93,7 @@ def limit_resources(allowed: Confinement) -> None:
 
 
 def ca_file(store: ObjectStoreSettings) -> str:
-    """The authorities that sign the object store's certificate."""
+    """The certificate authorities for the object store's certificate."""
     return str(store.ca_file or ssl.get_default_verify_paths().cafile or "")
 
 
@@ -105,7 +105,7 @@ def _is_address(host: str) -> bool:
 
 
 def _data_bytes() -> int:
-    """What counts against RLIMIT_DATA already."""
+    """Bytes that count against RLIMIT_DATA already."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

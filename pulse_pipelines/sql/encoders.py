@@ -1,4 +1,4 @@
-"""Results as bytes, a batch of rows at a time, so that one which is too large ends early."""
+"""Encoders of results: incremental by batch of rows, so that an oversized result is stopped early."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 class Encoder(ABC):
-    """Takes batches of one schema."""
+    """Encodes batches of one schema."""
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Encode the next rows."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes so far, about."""
+        """Bytes so far, approximately."""
 
     @abstractmethod
     def end(self) -> bytes:
-        """Everything, once."""
+        """Finish, and return all bytes; to be called once."""
 
 
 class _Json(Encoder):
@@ -102,14 +102,14 @@ class _Parquet(_Arrow):
 
 
 ENCODERS: Mapping[str, type[Encoder]] = {JSON: _Json, CSV: _Csv, ARROW: _Arrow, PARQUET: _Parquet}
-"""By media type, the default first."""
+"""Encoders by media type, the default first."""
 
 
 def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object]) -> Encoder:
-    """An encoder for rows of a schema.
+    """Create an encoder for rows of a schema.
 
     Args:
-        about: what the answer says of the query, where its form has room for that.
+        about: metadata of the query, included where the format has a place for it.
     """
     made: Encoder = ENCODERS[media_type](schema, about)  # type: ignore[call-arg]
     return made

@@ -1,4 +1,4 @@
-"""DuckDB for one query of a caller: the tables that it may see are views, and everything else is locked."""
+"""DuckDB for one query of a caller: the permitted tables are views, and everything else is locked."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 @dataclass(frozen=True)
 class Store:
-    """Where the object store is."""
+    """The object store's address."""
 
     address: str
     """Host and port."""
@@ -26,23 +26,23 @@ class Store:
 
 @dataclass(frozen=True)
 class View:
-    """A table as a query sees it: at one snapshot."""
+    """A table in a query, at one snapshot."""
 
     name: str
     metadata_location: str
     snapshot_id: int | None
-    """None: the current one of that metadata."""
+    """None: the metadata's current snapshot."""
     folder: str
-    """Below which all files of the table are: s3://bucket/…/"""
+    """The prefix of all files of the table: s3://bucket/…/"""
     empty: bool
-    """The table had no rows yet."""
+    """Whether the table has no rows yet."""
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str = field(repr=False)
 
 
 def instance() -> duckdb.DuckDBPyConnection:
-    """An instance without threads, which can be taken along by a fork, with its extensions loaded."""
+    """Open an instance with its extensions loaded and no threads, which survives a fork."""
     database = duckdb.connect(
         ":memory:",
         config={
@@ -69,7 +69,7 @@ def lock(
     threads: int,
     seconds: float,
 ) -> None:
-    """Open the views, and lock everything else.
+    """Create the views, and lock everything else.
 
     Raises:
         duckdb.Error: a table cannot be opened.
@@ -78,7 +78,7 @@ def lock(
         ("threads", threads),
         ("memory_limit", f"{memory_bytes}B"),
         ("TimeZone", "UTC"),
-        ("http_timeout", max(1, int(seconds))),  # seconds; whoever waits for this process has patience less
+        ("http_timeout", max(1, int(seconds))),  # seconds; the parent gives up no later
         ("http_retries", 1),
         ("validate_external_file_cache", "NO_VALIDATION"),  # files of the lake never change
         ("arrow_lossless_conversion", True),
@@ -91,7 +91,7 @@ def lock(
         database.execute(f"SET GLOBAL ca_cert_file = {_literal(store.ca_file)}")
     for number, view in enumerate(views):
         database.execute(secret(f"table_{number}", store, view))
-    database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # what is above looks at paths
+    database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # the rest still opens files
     database.execute("SET GLOBAL lock_configuration = true")
     for view in views:
         snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
@@ -101,7 +101,7 @@ def lock(
 
 
 def secret(name: str, store: Store, view: View) -> str:
-    """The statement that gives DuckDB the key of a table, for its folder alone."""
+    """The statement that gives DuckDB the key of a table, scoped to its folder."""
     options = {
         "KEY_ID": view.access_key,
         "SECRET": view.secret_key,
@@ -117,7 +117,7 @@ def secret(name: str, store: Store, view: View) -> str:
 
 
 def _literal(value: Any) -> str:
-    """A value as SQL; settings and secrets take no parameters."""
+    """A value as a SQL literal; settings and secrets take no parameters."""
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, bool):
@@ -126,14 +126,14 @@ def _literal(value: Any) -> str:
 
 
 def rows(database: duckdb.DuckDBPyConnection, text: str, batch_rows: int) -> pa.RecordBatchReader:
-    """What a query gives, a batch at a time, as it computes it. Raises duckdb.Error."""
+    """Stream the result of a query in batches. Raises duckdb.Error."""
     found = database.execute(text).to_arrow_reader(batch_rows)
     schema = pa.schema([pa.field(each.name, _exact(each.type)) for each in found.schema])
     return pa.RecordBatchReader.from_batches(schema, (_cast(batch, schema) for batch in found))
 
 
 def _exact(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is handed out: HUGEINT, which sums have, is a decimal of the same bits."""
+    """The type of a column in the result: HUGEINT, the type of sums, becomes a decimal of the same bits."""
     if isinstance(kind, pa.OpaqueType):
         return HUGEINT if kind.type_name == "hugeint" else kind.storage_type
     return kind
@@ -150,6 +150,6 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """Names that come more than once, in their order."""
+    """Names that occur more than once, in their order."""
     seen: set[str] = set()
     return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]

@@ -1,7 +1,7 @@
-"""The gate: what a caller's SQL says, by DuckDB's own parser, and whether it may say that.
+"""Gate for callers' SQL: parses it with DuckDB's own parser, and checks all of it against an allowlist.
 
-It may be one query. Everything that the parser finds in it is looked up in `allowed`; what is not there is
-refused, so that nothing depends on knowing all that could do harm.
+The SQL must be a single query. Everything in its parse tree is looked up in `allowed`, and refused if it is
+not there, so that no list of dangerous features is needed.
 """
 
 import re
@@ -28,19 +28,19 @@ _NAMES = "Name datasets by their slugs alone: GET /v1/datasets lists them"
 
 @dataclass(frozen=True)
 class Query:
-    """SQL that may run, once its tables are there."""
+    """A checked query, which may run once its tables are resolved."""
 
     text: str
-    """Without EXPLAIN."""
+    """The SQL, without EXPLAIN."""
     explain: bool
     tables: frozenset[str]
-    """Names in lower case that have to be tables ..."""
+    """Lower-case names that must be tables ..."""
     maybe: frozenset[str]
-    """... and names of common table expressions, which may be tables where they do not reach."""
+    """... and names of common table expressions, which may also be tables outside of their scope."""
 
 
 class Gate:
-    """Parses in an instance of its own, which can open nothing."""
+    """Parses in an instance of its own, which cannot open anything."""
 
     def __init__(self) -> None:
         self._parser = duckdb.connect(
@@ -58,10 +58,10 @@ class Gate:
         )
 
     def check(self, sql: str) -> Query:
-        """What the SQL asks for.
+        """Check the SQL, and find the names in it.
 
         Raises:
-            UserError: it is no single query, or names what callers may not use.
+            UserError: it is not a single query, or uses something that callers may not use.
         """
         if len(sql) > MAX_CHARACTERS:
             raise UserError(f"the SQL has {len(sql):,} characters", fix=f"{MAX_CHARACTERS:,} are the most")
@@ -80,7 +80,7 @@ class Gate:
         return Query(text, explain is not None, frozenset(used - local), frozenset(used & local))
 
     def _parsed(self, text: str) -> Mapping[str, Any]:
-        """The only statement. The parser runs nothing, and makes JSON of queries alone."""
+        """Parse the only statement. The parser runs nothing, and serialises only queries to JSON."""
         try:
             ((found,),) = self._parser.execute(SERIALIZED, [text]).fetchall()
             parsed = orjson.loads(found)
@@ -102,7 +102,7 @@ class Gate:
         if len(used) > MAX_TABLES:
             raise UserError(f"the SQL names {len(used)} tables", fix=f"{MAX_TABLES} are the most")
         for name in sorted(defined):
-            # Where a name does not reach, DuckDB would look for a file, or a view, that is called so.
+            # Outside of the name's scope DuckDB would look for a file or view of this name.
             if not _PLAIN.fullmatch(name):
                 raise UserError(f"{name[:100]!r} is no name for a part of a query", fix="Use a-z, 0-9 and _")
         for name in sorted(used | {each.lower() for each in defined}):
@@ -111,7 +111,7 @@ class Gate:
 
 
 def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every object of a parsed statement."""
+    """Iterate over all objects of a parse tree."""
     left: list[Any] = [root]
     while left:
         found = left.pop()
@@ -123,7 +123,7 @@ def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _check(node: Mapping[str, Any]) -> None:
-    """Raises UserError: the node is none that callers may use."""
+    """Raise UserError unless callers may use this kind of node."""
     kind = node.get("type")
     if "class" in node:
         if node["class"] not in allowed.EXPRESSIONS:
@@ -135,13 +135,13 @@ def _check(node: Mapping[str, Any]) -> None:
     if kind == "SHOW_REF" and (node["show_type"] not in allowed.SHOWN or not node["query"]):
         raise _refused("SHOW")
     if kind == "TABLE_FUNCTION":
-        name = str(node["function"].get("function_name", "")).lower()  # which is an allowed function, too
+        name = str(node["function"].get("function_name", "")).lower()  # must be an allowed function, too
         if name not in allowed.TABLE_FUNCTIONS:
             raise _refused(f"the table function {name[:100]!r}")
 
 
 def _check_function(node: Mapping[str, Any]) -> None:
-    name = str(node["function_name"]).lower()  # in whatever schema: callers have no functions of their own
+    name = str(node["function_name"]).lower()  # in any schema: callers have no functions of their own
     if name not in allowed.FUNCTIONS and name not in allowed.OPERATORS:
         raise _refused(f"the function {name[:100]!r}")
 

@@ -1,4 +1,4 @@
-"""What one query may take and give, by the settings."""
+"""Limits of one query, from the settings."""
 
 import os
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from pulse_resources.errors import Terminal
 from pulse_resources.settings import load_settings
 
 _CPU_SLACK = 2.0
-"""Of processor time per second and thread: nothing that keeps to its time comes near."""
+"""Processor time per second of time limit and thread: a query within its time limit never gets near."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one query."""
+    """Limits of one query."""
 
     seconds: float
     memory_bytes: int
     threads: int
     rows: int
     bytes: int
-    """Of the result, as it is sent."""
+    """Largest encoded result."""
 
     @classmethod
     def of_settings(cls) -> Self:
@@ -31,10 +31,10 @@ class Limits:
         return cls(sql.seconds, sql.memory_mb * 1024 * 1024, threads, sql.rows, sql.result_bytes)
 
     def confinement(self) -> Confinement:
-        """Of the processes.
+        """Limits of the processes.
 
         Raises:
-            Terminal: SQL is off, by a setting or for want of Landlock.
+            Terminal: SQL is off, by a setting or because Landlock is missing.
         """
         settings = load_settings()
         held = landlock.version() >= landlock.CONNECTIONS_SINCE

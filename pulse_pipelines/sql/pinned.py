@@ -1,4 +1,4 @@
-"""Tables of a query: found by their slugs in the tenant's RLS session, each pinned at a snapshot."""
+"""Resolution of a query's tables: by slug in the tenant's RLS session, each pinned at a snapshot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,17 +19,17 @@ from pulse_resources.vended import Mode
 
 @dataclass(frozen=True)
 class Travel:
-    """To which moment; by default to the present."""
+    """The time travel of a query; by default it reads the present."""
 
     snapshots: Mapping[str, int] = field(default_factory=dict)
-    """By slug."""
+    """Snapshot ids by slug."""
     as_of: datetime | None = None
-    """Of the other tables."""
+    """Moment for all other tables."""
 
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A table at a snapshot; only its view has the key that opens it."""
+    """A table at a snapshot; the key to its files is in its view only."""
 
     slug: str
     snapshot_id: int | None
@@ -40,15 +40,15 @@ class PinnedTable:
 def tables(
     tenant: Tenant, named: Sequence[str], optional: Sequence[str], travel: Travel
 ) -> list[PinnedTable]:
-    """The tables that a query names, all as they are at one moment.
+    """Resolve the tables that a query names, all at the same moment.
 
     Args:
-        optional: names that may be tables; those that are not are left out.
+        optional: names that may be tables; the others are left out.
 
     Raises:
-        NotFound: the tenant has no such dataset, whoever else has one; the dataset has no such snapshot, or
-            what was current then is not kept any more.
-        UserError: a snapshot is named of a table that the query does not name.
+        NotFound: the tenant has no such dataset (another tenant may), the dataset has no such snapshot, or
+            the snapshot that was current then has been removed.
+        UserError: a snapshot is given for a table that the query does not name.
         Terminal: a table is gone or damaged, or no credentials are vended.
         Transient: the object store does not answer.
     """

@@ -1,4 +1,4 @@
-"""The processes of queries, from outside: some wait ready, each answers one query, and any can be ended."""
+"""Pool of query processes, on the parent's side: idle children, each of which answers one query."""
 
 import os
 import select
@@ -27,19 +27,19 @@ _ENDING_S = 5.0
 
 
 class CancelledError(Exception):
-    """The process was ended by who asked, or by somebody for him."""
+    """The process was ended at somebody's request."""
 
 
 class TimeUpError(Exception):
-    """It did not answer in time, and was ended."""
+    """The process did not answer in time, and was ended."""
 
 
 class Process:
-    """A child that waits for its query. Use it in one thread, and `end` it from any.
+    """Handle of a child that waits for its query. Use it in one thread; `end` may be called from any.
 
     Args:
-        connection: to it.
-        handle: of it (a pidfd), which is closed at the end.
+        connection: to the child.
+        handle: pidfd of the child, closed at the end.
     """
 
     def __init__(self, connection: Connection, handle: int) -> None:
@@ -59,35 +59,35 @@ class Process:
             os.close(self._handle)
 
     def end(self) -> None:
-        """End it at once, whatever it does."""
+        """Kill the child at once."""
         with self._lock, suppress(ProcessLookupError):
             if not self._closed:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def cancel(self) -> None:
-        """As `end`; who waits for an answer has `CancelledError`."""
+        """Like `end`, but the thread that waits for an answer gets `CancelledError`."""
         self._cancelled = True
         self.end()
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
-        ended = select.poll()  # `select` knows no descriptors beyond 1,023
+        """Whether the child is running."""
+        ended = select.poll()  # `select` is limited to descriptors up to 1,023
         ended.register(self._handle, select.POLLIN)
         return not ended.poll(0)
 
     def ask(self, question: Mapping[str, Any], until: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """What it answers.
+        """Send a question and receive the answer.
 
         Args:
-            until: when time is up, by `time.monotonic()`.
-            most: bytes of the answer.
+            until: deadline by `time.monotonic()`.
+            most: largest answer in bytes.
 
         Raises:
             CancelledError: it was cancelled meanwhile.
-            TimeUpError: time is up.
-            UserError: it refuses, or has ended.
-            PulseError: what else it says.
+            TimeUpError: the deadline passed.
+            UserError: the child refuses the query, or has died.
+            PulseError: another error that the child reports.
         """
         try:
             self._connection.send_bytes(orjson.dumps(question))
@@ -112,12 +112,12 @@ class Process:
 
 
 class Processes:
-    """Children that wait ready. Use from any thread.
+    """Pool of idle children. Thread-safe.
 
     Args:
-        confinement: of each.
-        ready: how many wait.
-        command: that runs the template.
+        confinement: of each child.
+        ready: number of idle children.
+        command: starts the template.
     """
 
     def __init__(self, confinement: Confinement, ready: int, command: Sequence[str] = COMMAND) -> None:
@@ -130,23 +130,23 @@ class Processes:
         self._control: socket.socket | None = None
 
     def take(self) -> Process:
-        """A child; another one is made ready meanwhile.
+        """Take a child; a replacement is started in the background.
 
         Raises:
-            Transient: none can be made.
+            Transient: no child can be started.
         """
         process = self._waiting() or self._made()
         threading.Thread(target=self.fill, name="sql-ready", daemon=True).start()
         return process
 
     def fill(self) -> None:
-        """Have as many wait as should."""
+        """Start children until enough are idle."""
         with suppress(Transient):
             while len(self._ready) < self._many:
                 self._ready.append(self._made())
 
     def stop(self) -> None:
-        """End all that wait, and the template."""
+        """End the idle children and the template."""
         with self._lock:
             while self._ready:
                 self._ready.popleft().__exit__()
@@ -168,7 +168,7 @@ class Processes:
         return None
 
     def _made(self) -> Process:
-        """A new child, once it is confined."""
+        """Start a child, and wait until it is confined."""
         ours, theirs = socket.socketpair()
         with theirs:
             handle = self._forked(theirs)
@@ -182,7 +182,7 @@ class Processes:
 
     def _forked(self, theirs: socket.socket) -> int:
         with self._lock:
-            for _ in range(2):  # the template may have ended: then by a new one
+            for _ in range(2):  # once more, by a new template, if the first has ended
                 control = self._control or self._begun()
                 with suppress(OSError):
                     socket.send_fds(control, [b"."], [theirs.fileno()])
@@ -194,7 +194,7 @@ class Processes:
         raise Transient("the parent process of queries does not start")
 
     def _begun(self) -> socket.socket:
-        """The template's socket, once it was started. It gets nothing of this process's environment."""
+        """Start the template, in place of an earlier one; its socket. It inherits no environment."""
         if self._template is not None:
             self._template.kill()
             self._template.wait(_ENDING_S)

@@ -1,4 +1,4 @@
-"""One query, from its SQL to the bytes of its result: what it names, where that is, what it gives."""
+"""Execution of one query: check the SQL, resolve its tables, encode the result."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from pulse_resources.settings import load_settings
 
 _HEAD_BYTES = 64 * 1024
 _LOOKS = 3
-"""At tables that go on while their files are read."""
+"""Attempts at a query whose tables lose files while it reads them."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a caller asks for."""
+    """A caller's query."""
 
     tenant: Tenant
     sql: str
     key_id: str | None = None
-    """None: the command line."""
+    """Id of the API key; None: the command line."""
     query_id: str = field(default_factory=audit.new_id)
     media_type: str = JSON
     travel: Travel = field(default_factory=Travel)
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Result:
-    """What a query gave."""
+    """The result of a query."""
 
     content: bytes
     rows: int
@@ -48,12 +48,12 @@ def run(
     """Run a query and record it.
 
     Args:
-        started: told the process, which may be cancelled then; once more, where another one is begun.
+        started: called with the process, so that it can be cancelled; again for each retry.
 
     Raises:
-        UserError: the query is wrong, names what it may not, or needs or gives more than it may.
-        NotFound: a dataset, or a snapshot, is not there for this tenant.
-        Conflict: it was cancelled, or the tenant has had a query of this id.
+        UserError: the query is wrong, names something forbidden, or exceeds a limit.
+        NotFound: the tenant has no such dataset or snapshot.
+        Conflict: it was cancelled, or the tenant already has a query with this id.
         Terminal: a table is damaged, or SQL is not set up.
         Transient: the object store does not answer.
     """
@@ -90,7 +90,7 @@ def _tried(
                 started(process)
             try:
                 return _ran(process, limits, asked, until)
-            except Gone:  # an erasure deletes what leads to the erased: the table has gone on
+            except Gone:  # an erasure deletes old snapshots and their files: retry on the current one
                 if look == _LOOKS - 1:
                     raise
     raise AssertionError
@@ -114,7 +114,7 @@ def _too_late(limits: Limits) -> UserError:
 
 
 def _names(given: object) -> list[str]:
-    """What the process says, of which nothing is believed: each is looked up among the tenant's datasets."""
+    """Validate the names that the untrusted child sends: each is looked up among the tenant's datasets."""
     return [str(name) for name in given] if isinstance(given, list) else []
 
 

@@ -1,8 +1,8 @@
-"""The template: a process with everything loaded, of which each query gets a copy (`fork`) of its own.
+"""Template process with everything loaded, which is forked for each query.
 
-It knows no secret and sees no query. Loading DuckDB's extensions takes a third of a second, a copy takes a
-few milliseconds. It runs as `python -m pulse_pipelines.sql.template <confinement as JSON>`, and is asked on
-its standard input, a Unix socket: each message brings a socket for a child; the answer is a handle of it.
+It has no secrets and sees no query. Loading DuckDB's extensions takes a third of a second, a fork takes a
+few milliseconds. It runs as `python -m pulse_pipelines.sql.template <confinement as JSON>`, and is called on
+its standard input, a Unix socket: each message carries a socket for a child; the answer is the child's pidfd.
 """
 
 import array
@@ -24,13 +24,13 @@ _Serve = Callable[[Connection, Confinement, Gate, duckdb.DuckDBPyConnection], No
 
 
 def main(serve: _Serve = child.serve) -> None:
-    """Copy this process whenever it is asked to, until whoever asks is gone."""
+    """Fork this process on request, until the parent closes the socket."""
     confinement = Confinement.from_json(sys.argv[1])
     gate, database = Gate(), engine.instance()
     _warm_up(gate)
     control = socket.socket(fileno=os.dup(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are not waited for
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole process group
     while True:
         _, received, _, _ = socket.recv_fds(control, 1, 1)
         if not received:
@@ -46,7 +46,7 @@ def main(serve: _Serve = child.serve) -> None:
 
 
 def _be_child(descriptor: int, serve: Callable[[Connection], None]) -> None:
-    """Never returns."""
+    """Run the child's side of a fork. Never returns."""
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
@@ -57,7 +57,7 @@ def _be_child(descriptor: int, serve: Callable[[Connection], None]) -> None:
 
 
 def _warm_up(gate: Gate) -> None:
-    """Have Python import now what it imports when it is first needed: a child can open no file."""
+    """Trigger Python's lazy imports now, as a child can open no file."""
     gate.check("SELECT 1")
     pa.table({"a": pa.array([0], pa.timestamp("us", "UTC"))}).to_pylist()
     socket.getaddrinfo("localhost", None)
