@@ -1,7 +1,7 @@
-"""The key with which this process signs requests to the object store: of the settings, or of the environment.
+"""The process's key for signing requests to the object store, from the settings or the environment.
 
-Where no secret key is set, it is whatever the machine has by AWS's own rules: variables (AWS_ACCESS_KEY_ID),
-a profile, a web identity, a container's or an instance's role. Those of a role expire and are renewed here.
+Without a secret key in the settings AWS's own lookup applies: variables (AWS_ACCESS_KEY_ID), a profile, a web
+identity, the role of a container or instance. A role's keys expire and are renewed here.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ class StoreKey:
 
 
 def of(store: ObjectStoreSettings) -> StoreKey:
-    """The key as it is now.
+    """The key at this moment.
 
     Raises:
-        UserError: none is set, and the environment has none.
+        UserError: there is none, neither in the settings nor in the environment.
     """
     if not store.by_role:
         token = store.session_token.get_secret_value() if store.session_token else None
@@ -44,12 +44,12 @@ def of(store: ObjectStoreSettings) -> StoreKey:
 
 @cache
 def _of_environment() -> Any:
-    """botocore's credentials, which renew themselves; None: there are none."""
-    from botocore.session import Session  # a quarter of a second, for those who have a role
+    """botocore's self-renewing credentials; None: the environment has none."""
+    from botocore.session import Session  # takes a quarter of a second; only processes with a role need it
 
     return Session().get_credentials()
 
 
 def forget() -> None:
-    """Ask the environment anew: it has changed."""
+    """Read the environment again, after a change."""
     _of_environment.cache_clear()

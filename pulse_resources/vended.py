@@ -1,8 +1,8 @@
-"""Vended credentials: short-lived keys of the object store that open some prefixes of Pulse's bucket alone.
+"""Vended credentials: short-lived keys of the object store, limited to some prefixes of Pulse's bucket.
 
-The store's STS makes them (AssumeRole with an inline policy), asked by an account that can do no more than
-what is vended: reach tables. Whoever holds such a key reaches the prefixes that it names until it expires,
-and nothing else. Keys are kept per process, and handed out again while two thirds of their time are left.
+The store's STS issues them (AssumeRole with an inline policy) to an account with no more rights than may be
+vended: access to tables. Such a key opens the prefixes in it, and nothing else, until it expires. Keys are
+cached per process, and reused while at least a third of their lifetime is left.
 """
 
 import re
@@ -20,11 +20,11 @@ from pulse_resources.errors import PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings, load_settings
 
 LONGEST_POLICY = 2_048
-"""Characters that STS takes."""
+"""STS's limit for a policy, in characters."""
 KEPT = 10_000
-"""Keys of which one process knows; the oldest goes first."""
+"""Cached keys per process; the oldest is evicted first."""
 _PART = re.compile(r"(?!\.+\Z)[A-Za-z0-9_=.-]+")
-"""Of a path: nothing that a policy, a URL or a file system reads as anything but a name (`..`, `*`, `%`)."""
+"""A path segment without characters that policies, URLs or file systems interpret (`..`, `*`, `%`)."""
 _READING = ("s3:GetObject",)
 _WRITING = (
     *_READING,
@@ -39,7 +39,7 @@ _WRONG_ACCOUNT = frozenset(
 
 
 class Mode(StrEnum):
-    """What a key may do below its prefixes."""
+    """Permissions of a key below its prefixes."""
 
     READ = "read"
     """Read and list."""
@@ -59,11 +59,11 @@ class Credentials:
 
 
 def prefix_of(location: str) -> str:
-    """The prefix of Pulse's bucket that is everything below a location, `s3://bucket/a/b` or `s3://bucket/a/b/`.
+    """The prefix in Pulse's bucket below a location, `s3://bucket/a/b` or `s3://bucket/a/b/`.
 
     Raises:
-        UserError: it is in another bucket, it is all of the bucket, or its text is not plain: what a policy
-            compares has to be what the object store opens.
+        UserError: it is in another bucket, it is all of the bucket, or its text is not plain: a policy must
+            compare exactly the text that the object store opens.
     """
     bucket, _, path = location.removeprefix("s3://").partition("/")
     parts = path.removesuffix("/").split("/")
@@ -78,12 +78,12 @@ def prefix_of(location: str) -> str:
 
 
 def credentials(locations: Iterable[str], mode: Mode) -> Credentials:
-    """A key for all below some locations (`s3://bucket/folder`), with a third of its time left or more.
+    """Get a key for all below some locations (`s3://bucket/folder`), with a third of its time left or more.
 
     Raises:
-        UserError: a location is none of Pulse's bucket, or there are more than fit into one policy.
+        UserError: a location is outside Pulse's bucket, or there are too many for one policy.
         Transient: the object store does not answer.
-        Terminal: it refuses the account that asks, or there is none.
+        Terminal: it refuses the vending account, or none is configured.
     """
     wanted = _wanted(locations, mode)
     with _lock(wanted):
@@ -96,21 +96,21 @@ def credentials(locations: Iterable[str], mode: Mode) -> Credentials:
 
 
 def kept(locations: Iterable[str], mode: Mode) -> Credentials | None:
-    """Like `credentials`, but only one that is there already: nobody is asked."""
+    """Like `credentials`, but from the cache only, without a request."""
     return _fresh(_wanted(locations, mode))
 
 
 def forget() -> None:
-    """Hand out none of those that were made before (between tests, and for other settings)."""
+    """Clear the cache (between tests, and after a change of settings)."""
     _kept.clear()
     _client.cache_clear()
 
 
 _Wanted = tuple[Mode, tuple[str, ...]]
-"""What may be done, and below which prefixes of the bucket."""
+"""Permissions, and the prefixes of the bucket that they apply to."""
 _kept: dict[_Wanted, Credentials] = {}
 _locks = [threading.Lock() for _ in range(64)]
-"""So that who asks for the same at a time asks once."""
+"""Locks by key, so that concurrent requests for the same credentials make one call."""
 
 
 def _wanted(locations: Iterable[str], mode: Mode) -> _Wanted:
@@ -131,7 +131,7 @@ def _fresh(wanted: _Wanted) -> Credentials | None:
 
 
 def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict[str, Any]:
-    """An S3 policy that allows actions on objects below prefixes (`a/b/`), and to list just these."""
+    """Build an S3 policy that allows actions on objects below prefixes (`a/b/`), and listing these."""
     below, place = list(prefixes), f"arn:aws:s3:::{bucket}"
     objects = {
         "Effect": "Allow",
@@ -148,9 +148,9 @@ def policy(bucket: str, prefixes: Iterable[str], actions: Iterable[str]) -> dict
 
 
 def account_policy(bucket: str) -> dict[str, Any]:
-    """What the account may do that asks for credentials: the most that it can vend.
+    """Policy of the vending account: the maximum that it can vend.
 
-    Accounts of MinIO may give themselves further keys; this one, and what it vends, may not.
+    MinIO lets accounts create further keys for themselves; this policy denies that, also for vended keys.
     """
     own = policy(bucket, ["iceberg/"], _WRITING)
     own["Statement"].append({"Effect": "Deny", "Action": ["admin:*"], "Resource": ["arn:aws:s3:::*"]})
@@ -158,7 +158,7 @@ def account_policy(bucket: str) -> dict[str, Any]:
 
 
 def _assume(wanted: _Wanted) -> Credentials:
-    from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second, for those who vend
+    from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second, only to vend
 
     mode, prefixes = wanted
     store = load_settings().object_store
@@ -197,15 +197,15 @@ def _refused(code: str, store: str) -> PulseError:
 
 @cache
 def _client() -> Callable[..., Any]:
-    """AssumeRole of this process's one client of STS."""
+    """AssumeRole of the process's cached STS client."""
     return assume_role(load_settings())
 
 
 def assume_role(settings: Settings) -> Callable[..., Any]:
-    """AssumeRole as the account that vends; raises botocore's errors.
+    """AssumeRole as the vending account; raises botocore's errors.
 
     Raises:
-        Terminal: there is no such account.
+        Terminal: no such account is configured.
     """
     from botocore.config import Config
     from botocore.session import Session

@@ -1,7 +1,7 @@
-"""A watchdog: ends this process when its work stands still.
+"""Watchdog: kills this process when its work makes no progress.
 
-Whatever hangs (a client that waits for a wall clock which was set back, a server that never answers) would
-hold its lease, and the place of a run, for ever. To whoever launched the process it has died.
+A hanging process (a client that waits for a wall clock which was set back, a server that never answers) would
+hold its lease, and its run slot, for ever. The launcher sees the kill as an ordinary death of the process.
 """
 
 import logging
@@ -16,10 +16,10 @@ _log = logging.getLogger("pulse.watchdog")
 
 @contextmanager
 def watched(work: str, seconds: float) -> Iterator[Callable[[], None]]:
-    """Kill this process if the block takes longer than `seconds`, counted anew whenever it reports progress.
+    """Kill this process unless the block ends, or reports progress, within `seconds` each time.
 
     Args:
-        work: for the log.
+        work: description for the log.
 
     Yields:
         The function by which the block reports progress.

@@ -1,8 +1,8 @@
-"""Entities: what an entity is on the wire, and when two versions of it are the same.
+"""Entities: their form on the wire, and when two versions of an entity are equal.
 
 An entity is a JSON object with an `_id`. On the tenant's topic it is an event whose `event_id` is that id and
-whose `data` is the rest; `deleted: true` beside them says that the entity is gone. Root properties that begin
-with `_` are about an entity, not of it: they are neither stored nor compared.
+whose `data` is the rest; `deleted: true` beside them marks a deletion. Root properties that begin with `_`
+are metadata, not content: they are neither stored nor compared.
 
 A version's *content hash* is BLAKE2b (16 bytes) of its content as canonical JSON, see `canonical`.
 """
@@ -20,20 +20,20 @@ from pulse_pipelines.domain.shapes import Shapes
 from pulse_resources.errors import UserError
 
 ID, DELETED = "_id", "_deleted"
-"""Of an entity as it is sent."""
+"""Properties of an entity as it is sent."""
 DELETION = "deleted"
-"""Member of the event that it becomes."""
+"""Member of the entity's event that marks a deletion."""
 SYNC = "sync"
-"""Member of the context of a deletion that a full sync sent: its number. Nobody else gives entities one."""
+"""Member of the context of a full sync's deletion: the sync's number. Other events of entities lack it."""
 CONTINUATION = r"^\d{1,18}-\d{1,18}$"
-"""Where a reader of a log has come to: its generation, and the `_updated` of the last version read."""
+"""A reader's position in a log: its generation, and the `_updated` of the last version read."""
 HASH_BYTES = 16
 EXACT = 2**53
-"""From here on a double is not the only number that is written as it."""
+"""From here on several integers share one double."""
 
 
 def event(entity: Mapping[str, Any], dataset: str, timestamp: str) -> dict[str, Any]:
-    """The event that an entity becomes; whether it is a valid one its judge says."""
+    """Build the event of an entity; whether the event is valid is left to its validator."""
     found = {
         "event_id": entity.get(ID),
         "dataset": dataset,
@@ -46,12 +46,12 @@ def event(entity: Mapping[str, Any], dataset: str, timestamp: str) -> dict[str, 
 
 
 def deletion_by_sync(entity_id: str, dataset: str, timestamp: str, sync: int) -> dict[str, Any]:
-    """The event that says that an entity is gone unless it came since a full sync began."""
+    """Build the event of a full sync's deletion, void if the entity arrived since the sync began."""
     return event({ID: entity_id, DELETED: True}, dataset, timestamp) | {"context": {SYNC: sync}}
 
 
 def sync_of(context: str) -> int | None:
-    """The full sync whose deletion an event is, by its context as JSON text."""
+    """The number of the full sync that sent a deletion, from its context as JSON text; else None."""
     try:
         found = orjson.loads(context)
     except orjson.JSONDecodeError:
@@ -61,12 +61,12 @@ def sync_of(context: str) -> int | None:
 
 
 def content(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that are of the entity."""
+    """The properties that are content."""
     return {name: value for name, value in data.items() if not name.startswith("_")}
 
 
 def deletion(event: Mapping[str, Any]) -> bool | Rejected:
-    """Whether an event of an entity dataset says that the entity is gone."""
+    """Whether an event of an entity dataset is a deletion."""
     said = event.get(DELETION)
     if said is None or type(said) is bool:
         return bool(said)
@@ -74,10 +74,10 @@ def deletion(event: Mapping[str, Any]) -> bool | Rejected:
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8 without white space, members sorted by the code points of their names.
+    """Canonical JSON: UTF-8, without white space, members sorted by the code points of their names.
 
-    A number that was written with a fraction or an exponent is the nearest double, in its shortest form; one
-    that is integral and below 2^53 is that integer, so that 1, 1.0 and 1e0 are the same.
+    A number that is written with a fraction or an exponent is the nearest double, in its shortest form; an
+    integral one below 2^53 becomes that integer, so that 1, 1.0 and 1e0 are equal.
     """
     return orjson.dumps(_plain(content), option=orjson.OPT_SORT_KEYS)
 
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_schema(document: Mapping[str, Any]) -> None:
-    """Raises UserError: a JSON Schema cannot be that of entities."""
+    """Raise UserError if a JSON Schema cannot be that of entities."""
     root = bundled(document)
     for name in Shapes(root).of(root).members:
         if name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Pipes: what somebody says of one, in a YAML file."""
+"""Pipes: the definition of a pipe, from YAML."""
 
 import re
 from collections.abc import Mapping
@@ -14,37 +14,37 @@ _KNOWN = {"pipe", "source", "table", "dataset", "mode", "cursor", "overlap", "ke
 
 
 class Mode(StrEnum):
-    """How a pipe brings a table."""
+    """How a pipe reads its table."""
 
     FULL = "full"
-    """All rows each time: what is gone is deleted."""
+    """All rows each time; rows that are missing are deleted."""
     INCREMENTAL = "incremental"
-    """Rows whose cursor is beyond what was brought; the first run, and one that is asked to, brings all."""
+    """Rows whose cursor is beyond the last position; all rows in the first run, and on request."""
     CHANGES = "changes"
-    """Rows that the source's log says have changed, or are gone; the first run brings all."""
+    """Rows that changed or were deleted according to the source's log; all rows in the first run."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A pipe as it is to be."""
+    """The definition of a pipe."""
 
     pipe: str
     source: str
-    """Name of the source: its address and credentials are kept elsewhere (see `pipes.sources`)."""
+    """Name of the source: its address and credentials are stored elsewhere (see `pipes.sources`)."""
     table: str
     dataset: str
     mode: Mode = Mode.FULL
     cursor: str | None = None
-    """Column that grows with each change of a row."""
+    """Column that increases with every change of a row."""
     overlap: str | None = None
-    """How far before the last cursor a run begins: a number, or an interval as Postgres reads it."""
+    """Overlap with the previous run, before its last cursor: a number, or an interval in Postgres syntax."""
     key: tuple[str, ...] = field(default=())
-    """Columns that tell rows apart; the primary key if not given."""
+    """Columns that identify a row; by default the primary key."""
     every_seconds: int | None = None
 
     @property
     def document(self) -> dict[str, Any]:
-        """As it was given."""
+        """The definition as it was given."""
         said = {
             "pipe": self.pipe,
             "source": self.source,
@@ -60,7 +60,7 @@ class Definition:
 
 
 def definition(said: Mapping[str, Any]) -> Definition:
-    """Raises UserError: it is no definition of a pipe."""
+    """Parse a definition. Raises UserError."""
     if unknown := sorted(set(map(str, said)) - _KNOWN):
         raise UserError(
             f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(_KNOWN))}, and no secrets"

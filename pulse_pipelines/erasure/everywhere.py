@@ -1,7 +1,7 @@
-"""Everywhere: a person is erased from all datasets of a tenant, one after the other.
+"""Everywhere: erases a person from all datasets of a tenant, one after the other.
 
-Each is an erasure of its own, with its record and its receipt. What cannot be erased this way is named, with
-what to do.
+Each dataset gets an erasure of its own, with record and receipt. What this cannot erase is listed, with the
+remedy.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,22 +26,22 @@ from pulse_resources.errors import NotFound, UserError
 
 @dataclass(frozen=True)
 class Everywhere:
-    """What one `<field>=<value>` is in each dataset of a tenant."""
+    """One `<field>=<value>` resolved in each dataset of a tenant."""
 
     where: str
-    """As it holds in every dataset, whether or not it declares the property."""
+    """The condition as every dataset accepts it, whether or not it declares the property."""
     datasets: tuple[Dataset, ...]
-    """To erase from."""
+    """Datasets to erase from."""
     entities: tuple[Dataset, ...]
-    """Whose entities are erased whole, by their `_id` alone."""
+    """Datasets whose entities are erased as a whole, by `_id` only."""
 
     @property
     def known(self) -> frozenset[str]:
-        """Slugs of all datasets that the tenant has."""
+        """Slugs of all datasets of the tenant."""
         return frozenset(each.slug for each in (*self.datasets, *self.entities))
 
     def no_dataset(self, slug: str) -> frozenset[str] | None:
-        """The datasets that exist, for the first one: its erasure takes the events of none of them, too."""
+        """For the first dataset the existing slugs: its erasure also covers events for unknown datasets."""
         return self.known if slug == self.slugs[0] else None
 
     @property
@@ -51,18 +51,18 @@ class Everywhere:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What an erasure from all datasets leaves, and what to do about it."""
+    """Data that an erasure from all datasets does not cover, and the remedy."""
 
     what: str
     fix: str
 
 
 def find(tenant: Tenant, where: str) -> Everywhere:
-    """Where an erasure from all datasets looks.
+    """Resolve a condition in all datasets of a tenant.
 
     Raises:
-        UserError: no dataset can be looked through for it, or one declares a type that cannot be compared.
-        NotFound: the tenant has no dataset.
+        UserError: no dataset can be searched for it, or one declares a type that cannot be compared.
+        NotFound: the tenant has no datasets.
     """
     owned = registry.list_datasets(tenant)
     if not owned:
@@ -85,17 +85,17 @@ def find(tenant: Tenant, where: str) -> Everywhere:
 
 
 def preview(tenant: Tenant, found: Everywhere) -> dict[str, ErasurePreview]:
-    """What the erasure would remove of each dataset now; nothing is changed."""
+    """Count what the erasure would remove from each dataset now; changes nothing."""
     return {slug: run.preview(tenant, slug, found.where, found.no_dataset(slug)) for slug in found.slugs}
 
 
 def erase(
     tenant: Tenant, found: Everywhere, progress: Callable[[str], None] = lambda step: None
 ) -> list[dict[str, Any]]:
-    """Erase from one dataset after the other; a receipt for each.
+    """Erase from one dataset after the other; returns their receipts.
 
     Raises:
-        as `run.erase`: the datasets before were erased from. Called again, it completes what is left.
+        as `run.erase`: the datasets before it are erased. Called again, it completes the rest.
     """
     receipts = []
     for slug in found.slugs:
@@ -108,7 +108,7 @@ def erase(
 
 
 def left_out(tenant: Tenant, found: Everywhere) -> Iterator[LeftOut]:
-    """What says the value and is in no dataset that was erased from."""
+    """Find occurrences of the value outside of the datasets that were erased from."""
     for dataset in found.entities:
         wanted = subject(dataset, found.where).covering(record.settled(tenant, dataset))
         files = live_table.of_current(partial(_matching, wanted), tenant, dataset)

@@ -1,8 +1,8 @@
-"""Erase: remove a person's events from every store, one step after the other, then look whether it is so.
+"""Erase: removes a person's events from every store, step by step, and verifies the result.
 
-What is covered are the events that were settled when it began: what comes later takes another erasure.
-Nothing else rewrites the table meanwhile, and a tenant has one erasure at a time; ingestion goes on. Steps of
-which something is left are done again, until nothing is: only then there is a receipt.
+An erasure covers the events that were settled when it began: later events need another erasure. It holds the
+table's rewrite lease, and a tenant has one erasure at a time; ingestion goes on. Steps that left something
+behind are repeated until nothing is left: only then a receipt is issued.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,19 +26,19 @@ from pulse_resources.errors import NotFound, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
 PATIENCE_S = 60.0
-"""To wait for a backfill or for upkeep of the same table."""
+"""How long to wait for a backfill or upkeep of the same table."""
 ROUNDS = 5
-"""Of steps and a look at everything, until nothing may be left."""
+"""Rounds of steps and verification, at most, until nothing is left."""
 SHOWN = 5
-"""Leftovers that an error names."""
+"""Leftovers that an error lists."""
 
 Step = Callable[[Tenant, Subject, Erasure], None]
 FOLLOWING = {rows.STEP: frozenset({history.STEP, curated.STEP})}
-"""Steps that are to be done again when a step was."""
+"""Steps that have to be repeated after a repeated step."""
 
 
 def _steps(rewriter: Rewriter) -> dict[str, Step]:
-    """What an erasure does, in this order."""
+    """The steps of an erasure, in order."""
     return {
         rows.STEP: partial(rows.erase, rewriter),
         letters.STEP: letters.erase,
@@ -51,18 +51,18 @@ def _steps(rewriter: Rewriter) -> dict[str, Step]:
 
 @dataclass(frozen=True)
 class ErasurePreview:
-    """What an erasure would remove."""
+    """Preview of what an erasure would remove."""
 
     rows: int
     files: int
-    """That hold these rows."""
+    """Number of data files with these rows."""
     dead_letters: int
     raw_events: int
     raw_objects: int
 
 
 def preview(tenant: Tenant, slug: str, where: str, known: frozenset[str] | None = None) -> ErasurePreview:
-    """What an erasure would remove now; nothing is changed.
+    """Count what an erasure would remove now; changes nothing.
 
     Raises:
         as `erase`.
@@ -72,7 +72,7 @@ def preview(tenant: Tenant, slug: str, where: str, known: frozenset[str] | None 
     files = live_table.of_current(lambda table: rows.matching(table, found), tenant, found.dataset)
     places = {place for _, of_file in files for place in of_file}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        dead = set(letters.search(connection, tenant, found).hit) - places  # which landed are rows
+        dead = set(letters.search(connection, tenant, found).hit) - places  # landed ones are rows
     objects, events = raw.count(tenant, found)
     return ErasurePreview(len(places), len(files), len(dead), events, objects)
 
@@ -84,23 +84,23 @@ def erase(
     progress: Callable[[str], None] = lambda step: None,
     known: frozenset[str] | None = None,
 ) -> dict[str, Any]:
-    """Remove the events of a dataset with `<field>=<value>` from everywhere; the receipt.
+    """Erase the events of a dataset with `<field>=<value>` from every store; returns the receipt.
 
-    Called again after it was killed, it completes what it had begun.
+    Resumable: called again after the process was killed, it completes the erasure.
 
     Args:
         where: see `erasure.subject`.
-        progress: told the name of each step when it begins, and of the data files how many are written.
-        known: where given, what was received for a dataset that is not among these is erased along.
+        progress: called with the name of each step when it begins, and with the data files written so far.
+        known: if given, also erases what was received for datasets that are not among these.
 
     Raises:
         NotFound: the tenant has no such dataset.
-        UserError: `where` names nothing that can be looked for.
+        UserError: `where` is no valid condition.
         Terminal: the table is gone, or has delete files of another engine; or the dataset was deleted
             meanwhile, and the error says where its files are.
-        Transient: the table is being rewritten, or the object store failed, or Spark does not answer, or
-            something is left however often it is removed; do it again.
-        PySparkException: a task failed; do it again.
+        Transient: the table is being rewritten, the object store failed, Spark does not answer, or
+            something is left after all rounds; retry.
+        PySparkException: a task failed; retry.
     """
     found = replace(_subject(tenant, slug, where), known=known)
 
@@ -128,7 +128,7 @@ def _until_clean(
     steps: Mapping[str, Step],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All steps, then those again of which a look at the stores finds something left; what was looked at."""
+    """Run all steps, repeat those of which verification finds leftovers; returns what was verified."""
     wanted = frozenset(steps)
     for number in range(1, ROUNDS + 1):
         for name, step in steps.items():
@@ -158,7 +158,7 @@ def _left(tenant: Tenant, found: Subject, erasure_id: str, seen: Verified) -> Tr
 
 
 def _because_deleted(tenant: Tenant, found: Subject, error: Terminal) -> Terminal:
-    """What went wrong; where the dataset is gone, that is why."""
+    """Add the cause to the error if the dataset was deleted meanwhile."""
     dataset = found.dataset
     gone = [each for each in deleted(tenant, dataset.slug) if each.dataset_id == dataset.dataset_id]
     if not gone:
@@ -173,7 +173,7 @@ def _because_deleted(tenant: Tenant, found: Subject, error: Terminal) -> Termina
 
 
 def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
-    """What was removed where, and what remains, as JSON. The value is not in it."""
+    """The receipt as JSON: what was removed from where, and what remains. It does not contain the value."""
     steps = erasure.steps
     raw_zone = steps[raw.STEP]
     return {
@@ -201,11 +201,11 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
 
 
 def verified(tenant: Tenant, erasure_id: str, where: str) -> Verified:
-    """Look again for what an erasure removed; it takes about half as long as the erasure did.
+    """Verify an earlier erasure again; takes about half as long as the erasure did.
 
     Raises:
         NotFound: there is no such erasure.
-        UserError: it was made with another field or value.
+        UserError: it was made for another field or value.
         OSError: the object store failed.
     """
     erasure = record.find(tenant, erasure_id)
@@ -239,7 +239,7 @@ def _subject(tenant: Tenant, slug: str, where: str) -> Subject:
 
 @contextmanager
 def _alone(tenant: Tenant, found: Subject) -> Iterator[None]:
-    # Folders of the raw zone are shared by the tenant's datasets, so two of its erasures take turns.
+    # The tenant's datasets share folders of the raw zone, so erasures of a tenant exclude each other.
     with (
         leases.rewriting(tenant.tenant_id, of="tenant", wait_seconds=PATIENCE_S),
         leases.rewriting(found.dataset.dataset_id, wait_seconds=PATIENCE_S),

@@ -193,7 +193,7 @@ def subject(dataset: Dataset, where: str) -> Subject:
 
 
 def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
-    """The events with the value in a property, or somewhere within it."""
+    """The subject of events with the value in a property, or somewhere within it."""
     whole = name.removeprefix("data.")
     path = ("data", *whole.split("."))
     # A property whose own name has a dot makes no column: it is in `_extra`.
@@ -213,7 +213,7 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
     values = held if column and column.type.kind in (Kind.STRUCT, Kind.LIST) else ()
     declared = _declared(column.type, within) if column else None
     if column is None or declared is None or column.type.kind is Kind.JSON:
-        # What is not declared, however deep, is in `_extra`.
+        # Undeclared properties, at any depth, are in `_extra`.
         return Subject(dataset, name, value, path, Kind.STRING, values=values, texts=texts)
     if declared.kind not in COMPARABLE:
         raise UserError(
@@ -225,7 +225,7 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
         )
     wanted = {Kind.LONG: _INTEGER, Kind.DOUBLE: _NUMBER}.get(declared.kind)
     if wanted is not None and not wanted.fullmatch(value):
-        if anything:  # no row can have it, but a dead letter can, and a row of before it was declared
+        if anything:  # no row can match, but a dead letter can, or a row from before the declaration
             return Subject(dataset, name, value, path, Kind.STRING, values=values, texts=texts)
         what = "an integer" if wanted is _INTEGER else "a number"
         raise UserError(f"{name!r} is {what} and the value is not", fix="Write it as JSON would")
@@ -234,7 +234,7 @@ def _of_property(dataset: Dataset, name: str, value: str) -> Subject:
 
 
 def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
-    """The type of what is at a path within a value, or of its elements; None: it is not declared."""
+    """The declared type at a path within a value, or of its elements; None: undeclared."""
     while kind.kind is Kind.LIST and kind.item is not None:
         kind = kind.item
     if kind.kind is Kind.JSON or not steps:
@@ -244,5 +244,5 @@ def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
 
 
 def _prefixes(path: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The names that a path can begin with, from the shortest, each with the number of its steps."""
+    """The names that a path can begin with, shortest first, each with its number of steps."""
     return ((steps, ".".join(path[:steps])) for steps in range(1, len(path) + 1))

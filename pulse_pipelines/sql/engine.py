@@ -91,7 +91,7 @@ def lock(
         database.execute(f"SET GLOBAL ca_cert_file = {_literal(store.ca_file)}")
     for number, view in enumerate(views):
         database.execute(secret(f"table_{number}", store, view))
-    database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # the rest still opens files
+    database.execute("SET GLOBAL disabled_filesystems = 'LocalFileSystem'")  # after all settings with paths
     database.execute("SET GLOBAL lock_configuration = true")
     for view in views:
         snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"

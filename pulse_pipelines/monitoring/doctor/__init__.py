@@ -1,4 +1,4 @@
-"""The doctor: looks at every service that the settings name, and says what is wrong and what to do."""
+"""Doctor: checks every service that the settings name, and reports what is wrong and how to fix it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ SETTINGS = "settings"
 
 @dataclass(frozen=True)
 class Service:
-    """Something that is looked at, and the sections of the settings that have to be right for it."""
+    """A service to check, and the sections of the settings that must be valid for that."""
 
     look: Callable[[Settings], Iterator[Finding]]
-    """Ends its findings where nothing more can be seen."""
+    """Stops early where further checks are impossible."""
     sections: frozenset[str]
 
 
@@ -52,10 +52,9 @@ _ERRORS = (psycopg.Error, KafkaException, PySparkException, PulseError, OSError)
 
 
 def examine(name: str) -> Iterator[Finding]:
-    """All that is found about one of `SERVICES`; an error of its client is a finding, too.
+    """Check one of `SERVICES`; an error of its client is a finding, too.
 
-    A setting that is wrong is a finding of the settings; only services that need its section are not looked
-    at.
+    Invalid settings are findings of `settings`; only services that need an invalid section are skipped.
     """
     found = setting_faults.look()
     service = SERVICES[name]

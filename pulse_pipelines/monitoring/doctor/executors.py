@@ -1,4 +1,4 @@
-"""Spark's executors, asked in tasks: their Python, its packages, and whether they reach the services."""
+"""Spark's executors, checked from tasks: their Python, its packages, and their access to the services."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ PACKAGES = (
     "xxhash",
     "zstandard",
 )
-"""What the code of tasks imports beside itself."""
+"""Packages that the code of tasks imports."""
 _NETWORK = (
     "Let executors reach the same address as this machine: name it by a host that both know, not 127.0.0.1, "
     "and open the way to it"
@@ -43,7 +43,7 @@ _NETWORK = (
 
 @dataclass(frozen=True)
 class Reach:
-    """Asks a task to use each service once."""
+    """Input of the task that connects to each service once."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Reached:
 
 
 def look(session: SparkSession) -> Iterator[Finding]:
-    """Stops where tasks could import nothing."""
+    """Check the packages, then the services; stops if tasks could import nothing."""
     found = dict(_installed(session, PACKAGES))
     wrong = [
         f"{name} {found[name] or 'is missing'}{f' (here: {version(name)})' if found[name] else ''}"
@@ -71,7 +71,7 @@ def look(session: SparkSession) -> Iterator[Finding]:
 
 
 def reach_task(_: Reach) -> Iterator[Reached]:
-    """One Spark task: an answer for each service that tasks use."""
+    """Spark task: connects to each service that tasks use, and returns the results."""
     try:
         with postgres.transaction(postgres.TASKS) as connection:
             connection.execute("SELECT 1")
@@ -91,7 +91,7 @@ def reach_task(_: Reach) -> Iterator[Reached]:
 
 
 def _installed(session: SparkSession, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Versions on an executor; asked by a function that needs nothing of Pulse there."""
+    """Package versions on an executor; the function that collects them needs no Pulse code there."""
     wanted = list(names)
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""A finding: one property of a service that was looked at."""
+"""Finding: the result of one check of a service."""
 
 import socket
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 PATIENCE_S = 5.0
 CLOCK_S = 10.0
-"""Seconds that a service's clock may differ from this machine's: events, files and leases are compared."""
+"""Tolerated clock difference between a service and this machine: events, files and leases are compared."""
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,12 @@ class Finding:
     check: str
     ok: bool
     found: str
-    """As a sentence or a value; never a secret."""
+    """The result as a sentence or a value; never a secret."""
     fix: str | None = None
 
 
 def reached(service: str, host: str, port: int, fix: str) -> Finding:
-    """Whether something answers at an address."""
+    """Check whether an address accepts connections."""
     try:
         socket.create_connection((host, port), PATIENCE_S).close()
     except OSError as error:
@@ -29,7 +29,7 @@ def reached(service: str, host: str, port: int, fix: str) -> Finding:
 
 
 def clock(service: str, theirs: datetime) -> Finding:
-    """Whether a service's clock is right, by this machine's."""
+    """Compare a service's clock with this machine's."""
     ahead = (theirs - datetime.now(UTC)).total_seconds()
     found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     fix = "Let both machines follow the same time server (NTP)"
@@ -37,6 +37,6 @@ def clock(service: str, theirs: datetime) -> Finding:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what its library adds."""
+    """An error's message, without what its library adds."""
     said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
     return said.strip().partition("\n")[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Kafka: its address, what its brokers advertise, the right to create topics, and the topics' settings."""
+"""Kafka: address, brokers' advertised addresses, permission to create topics, and settings of topics."""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,7 +27,7 @@ _ENCRYPT = (
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Stops where the broker does not answer, or not to this user."""
+    """Check Kafka; stops if the broker does not answer, or refuses this user."""
     asked = [(each, _bootstrap(each)) for each in settings.kafka.bootstrap_servers.split(",")]
     address, at = next((pair for pair in asked if pair[1].ok), asked[0])
     yield at
@@ -115,7 +115,7 @@ def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator
 
 
 def _may_create(factor: int) -> Finding:
-    """Asked with a request that is only checked: no topic comes of it."""
+    """Check with a validate-only request, which creates no topic."""
     topic = NewTopic("pulse.doctor", num_partitions=1, replication_factor=factor)
     try:
         kafka.admin().create_topics([topic], validate_only=True, request_timeout=PATIENCE_S)[
@@ -128,7 +128,7 @@ def _may_create(factor: int) -> Finding:
 
 
 def _wrong(topics: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """What is wrong with topics, each with the setting that it should have."""
+    """Wrong settings of topics, each with the value that is required."""
     for name, settings in topics.items():
         if "compact" in settings.get("cleanup.policy", ""):
             yield f"{name} is compacted: events with one key replace each other", "cleanup.policy=delete"

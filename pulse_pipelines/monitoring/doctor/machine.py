@@ -1,4 +1,4 @@
-"""This machine: the folder that holds all state, its disk, and Python."""
+"""This machine: the folder with all state, its disk, and Python."""
 
 import os
 import shutil
@@ -12,11 +12,11 @@ from pulse_resources.settings import Settings
 MACHINE = "machine"
 PYTHON = (3, 11)
 FREE_BYTES = 2 << 30
-"""Below, Kafka and the object store stop taking events before long."""
+"""Free space below which Kafka and the object store soon stop accepting events."""
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Python's version, whether the home can be written, and how much room it has."""
+    """Check Python's version, and whether the home is writable and has enough space."""
     version = ".".join(map(str, sys.version_info[:3]))
     needed = ".".join(map(str, PYTHON))
     fix = f"Make the environment with Python {needed}: make setup"

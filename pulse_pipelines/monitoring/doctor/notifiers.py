@@ -1,4 +1,4 @@
-"""Notifiers: whether each can be made, and whether the webhook's host answers. Nobody is told anything."""
+"""Notifiers: whether each can be constructed, and whether the webhook's host answers. Sends nothing."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """A finding for each notifier; the webhook's address may hold a secret, its host is all that is shown."""
+    """Check each notifier; the webhook's address may contain a secret, so only its host is shown."""
     if not settings.alerts.notifiers:
         found = "none is named: nobody is told of alerts, `pulse alerts` lists them"
         yield Finding(ALERTS, "notifiers", True, found)

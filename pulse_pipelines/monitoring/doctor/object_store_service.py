@@ -1,4 +1,4 @@
-"""The object store: its address, the rights on the bucket, and its clock."""
+"""Object store: address, permissions on the bucket, and clock."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ _ENCRYPT = (
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Writes an object, lists, reads and removes it: all that Pulse does to a bucket."""
+    """Write, list, read and remove an object: all operations that Pulse uses on a bucket."""
     store = settings.object_store
     endpoint = urlsplit(store.endpoint)
     if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
@@ -77,7 +77,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def _vending(settings: Settings) -> Finding:
-    """Whether keys can be made that open one table alone."""
+    """Check whether keys that are limited to one table can be issued."""
     store = settings.object_store
     if store.vending_secret_key is None:
         fix = "Set PULSE_OBJECT_STORE__VENDING_SECRET_KEY where other engines are to read tables"

@@ -1,4 +1,4 @@
-"""Postgres: its address, version and clock, the roles with their rights, the migrations, its connections."""
+"""Postgres: address, version, clock, roles and their rights, migrations, and connections."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,9 @@ from pulse_resources.settings import Settings
 
 POSTGRES = "postgres"
 OLDEST = 14
-"""Since when there are the multiranges that the ledger keeps."""
+"""First version with multiranges, which the ledger uses."""
 CONNECTIONS = 20
-"""That the API, the daemon and a run may open at a time."""
+"""Connections that the API, the daemon and a run may open concurrently."""
 RIGHTS = """
 SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND (rolsuper OR rolbypassrls) ORDER BY rolname
 """
@@ -35,12 +35,12 @@ _ENCRYPT = (
     "Set PULSE_POSTGRES__SSLROOTCERT to the authority of the server's certificate, and leave SSLMODE unset"
 )
 _SSL_REQUEST = (8).to_bytes(4) + (80_877_103).to_bytes(4)
-"""With which a client of Postgres asks for TLS; the answer is one letter."""
+"""A client's request for TLS in Postgres's protocol; the answer is one letter."""
 _PROOFS: dict[str, Proof] = {"verify-full": "name", "verify-ca": "authority", "require": "none"}
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Everything but the address and TLS is seen through connections of the roles themselves."""
+    """Check Postgres; everything except address and TLS over connections of the roles themselves."""
     host, port = settings.postgres.host, settings.postgres.port
     at = reached(POSTGRES, host, port, _UP)
     yield at
@@ -76,10 +76,10 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether `pulse up` could make roles and databases; who has no password of it may do without.
+    """Check whether `pulse up` can create roles and databases; without its password this is optional.
 
     Args:
-        refused: roles that cannot sign in, and why.
+        refused: roles that cannot sign in, each with the reason.
     """
     user, check = postgres.superuser, "superuser"
     fix = (
@@ -91,7 +91,7 @@ def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterat
             able = connection.execute(ABLE).fetchone() == (True,)
     except psycopg.OperationalError as error:
         why = first_line(error)
-        if refused and "password" not in why:  # as the roles: a certificate, say
+        if refused and "password" not in why:  # as for the roles: a certificate, for example
             return
         if postgres.superuser_password.get_secret_value() or refused:
             yield Finding(POSTGRES, check, False, f"{user} cannot sign in: {why}", fix)
@@ -103,7 +103,7 @@ def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterat
 
 
 def _tls(postgres: PostgresSettings) -> Tls | None:
-    """None where the settings do not ask for it."""
+    """The expected TLS configuration; None if the settings do not ask for TLS."""
     mode, authorities = postgres.tls.get("sslmode", "prefer"), postgres.sslrootcert
     proof = _PROOFS.get(mode)
     if proof is None:

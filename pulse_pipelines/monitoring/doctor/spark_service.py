@@ -1,4 +1,4 @@
-"""Spark: its address, its version and configuration, whether a job runs, and what its executors lack."""
+"""Spark: address, version and configuration, a test job, and the state of the executors."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ _LOGIN = "Set PULSE_SPARK__TOKEN to the server's spark.connect.authenticate.toke
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Runs the smallest of jobs, by which executors have to start."""
+    """Check Spark with a minimal job, which starts executors."""
     at = reached(SPARK, *settings.spark.address, _UP)
     yield at
     if not at.ok:

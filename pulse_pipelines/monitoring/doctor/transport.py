@@ -1,7 +1,6 @@
-"""Transport: whether a service speaks TLS, and proves by its certificate that it is the one that is meant.
+"""Transport: whether a service speaks TLS, and whether its certificate proves its identity.
 
-Asked with a handshake of the doctor's own, since the clients of the services say little more than that they
-came to no connection.
+Checked with a separate handshake, because the services' clients report little more than a failed connection.
 """
 
 import socket
@@ -16,41 +15,41 @@ from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding
 
 CHECK = "tls"
 SOON_DAYS = 14
-"""A certificate that is valid no longer than this is renewed now."""
+"""Certificates that expire within this time are reported as due for renewal."""
 _NOT_YET, _EXPIRED, _OTHER_NAME, _OTHER_ADDRESS = 9, 10, 62, 64
-"""OpenSSL's codes; those that remain are of an authority that is unknown."""
+"""OpenSSL's codes; the remaining ones mean an unknown authority."""
 _DAY_S = 86_400
 
 Proof = Literal["name", "authority", "none"]
-"""What a certificate has to prove: that it is for this name, that an authority signed it, or nothing."""
+"""What a certificate must prove: that it is for this name, that an authority signed it, or nothing."""
 
 
 def at_once(_: socket.socket) -> bool:
-    """TLS begins with the first byte."""
+    """For services where TLS begins with the first byte."""
     return True
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How a service's clients speak TLS, by the settings."""
+    """TLS configuration of a service's clients, from the settings."""
 
     service: str
     proof: Proof
     authorities: Path | None
-    """None: those that the machine trusts."""
+    """File of authorities; None: those that the machine trusts."""
     authorities_setting: str
     address_setting: str
     plain_fix: str
-    """What to change where the service speaks plain text."""
+    """Remedy if the service speaks plain text."""
     certificate: Path | None = None
     key: Path | None = None
     key_password: str | None = None
     certificate_settings: str = ""
     starts: Callable[[socket.socket], bool] = at_once
-    """Asks for TLS in the service's own protocol; False: it has none."""
+    """Requests TLS in the service's own protocol; False: the service has none."""
 
     def look(self, host: str, port: int) -> list[Finding]:
-        """Whether a handshake comes off; if so, and something has to be proven, how long that will be so."""
+        """Check whether a handshake succeeds and, if proof is required, how long the certificate is valid."""
         where = f"{host}:{port}"
         try:
             context = self._context()
@@ -122,7 +121,7 @@ class Tls:
 def offered(
     service: str, host: str, port: int, fix: str, starts: Callable[[socket.socket], bool] = at_once
 ) -> Finding | None:
-    """What is wrong where the settings speak plain text: a finding if TLS is spoken there; else None."""
+    """Check a service for which the settings specify plain text: a finding if it speaks TLS; else None."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -1,4 +1,4 @@
-"""The HTTP API, the REST catalog and the Dagster UI: whether they answer where they are said to be."""
+"""HTTP API, REST catalog and Dagster UI: whether they answer at their configured addresses."""
 
 from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
@@ -11,12 +11,12 @@ from pulse_resources.settings import Settings
 
 
 def api(settings: Settings) -> Iterator[Finding]:
-    """Its own word on whether Postgres and Kafka answer it."""
+    """Check the API's readiness endpoint, which covers Postgres and Kafka."""
     yield _ready("api", local_url(settings.api.host, settings.api.port))
 
 
 def lake(settings: Settings) -> Iterator[Finding]:
-    """The REST catalog's own word on whether Postgres answers it."""
+    """Check the REST catalog's readiness endpoint, which covers Postgres."""
     yield _ready("lake", local_url(settings.lake.host, settings.lake.port))
 
 
@@ -35,7 +35,7 @@ def _ready(service: str, where: str) -> Finding:
 
 
 def dagster(settings: Settings) -> Iterator[Finding]:
-    """Whether the UI listens; what runs in it is `pulse status`."""
+    """Check whether the UI listens; `pulse status` reports on its runs."""
     at = urlsplit(local_url(settings.dagster.host, settings.dagster.webserver_port))
     fix = "Start it with `pulse up`, or correct PULSE_DAGSTER__HOST and PULSE_DAGSTER__WEBSERVER_PORT"
     yield reached("dagster", at.hostname or "", at.port or 80, fix)
