@@ -1,7 +1,7 @@
-"""Moves: a dataset follows a newer schema, at once, or by a run that writes its data files again.
+"""Moves: migrations of a dataset to a newer schema, at once, or by a run that rewrites its data files.
 
-A move is asked for here (`ask`), recorded (`record`), launched by a sensor, and carried out in an attempt of
-a run (`run`), which imports what works with Spark: whoever asks need not.
+A move is requested in `ask`, recorded in `record`, launched by a sensor, and executed by an attempt in `run`,
+which imports Spark: code that only requests moves does not need it.
 """
 
 from pulse_pipelines.moves.ask import ask

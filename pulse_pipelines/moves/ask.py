@@ -1,4 +1,4 @@
-"""Asking for a move: what needs no data file to be written again is done at once, the rest is recorded."""
+"""Requests for moves: without data files to rewrite a move is done at once, otherwise it is recorded."""
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
@@ -9,14 +9,14 @@ from pulse_resources.faults import fail_point
 
 
 def ask(tenant: Tenant, slug: str, schema_uri: str) -> Dataset | Move:
-    """Move a dataset to a newer, compatible version of its schema, or have a run do it.
+    """Move a dataset to a newer, compatible version of its schema, or record the move for a run.
 
     Returns:
-        The dataset: it follows the version by now. A move: a run is going to write data files again, and
-        until it has, the dataset is as it was.
+        The dataset, if it now follows the version. A move, if a run has to rewrite data files; until then
+        the dataset is unchanged.
 
     Raises:
-        Conflict: a move of the dataset is under way; or the version is an earlier one, or of another schema.
+        Conflict: the dataset already has an open move, or the version is earlier, or of another schema.
         UserError, Terminal, Transient: as `registry.carry_out`; nothing was changed.
     """
     record.none_under_way(tenant, registry.find_dataset(tenant, slug))

@@ -1,7 +1,7 @@
-"""The record of a move: asked for, taken up by one attempt after the other, done or failed.
+"""Record of moves: requested, worked on by one attempt after the other, done or failed.
 
-While an attempt runs it holds a session advisory lock, as an attempt at a batch does: when its process dies
-the lock is gone. Only the newest attempt may say anything of the move.
+A running attempt holds a session advisory lock, like an attempt at a batch: the lock is released when its
+process dies. Only the newest attempt may update the move (fencing).
 """
 
 import uuid
@@ -23,9 +23,9 @@ from pulse_resources.locks import Lock
 
 MAX_ATTEMPTS = 8
 BACKOFF_S, BACKOFF_MAX_S = 10.0, 600.0
-"""Waits before another attempt: the first, which doubles, and the longest."""
+"""Delay before the next attempt, in seconds: the first, which doubles, and the longest."""
 MOST = 100
-"""Moves of one list."""
+"""Most moves in a list."""
 
 FIELDS = """m.move_id, m.dataset_id, m.slug, m.from_uri, m.schema_uri, m.state, m.attempt, m.files,
     m.files_done, m.error, m.run_id, m.asked_at, m.started_at, m.ended_at"""
@@ -69,18 +69,18 @@ WHERE tenant_id = %s AND move_id = %s AND attempt = %s AND state IN ('planned', 
 
 
 class State(StrEnum):
-    """Where a move is."""
+    """State of a move."""
 
     PLANNED = "planned"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Nothing was changed."""
+    """The dataset is unchanged."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A move of a dataset to a newer schema, as Postgres remembers it."""
+    """A dataset's move to a newer schema, as recorded."""
 
     move_id: str
     dataset_id: UUID
@@ -90,10 +90,10 @@ class Move:
     state: str
     attempt: int
     files: int | None
-    """To be written again; None: no attempt has looked yet."""
+    """Number of data files to rewrite; None: no attempt has counted them yet."""
     files_done: int
     error: str | None
-    """Why it failed, or why the attempt before did."""
+    """The error of the failed move, or of the last attempt."""
     run_id: str | None
     asked_at: datetime
     started_at: datetime | None
@@ -106,19 +106,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Open:
-    """A move that has not ended, and whose it is."""
+    """A move that has not ended, with its tenant."""
 
     tenant: Tenant
     ready: bool
-    """Its back-off is over."""
+    """Whether its back-off is over."""
     move: Move
 
 
 def plan(tenant: Tenant, dataset: Dataset, schema_uri: str) -> Move:
-    """Record a move that a run is to carry out.
+    """Record a move for a run to carry out.
 
     Raises:
-        Conflict: another one of the dataset is under way.
+        Conflict: the dataset already has an open move.
     """
     move_id = uuid.uuid4().hex[:16]
     values = [tenant.tenant_id, move_id, dataset.dataset_id, dataset.slug, dataset.schema_uri, schema_uri]
@@ -137,7 +137,7 @@ def plan(tenant: Tenant, dataset: Dataset, schema_uri: str) -> Move:
 
 
 def none_under_way(tenant: Tenant, dataset: Dataset) -> None:
-    """Raises Conflict: a move of the dataset is under way, which it names."""
+    """Raise Conflict, with the move's id, if the dataset has an open move."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         row = connection.execute(OPEN_OF, [dataset.dataset_id]).fetchone()
     if row is None:
@@ -153,10 +153,10 @@ def none_under_way(tenant: Tenant, dataset: Dataset) -> None:
 
 
 def find(tenant: Tenant, move_id: str) -> Move:
-    """A move of the tenant.
+    """Find a move of the tenant.
 
     Raises:
-        NotFound: it has none with this id.
+        NotFound: the tenant has no move with this id.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         row = connection.execute(FIND, [tenant.tenant_id, move_id]).fetchone()
@@ -166,26 +166,26 @@ def find(tenant: Tenant, move_id: str) -> Move:
 
 
 def of_dataset(tenant: Tenant, slug: str) -> list[Move]:
-    """Moves of the datasets that had, or have, a slug: the latest first."""
+    """List the moves of the datasets that have, or had, a slug: the latest first."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [Move(*row) for row in connection.execute(OF_DATASET, [tenant.tenant_id, slug])]
 
 
 def open_moves() -> list[Open]:
-    """Moves of all tenants that have not ended, the oldest first."""
+    """List the moves of all tenants that have not ended, the oldest first."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [Open(Tenant(row[0], row[1]), row[2], Move(*row[3:])) for row in connection.execute(OPEN)]
 
 
 def lease_held(move_id: str) -> bool:
-    """Whether a living process works on the move."""
+    """Whether a living process holds the move's lease."""
     with postgres.transaction("pulse_pipeline") as connection:
         return not locks.take(connection, Lock.MOVE_ATTEMPT, move_id)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a move; what it says counts while no later one was begun."""
+    """An attempt at a move; its updates are valid until a later attempt begins."""
 
     tenant: Tenant
     move_id: str
@@ -193,11 +193,11 @@ class Attempt:
 
     @contextmanager
     def own(self, run_id: str | None) -> Iterator[Move]:
-        """Be the one that works on the move while the block runs.
+        """Hold the move's lease while the block runs.
 
         Raises:
             NotFound: there is no such move.
-            Fenced: another process works on it, it has ended, or a newer attempt exists.
+            Fenced: another process holds the lease, the move has ended, or a newer attempt exists.
         """
         with locks.session(Lock.MOVE_ATTEMPT, self.move_id) as lease:
             if lease is None:
@@ -206,11 +206,11 @@ class Attempt:
             yield find(self.tenant, self.move_id)
 
     def progress(self, written: int, wanted: int) -> None:
-        """Say how many files are written. Raises Fenced, as `done`."""
+        """Record the number of files written. Raises Fenced, as `done`."""
         self._say(PROGRESS, wanted, written)
 
     def done(self, connection: postgres.Connection) -> None:
-        """Say that the dataset has moved, in the transaction that moves it.
+        """Mark the move as done, in the transaction that moves the dataset.
 
         Raises:
             Fenced: a newer attempt exists.
@@ -219,14 +219,14 @@ class Attempt:
             raise self._fenced()
 
     def fail(self, error: str) -> None:
-        """End the move: trying again is no help. Raises Fenced, as `done`."""
+        """End the move as failed, for an error that a retry cannot fix. Raises Fenced, as `done`."""
         self._say(FAIL, _text(error))
 
     def give_up(self, error: str) -> None:
-        """Leave the move to another attempt, or end it when this was the last one.
+        """Leave the move to the next attempt, or fail it if this was the last one.
 
         Raises:
-            Fenced: a newer attempt exists, or it has ended.
+            Fenced: a newer attempt exists, or the move has ended.
         """
         if self.number >= MAX_ATTEMPTS:
             self.fail(f"{error}; after {self.number} attempts it is left: ask for it again")

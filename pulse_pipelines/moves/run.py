@@ -1,8 +1,8 @@
-"""One attempt at a move: the table's lease, files written again in Spark tasks, one commit.
+"""One attempt at a move: takes the table's lease, rewrites files in Spark tasks, and commits once.
 
-The commit says that the move is done. An attempt that makes no progress for `ingest.attempt_seconds` ends its
-own process. One that dies before it leaves files that no table has, and the
-next one begins again; one that wakes up after another took over is fenced.
+The commit marks the move as done. An attempt without progress for `ingest.attempt_seconds` ends its own
+process. One that dies before the commit leaves unreferenced files, and the
+next one starts over; one that resumes after another took over is fenced.
 """
 
 from pulse_pipelines import registry
@@ -18,7 +18,7 @@ from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
 LEASE_WAIT_S = 600.0
-"""How long a move waits for another rewrite of its table to end."""
+"""How long a move waits for another rewrite of its table."""
 
 
 def attempt(
@@ -30,14 +30,14 @@ def attempt(
     run_id: str | None = None,
     progress: Progress = lambda written, wanted: None,
 ) -> Move:
-    """Carry a move out; gives it as it ended, done or failed.
+    """Carry a move out; returns it, done or failed.
 
-    That the dataset was deleted meanwhile, or has moved on, ends the move as failed, and raises nothing.
+    If the dataset was deleted meanwhile, or has moved on, the move fails without an exception.
 
     Raises:
         Fenced: another attempt owns the move.
-        Terminal: the table, or a file of it, is gone or damaged; the move has failed.
-        Exception: of whatever kind, another attempt follows.
+        Terminal: the table, or a file of it, is missing or damaged; the move has failed.
+        Exception: of any other kind: another attempt follows.
     """
     trying = Attempt(tenant, move_id, number)
     with trying.own(run_id) as move:
@@ -77,6 +77,6 @@ def _carry_out(session: Session, trying: Attempt, move: Move, progress: Progress
         registry.carry_out(
             tenant, move.slug, move.dataset_id, move.schema_uri, rewriter=writer, write=trying.done
         )
-        if not record.find(tenant, move.move_id).ended:  # it followed the version already
+        if not record.find(tenant, move.move_id).ended:  # it already followed the version
             with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                 trying.done(connection)

@@ -1,7 +1,7 @@
-"""Pipes: tables of other Postgres databases, brought into datasets of entities by syncs.
+"""Pipes: replication of tables of other Postgres databases into datasets of entities, as syncs.
 
-A pipe is defined here (`registry`), launched by a sensor, and run by `run`, which imports what works with
-Spark: whoever defines one need not.
+A pipe is defined in `registry`, launched by a sensor, and executed by `run`, which imports Spark: code that
+only defines pipes does not need it.
 """
 
 from pulse_pipelines.pipes.registry import (

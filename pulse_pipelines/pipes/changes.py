@@ -1,9 +1,9 @@
-"""Changes: which rows of a table changed, by its source's log, from a slot of logical replication.
+"""Change capture: the changed rows of a table, from its source's log by a logical replication slot.
 
-The slot is only looked at, never read on, until what was found has settled: so a run that dies is repeated.
-Of a change nothing but the key is taken. What the row is like, the table says, at a moment after the change:
-a source's types are read by one rule, however a row came here, and values that the log leaves out (TOAST
-that did not change) are there.
+The slot is only peeked at, and advanced once the found changes have settled: a run that dies is repeated.
+Only the keys of changes are used. The rows themselves are read from the table, at a later moment: so one rule
+converts a source's types in every mode, and values that the log leaves out (unchanged TOAST values) are
+present.
 """
 
 import struct
@@ -22,7 +22,7 @@ from pulse_resources.errors import Conflict, Terminal, UserError
 
 Key = tuple[str, ...]
 MOST = 100_000
-"""Changes that a run takes, to the end of the transaction that the last of them is in."""
+"""Changes per run; the run continues to the end of the transaction that contains the last of them."""
 
 FACTS = """
 SELECT system_identifier::text, current_setting('wal_level'), pg_current_wal_flush_lsn()::text,
@@ -44,25 +44,25 @@ ADVANCE = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
 
 @dataclass
 class Found:
-    """What a look at a slot gave."""
+    """Changes found in a slot."""
 
     upto: str
-    """How far it went: the end of a transaction."""
+    """LSN up to which the slot was read: the end of a transaction."""
     keys: set[Key] = field(default_factory=set)
-    """Of rows that changed."""
+    """Keys of rows that changed."""
     truncated: bool = False
 
 
 def named(tenant: Tenant, said: Definition) -> str:
-    """The slot and the publication of a pipe."""
+    """The name of a pipe's slot and publication."""
     return f"pulse_{tenant.tenant_id.hex[:12]}_{said.pipe}"[:63]
 
 
 def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> str:
-    """Make the publication and the slot of a pipe anew; gives the position from which on all is in it.
+    """Create the publication and the slot of a pipe anew; returns the LSN from which on changes are captured.
 
     Raises:
-        UserError: the source's log does not say what changed.
+        UserError: the source's log does not contain changes.
     """
     name, part = named(tenant, said), table.parts[0]
     with sources.connect(address) as source:
@@ -88,7 +88,7 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> str:
 
 
 def remove(address: str, tenant: Tenant, said: Definition) -> None:
-    """Remove what `begin` made: a slot that nobody reads keeps the source's log for ever."""
+    """Remove what `begin` created: a slot without a reader makes the source keep its log for ever."""
     with sources.connect(address) as source:
         _remove(source, named(tenant, said))
 
@@ -101,10 +101,10 @@ def _remove(source: "psycopg.Connection[Any]", name: str) -> None:
 
 
 def look(address: str, tenant: Tenant, said: Definition, table: Table, position: str) -> tuple[Found, str]:
-    """What changed since a position, all of which has settled; and the position after it.
+    """Read the changes since a position, up to which everything has settled; also returns the next position.
 
     Raises:
-        Conflict: the slot is not the one that the position is of, or the source has thrown its log away.
+        Conflict: the position belongs to another slot, or the source has discarded its log.
     """
     name, (system, lsn) = named(tenant, said), position.split()
     with sources.connect(address) as source:
@@ -129,20 +129,20 @@ def look(address: str, tenant: Tenant, said: Definition, table: Table, position:
                 pipe=said.pipe,
                 slot=name,
             )
-        source.execute(ADVANCE, [name, lsn])  # what has settled is wanted no more
+        source.execute(ADVANCE, [name, lsn])  # settled changes are no longer needed
         messages = source.execute(PEEK, [name, flushed, MOST, name], binary=True)
         found = decoded((bytes(data) for _, data in messages), table.key, flushed)
     return found, f"{system} {found.upto}"
 
 
 def decoded(messages: Iterable[bytes], key: Key, flushed: str) -> Found:
-    """The keys in messages of pgoutput (protocol 1).
+    """Decode the keys in messages of pgoutput (protocol 1).
 
     Args:
-        flushed: where the look ends if nothing was found.
+        flushed: end position if there are no messages.
 
     Raises:
-        Terminal: a message without the key of its row.
+        Terminal: a message lacks the key of its row.
     """
     found, places = Found(flushed), dict[int, list[int]]()
     for message in messages:
@@ -173,30 +173,30 @@ def _key(values: list[str | None]) -> Key:
 
 
 class Reader:
-    """Reads a message from a place on."""
+    """Cursor over the bytes of a message."""
 
     def __init__(self, message: bytes, at: int) -> None:
         self._message, self._at = message, at
 
     def number(self, form: str) -> int:
-        """A number in a form of `struct`."""
+        """Read a number by a `struct` format."""
         (found,) = struct.unpack_from(form, self._message, self._at)
         self._at += struct.calcsize(form)
         return int(found)
 
     def skip(self, count: int) -> None:
-        """Leave bytes out."""
+        """Skip bytes."""
         self._at += count
 
     def text(self) -> str:
-        """A text that ends with a zero."""
+        """Read a zero-terminated text."""
         end = self._message.index(0, self._at)
         found = self._message[self._at : end].decode()
         self._at = end + 1
         return found
 
     def relation(self) -> tuple[int, list[str]]:
-        """A table's number and the names of its columns."""
+        """Read a table's OID and the names of its columns."""
         number = self.number(">I")
         self.text(), self.text()
         self.skip(1)
@@ -208,7 +208,7 @@ class Reader:
         return number, columns
 
     def tuples(self) -> Iterator[list[str | None]]:
-        """The rows of a change: as it was, if that is told, and as it is."""
+        """Read the rows of a change: the old one, if it is sent, and the new one."""
         while self._at < len(self._message):
             self.skip(1)
             values: list[str | None] = []

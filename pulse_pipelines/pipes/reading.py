@@ -1,4 +1,4 @@
-"""Reading: the queries of a run, by the mode of its pipe, and the position of the source after it."""
+"""Reading: the queries of a run, by the mode of its pipe, and the position in the source after it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from pulse_pipelines.pipes.sources import Table
 from pulse_resources.errors import UserError
 
 BLOCKS = 4_096
-"""Of a table that one query reads: 32 MiB."""
+"""Blocks of a table per query: 32 MiB."""
 KEYS = 5_000
-"""Of changed rows that one query asks for."""
+"""Changed rows per query."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run reads."""
+    """What a run reads, and the position after it."""
 
     is_full: bool
     position: str | None
@@ -33,20 +33,20 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Change:
-    """Where a run of change capture goes from, and to."""
+    """The changes that a run of change capture reads, and the position after them."""
 
     position: str
     found: Found | None
-    """None: the slot is a new one, and all rows are to be read."""
+    """None: the slot is new, and all rows are to be read."""
 
 
 def changes_of(address: str, pipe: Pipe) -> Change | None:
-    """What the source's log says, before the snapshot that shows the rows; None where it is not asked.
+    """Read the changes in the source's log, before the snapshot for the rows; None in other modes.
 
-    So a change that is not in the snapshot is looked at again by the next run, and none is missed.
+    A change that is not in the snapshot is therefore read again by the next run, and none is missed.
 
     Raises:
-        Conflict: the slot is not the one that the pipe's position is of.
+        Conflict: the pipe's position belongs to another slot.
         UserError: the table's changes cannot be captured.
     """
     said = pipe.definition
@@ -67,13 +67,13 @@ def changes_of(address: str, pipe: Pipe) -> Change | None:
 
 
 def wanted(source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, *, full: bool) -> Wanted:
-    """What a run reads in a snapshot.
+    """Plan what a run reads in a snapshot.
 
     Args:
-        full: all rows, whatever the mode.
+        full: read all rows, in any mode.
 
     Raises:
-        NotFound, UserError: the table is not there any more, or cannot be brought.
+        NotFound, UserError: the table no longer exists, or cannot be replicated.
     """
     said = pipe.definition
     table = sources.look(source, said)
@@ -92,7 +92,7 @@ ALL = sql.SQL("true")
 
 
 def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
-    """Queries for rows by their keys: those that are not there are deletions."""
+    """Queries for rows by key: keys without a row are deletions."""
     types = [sources.type_of(source, table.parts[0], column) for column in table.key]
     keys, moment = iter(sorted(found.keys)), _now()
     while some := list(islice(keys, KEYS)):
@@ -104,7 +104,7 @@ def _now() -> str:
 
 
 def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
-    """The highest cursor there is."""
+    """The highest cursor in the table."""
     if cursor is None:
         return None
     source.execute(sources.SETTINGS)
@@ -117,7 +117,7 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
 
 
 def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
-    """Rows from the last position on, less the overlap: what was brought before is unchanged then."""
+    """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
     said, begin = pipe.definition, sql.Literal(pipe.position)
     kind = sources.type_of(source, table.parts[0], str(said.cursor))
     least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
@@ -137,7 +137,7 @@ def _stretches(
     *,
     ranges: bool,
 ) -> Iterator[str]:
-    """A query for each stretch of blocks of each part; of few rows one for all."""
+    """Split into queries by stretches of blocks of each partition; few rows are read by one query."""
     moment = _now()
     for part in table.parts:
         ((blocks,),) = source.execute(

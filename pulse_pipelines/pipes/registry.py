@@ -1,4 +1,4 @@
-"""Pipes as rows: created, listed with what they did, asked to run, paused, reset and deleted."""
+"""Pipes as rows: create, list with their runs, request a run, pause, reset and delete."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ FROM pipes p JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dat
 """
 LIST = f"{_PIPES} WHERE p.tenant_id = %s ORDER BY p.pipe"
 FIND = f"{_PIPES} WHERE p.tenant_id = %s AND p.pipe = %s"
-# Every run before it has settled: so each begins where its rows are known to be in the log.
+# Due only when all earlier runs have settled: each begins where its rows are known to be in the log.
 DUE = f"""
 {_PIPES} WHERE (p.asked_at IS NOT NULL OR p.state = 'active' AND p.every_seconds IS NOT NULL
         AND coalesce(p.begun_at < now() - make_interval(secs => p.every_seconds), true))
@@ -55,7 +55,7 @@ FINGERPRINT = "SELECT md5(coalesce(string_agg(DISTINCT pipe, ' ' ORDER BY pipe),
 
 @dataclass(frozen=True)
 class Pipe:
-    """A pipe of a tenant, and how far it has come."""
+    """A pipe of a tenant, and its progress."""
 
     tenant: Tenant
     name: str
@@ -67,18 +67,18 @@ class Pipe:
     begun_at: datetime | None
     asked_at: datetime | None
     position: str | None
-    """Of the source, up to which its rows have settled; None: the next run brings all."""
+    """Position in the source up to which its rows have settled; None: the next run reads all rows."""
     settled_at: datetime | None
-    """When the last run's rows were in the log."""
+    """When the last run's rows settled."""
 
 
 def create(tenant: Tenant, said: Definition) -> Pipe:
-    """Create a pipe, and its dataset if there is none: by a schema that follows from the table.
+    """Create a pipe, and its dataset if there is none, with a schema derived from the table.
 
     Raises:
-        AlreadyExists: the tenant has a pipe of this name, or one that brings this dataset.
-        NotFound: nothing says where the source is, or it has no such table.
-        UserError: the table cannot be brought, or the dataset is one of events.
+        AlreadyExists: the tenant has a pipe of this name, or another pipe for this dataset.
+        NotFound: the source is not configured, or has no such table.
+        UserError: the table cannot be replicated, or the dataset is one of events.
         Transient: the source does not answer.
     """
     with sources.snapshot(sources.url(tenant, said.source)) as source:
@@ -105,7 +105,7 @@ def create(tenant: Tenant, said: Definition) -> Pipe:
 
 
 def find(tenant: Tenant, name: str) -> Pipe:
-    """A pipe. Raises NotFound."""
+    """Find a pipe. Raises NotFound."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         row = connection.execute(FIND, [tenant.tenant_id, name]).fetchone()
     if row is None:
@@ -114,56 +114,56 @@ def find(tenant: Tenant, name: str) -> Pipe:
 
 
 def list_pipes(tenant: Tenant) -> list[Pipe]:
-    """The pipes of a tenant, by name."""
+    """List the pipes of a tenant, by name."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [_pipe(row) for row in connection.execute(LIST, [tenant.tenant_id])]
 
 
 def due() -> list[Pipe]:
-    """The pipes of all tenants that are to run now."""
+    """List the pipes of all tenants that are due."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [_pipe(row) for row in connection.execute(DUE)]
 
 
 def failed() -> list[Pipe]:
-    """The pipes of all tenants whose last run failed."""
+    """List the pipes of all tenants whose last run failed."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [_pipe(row) for row in connection.execute(FAILED)]
 
 
 def names() -> list[str]:
-    """Of pipes, whoever's they are."""
+    """Names of the pipes of all tenants, without repeats."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [name for (name,) in connection.execute(NAMES)]
 
 
 def fingerprint() -> str:
-    """What changes when the names of pipes do."""
+    """Hash of the names of all pipes, to detect changes."""
     with postgres.transaction("pulse_pipeline") as connection:
         return str(connection.execute(FINGERPRINT).fetchall()[0][0])
 
 
 def ask(tenant: Tenant, name: str) -> None:
-    """Have a pipe run soon, paused or not. Raises NotFound."""
+    """Request a run of a pipe, paused or not. Raises NotFound."""
     _change(tenant, name, ASK, [name])
 
 
 def pause(tenant: Tenant, name: str, *, paused: bool) -> None:
-    """Let a pipe not run by itself any more, or again. Raises NotFound."""
+    """Pause a pipe's schedule, or resume it. Raises NotFound."""
     _change(tenant, name, STATE, ["paused" if paused else "active", name])
 
 
 def reset(tenant: Tenant, name: str) -> None:
-    """Have the next run bring everything, as a full sync. Raises NotFound."""
+    """Have the next run read all rows, as a full sync. Raises NotFound."""
     _change(tenant, name, RESET, [name])
 
 
 def delete(tenant: Tenant, name: str) -> None:
-    """Delete a pipe, and its slot in the source; the dataset stays as it is.
+    """Delete a pipe, and its slot in the source; the dataset stays.
 
     Raises:
-        NotFound: the tenant has no such pipe, or nothing says where its source is.
-        Transient: the source does not answer, where it has a slot: that would keep its log for ever.
+        NotFound: the tenant has no such pipe, or its source is not configured.
+        Transient: the source does not answer, and has a slot, which would keep its log for ever.
     """
     said = find(tenant, name).definition
     if said.mode is Mode.CHANGES:

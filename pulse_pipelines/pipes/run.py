@@ -1,8 +1,8 @@
-"""A run of a pipe: the rows of a table, as they are at one moment, sent to the tenant's topic as one sync.
+"""A run of a pipe: sends the rows of a table, as of one snapshot, to the tenant's topic as one sync.
 
-They are entities like those that somebody pushes: compared, refused, counted and settled by the batches that
-follow. The position of the source is in the sync, and is the pipe's from the transaction on in which the last
-of these rows settles.
+The rows are entities like pushed ones: the following batches compare, reject, count and settle them. The
+position in the source is stored in the sync, and becomes the pipe's position in the transaction that settles
+the last of these rows.
 """
 
 import uuid
@@ -49,14 +49,14 @@ ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s"
 
 @dataclass(frozen=True)
 class LoadTask:
-    """A share of a table."""
+    """Part of a table, for one Spark task."""
 
     address: str = field(repr=False)
     topic: str
     snapshot: str
-    """That all tasks see."""
+    """Exported snapshot that all tasks share."""
     queries: tuple[str, ...]
-    """For keys and events."""
+    """Queries for keys and events."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a run has sent."""
+    """Result of a run."""
 
     sync_id: int
     is_full: bool
@@ -80,11 +80,11 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
     """Run a pipe once.
 
     Args:
-        full: bring everything, whatever its mode.
+        full: read all rows, in any mode.
 
     Raises:
-        Conflict: another run is at it, or what the one before has sent has not settled yet.
-        NotFound, UserError: the table, or the source, is not there any more, or cannot be brought.
+        Conflict: another run is active, or the events of the one before have not settled yet.
+        NotFound, UserError: the table, or the source, no longer exists, or cannot be replicated.
         Transient: the source or the broker does not answer; nothing is deleted.
     """
     pipe = find(tenant, name)
@@ -148,11 +148,11 @@ def _sent(tenant: Tenant, sync_id: int) -> None:
         ends = syncs.as_json(syncs.ends_of(tenant, connection))
         if connection.execute(SENT, [ends, sync_id]).rowcount != 1:
             raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
-        syncs.reached(connection, tenant.tenant_id)  # where there were no rows, no batch follows
+        syncs.reached(connection, tenant.tenant_id)  # without rows no batch follows
 
 
 def load_task(task: LoadTask) -> Iterator[Loaded]:
-    """One Spark task: copy rows out of the source, and publish each as an event.
+    """Spark task: copies rows from the source, and publishes each as an event.
 
     Raises:
         Transient: the source or the broker does not answer.
@@ -184,7 +184,7 @@ def load_task(task: LoadTask) -> Iterator[Loaded]:
 def _copied(source: "psycopg.Connection[Any]", query: str) -> Iterator[Sequence[bytes]]:
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(sql.SQL(query))
     with source.cursor().copy(statement) as copy:
-        copy.set_types(["bytea", "bytea"])  # as they are: of text nothing but its bytes is needed
+        copy.set_types(["bytea", "bytea"])  # raw bytes: the text need not be decoded
         yield from copy.rows()
 
 

@@ -1,7 +1,7 @@
-"""Sources: databases of a tenant, by a name. Address and credentials are in no definition, table, log or run.
+"""Sources: databases of a tenant, by name. Definitions, tables, logs and runs hold no address or credentials.
 
-They are a connection string in the environment of Pulse, `PULSE_SOURCE__<TENANT>__<NAME>`, or in the file
-`$PULSE_HOME/sources/<tenant>/<name>`, which nobody else may read. So a tenant can name none but its own.
+These are in a connection string in Pulse's environment, `PULSE_SOURCE__<TENANT>__<NAME>`, or in the file
+`$PULSE_HOME/sources/<tenant>/<name>`, which only Pulse may read. So a tenant can name only its own sources.
 """
 
 import os
@@ -21,12 +21,12 @@ from pulse_resources.home import pulse_home
 
 CONNECT_S = 10
 SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
-"""How values are written as text."""
+"""Session settings that define the text form of values."""
 TABLE = """
 SELECT c.oid, c.relkind::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-# Of a domain the type that it is about; of an array that of its elements.
+# For a domain its base type; for an array its element type.
 COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS oid FROM pg_attribute a
@@ -58,7 +58,7 @@ class Table:
     """A table of a source."""
 
     parts: tuple[str, ...]
-    """As SQL names them: the table, or the partitions that hold its rows."""
+    """Quoted SQL names: the table, or the partitions that hold its rows."""
     columns: dict[str, Shape]
     key: tuple[str, ...]
     partitioned: bool = False
@@ -73,8 +73,8 @@ def url(tenant: Tenant, source: str) -> str:
     """The connection string of a source.
 
     Raises:
-        NotFound: nothing says where it is.
-        UserError: others may read its file.
+        NotFound: it is not configured.
+        UserError: other users may read its file.
     """
     variable = f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
     if found := os.environ.get(variable):
@@ -98,10 +98,10 @@ def url(tenant: Tenant, source: str) -> str:
 
 @contextmanager
 def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """A connection that sees the source as it is at one moment.
+    """Connect with one snapshot of the source for the whole session.
 
     Raises:
-        Transient: it does not answer. The address is not told.
+        Transient: it does not answer. The error omits the address.
     """
     with connect(address) as connection:
         connection.autocommit = False
@@ -112,10 +112,10 @@ def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
 
 @contextmanager
 def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """A connection on which each statement is a transaction.
+    """Connect in autocommit mode.
 
     Raises:
-        Transient: the source does not answer. The address is not told.
+        Transient: the source does not answer. The error omits the address.
     """
     try:
         connection = psycopg.connect(
@@ -128,7 +128,7 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
 
 
 def _without(address: str, text: str) -> str:
-    """What went wrong, without the password."""
+    """The error's text, without the password."""
     secret = (
         psycopg.conninfo.conninfo_to_dict(address).get("password") if "=" in address or "/" in address else ""
     )
@@ -136,11 +136,11 @@ def _without(address: str, text: str) -> str:
 
 
 def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
-    """The table of a pipe as it is now.
+    """Inspect the table of a pipe.
 
     Raises:
-        NotFound: there is no such table, or no such column.
-        UserError: it cannot be brought, with why.
+        NotFound: there is no such table or column.
+        UserError: it cannot be replicated, with the reason.
     """
     where = {"pipe": definition.pipe, "table": definition.table}
     found = connection.execute(TABLE, [definition.table]).fetchone()
@@ -179,7 +179,7 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
 
 
 def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:
-    """The type of a column, as SQL names it."""
+    """The type of a column as its SQL name."""
     query = (
         "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s"
     )
@@ -188,7 +188,7 @@ def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> st
 
 
 def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:
-    """A query for the keys and events of rows."""
+    """Build a query for the keys and events of rows."""
     return sql.SQL(
         "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, "
         "'data', d)::text FROM (SELECT {key} AS k, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
@@ -205,7 +205,7 @@ def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Co
 def changed(
     table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
 ) -> sql.Composed:
-    """A query for the keys and events of rows by their keys; what is not there is deleted."""
+    """Build a query for the keys and events of rows by key; missing rows become deletions."""
     names = [sql.Identifier(f"c{place}") for place in range(len(types))]
     values = sql.SQL(", ").join(
         sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key))) for key in keys
@@ -237,7 +237,7 @@ def changed(
 
 
 def _object(table: Table) -> sql.Composed:
-    """A JSON object of all columns: a function takes at most a hundred arguments, so row by row."""
+    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments."""
     columns = (
         sql.SQL("{} AS {}").format(
             sql.SQL(each.expression.replace("{}", "t.{0}")).format(sql.Identifier(name)), sql.Identifier(name)
@@ -248,7 +248,7 @@ def _object(table: Table) -> sql.Composed:
 
 
 def _key(key: Sequence[str]) -> sql.Composed:
-    """The `_id`: the key as text; several columns as a JSON array of such."""
+    """The `_id`: the key as text; several columns as a JSON array of texts."""
     return _text([sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in key])
 
 

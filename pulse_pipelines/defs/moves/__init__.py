@@ -1,1 +1,1 @@
-"""Moves of datasets to a newer schema that write files again: one job, launched for each attempt at one."""
+"""Moves of datasets to a newer schema that rewrite files: one job, launched for each attempt."""

@@ -1,4 +1,4 @@
-"""The job `move`: one attempt at one dataset's move to a newer schema."""
+"""Job `move`: one attempt at a dataset's move to a newer schema."""
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource

@@ -1,6 +1,6 @@
-"""The sensor that launches moves, and new attempts at those whose run failed or vanished.
+"""Sensor that launches moves, and new attempts after a run failed or vanished.
 
-As with batches: every attempt has a run key of its own, and it is asked for until it has begun.
+As with batches every attempt has its own run key, and is requested until it has begun.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def run_key(each: Open) -> str:
 
 
 def run_config(tenant: str, move_id: str, attempt: int) -> dict[str, object]:
-    """Run config of `move` for one attempt at one move."""
+    """Build the run config of `move` for one attempt."""
     config = {"tenant": tenant, "move_id": move_id, "attempt": attempt}
     return {"ops": {"move_dataset": {"config": config}}}
 

@@ -1,1 +1,1 @@
-"""Pipes: an asset per name of pipe, and the sensor that launches their runs."""
+"""Pipes: an asset per pipe name, and the sensor that launches their runs."""

@@ -1,4 +1,4 @@
-"""An asset per name of pipe, partitioned by tenant: a materialization is a run of that tenant's pipe."""
+"""Assets per pipe name, partitioned by tenant: a materialization is a run of that tenant's pipe."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,12 +20,12 @@ def pipe_key(name: str) -> dg.AssetKey:
 
 
 def pipe_assets(names: Iterable[str]) -> list[dg.AssetsDefinition]:
-    """The assets of all names of pipes."""
+    """Build the assets of all pipe names."""
     return [_asset(name) for name in names]
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:
-    """The job that runs pipes; none while there are none."""
+    """Build the job that runs pipes; empty if there are no pipes."""
     keys = [pipe_key(name) for name in names]
     about = "A run of a tenant's pipe. Launched by the sensor `pipes_due`."
     return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []

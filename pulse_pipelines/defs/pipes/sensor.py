@@ -1,4 +1,4 @@
-"""The sensor that launches pipes: by their schedule, and where somebody asked for a run."""
+"""Sensor that launches pipes: by their schedule, and on request."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pulse_pipelines.defs.tags import tenant_tags
 
 PIPE = "pulse/pipe"
 RETRY_S = 60.0
-"""After a run that failed."""
+"""Delay after a failed run, in seconds."""
 
 
 @dg.sensor(
@@ -28,7 +28,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     for pipe in pipes.due():
         owner = pipe.tenant.slug
         tags = {PIPE: f"{owner}/{pipe.name}"}
-        if pipe_key(pipe.name) not in loaded:  # the code location is reloaded for a new one
+        if pipe_key(pipe.name) not in loaded:  # for a new name the code location is reloaded first
             continue
         if _not_now(context.instance, tags):
             continue
@@ -41,13 +41,13 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
             )
         )
     known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
-    if added := tenants - known:  # the requests follow once they are there
+    if added := tenants - known:  # runs are requested once the partitions exist
         return dg.SensorResult(dynamic_partitions_requests=[TENANTS.build_add_request(sorted(added))])
     return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("no pipe is due")
 
 
 def _not_now(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Whether a run of the pipe goes on, or has failed just now."""
+    """Whether a run of the pipe is active, or failed recently."""
     records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
     if not records:
         return False
