@@ -1,5 +1,5 @@
-"""Questions about a tenant's own data: what its columns mean, and queries made of questions.
+"""Natural-language questions about a tenant's data: a semantic layer, and SQL generated from questions.
 
-The path: `meaning` reads what a dataset's schema and rollups say, `grammar` makes a plan of a question (or a
-model makes SQL of it, `providers`), `write` makes SQL of a plan, and `answer` runs it as anybody's SQL runs.
+The path: `meaning` derives a semantic layer from a dataset's schema and rollups, `grammar` parses a question
+into a plan (or a model writes SQL, `providers`), `write` generates SQL, and `answer` runs it like a caller's.
 """

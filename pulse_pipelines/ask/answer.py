@@ -1,4 +1,4 @@
-"""An answer: from a question to rows, with everything that somebody needs who wants to check it."""
+"""Answering a question: from its text to rows, with everything that is needed to check the answer."""
 
 import asyncio
 import time
@@ -20,17 +20,17 @@ GRAMMAR = "grammar"
 
 @dataclass(frozen=True)
 class Understood:
-    """A query that answers a question."""
+    """A query that answers a question, with its result."""
 
     sql: str
     said: str
-    """What was understood, in words."""
+    """The interpretation of the question, in words."""
     ran: Ran
     tries: int = 1
 
 
 class Provider(Protocol):
-    """Makes queries of questions."""
+    """Generates queries from questions."""
 
     @property
     def name(self) -> str: ...
@@ -41,15 +41,15 @@ class Provider(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model may take for one tenant."""
+    """A tenant's token budget for models."""
 
     tenant: Tenant
     question_id: str
     tokens_per_day: int
-    """0: no limit."""
+    """Tokens in 24 hours; 0: no limit."""
 
     async def check(self) -> None:
-        """Raises QuotaExceeded: the day's tokens are used up."""
+        """Raise QuotaExceeded if the tokens of the last 24 hours are used up."""
         if self.tokens_per_day:
             used = await asyncio.to_thread(record.tokens_of_a_day, self.tenant)
             if used >= self.tokens_per_day:
@@ -59,19 +59,19 @@ class Budget:
                 )
 
     async def take(self, tokens: int) -> None:
-        """Record what a model took."""
+        """Record tokens that a model used."""
         await asyncio.to_thread(record.spent, self.tenant, self.question_id, (), tokens)
 
 
 class Grammar:
-    """The provider without a model: what parses whole is answered, and nothing else."""
+    """The provider without a model: answers only questions that parse completely."""
 
     name = GRAMMAR
 
     async def understand(
         self, meanings: Sequence[Meaning], question: str, now: datetime, run: Run, budget: Budget
     ) -> Understood:
-        """Raises NotUnderstood."""
+        """Parse and run a question. Raises NotUnderstood."""
         found = await read.read(meanings, question, now, run)
         sql = read.sql_of(found)
         return Understood(sql, plan.said(found), await run(sql))
@@ -87,7 +87,7 @@ class Answer:
     query_id: str
     snapshots: Mapping[str, int | None]
     freshness: Mapping[str, datetime | None]
-    """By slug, when events landed last."""
+    """Per slug the time at which events landed last."""
     columns: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
     tries: int
@@ -107,12 +107,12 @@ async def answer(
 
     Args:
         run: runs SQL as this tenant.
-        key_id: who asks; None: the command line.
+        key_id: id of the API key; None: the command line.
 
     Raises:
-        NotUnderstood: it has no one meaning.
-        QuotaExceeded: models took all tokens that they may for this tenant.
-        PulseError: as its query.
+        NotUnderstood: the question does not have exactly one meaning.
+        QuotaExceeded: the tenant's token budget is used up.
+        PulseError: the query failed.
     """
     began, question_id, ids = time.monotonic(), audit.new_id(), list[str]()
     kept = question.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_QUESTION]

@@ -1,4 +1,4 @@
-"""What narrows a question down: conditions, ranges of time, and what it is broken down by."""
+"""Clauses of a question: conditions, time ranges, and dimensions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,10 +24,10 @@ FILLERS = keys(
     ", ? . ! please there is are was were be been did do does have has had overall altogether and recorded "
     "measured observed happened happen occurred occur"
 )
-"""What says nothing between two clauses."""
+"""Filler words between two clauses."""
 CONNECTORS = keys("where with whose having that which when for if having of")
 NEUTRAL = keys("in at for of on with")
-"""Prepositions before a value that do not say which column it is of."""
+"""Prepositions before a value that do not determine its column."""
 GROUPERS = (
     *("by", "per", "for each", "for every", "in each", "in every", "of each", "on each", "at each"),
     *("from each", "broken down by", "grouped by", "split by", "across", "each", "every"),
@@ -41,10 +41,10 @@ Found = Iterator[tuple[Plan, int]]
 
 
 class Clauses(Phrases):
-    """Phrases, and the clauses that they make."""
+    """Parser of clauses, made of phrases."""
 
     def clauses(self, plan: Plan, i: int) -> Found:
-        """Any number of clauses, and what says nothing between them."""
+        """Parse any number of clauses, with filler words between them."""
         i = self.skip(i, FILLERS)
         yield plan, i
         for narrowed, end in self._clause(plan, i):
@@ -57,7 +57,7 @@ class Clauses(Phrases):
             yield from ((plan, end) for end in self.row(i + 1))
         if _counts(plan) and len(plan.dimensions) == 1 and not plan.order:
             yield from ((replace(plan, outer="avg"), end) for end in self.one_of(i, "on average"))
-        if plan.counted:  # of all rows, or of those that are counted: who could tell
+        if plan.counted:  # ambiguous: of all rows, or of those that are counted?
             return
         for condition, end in self.condition(i):
             yield replace(plan, conditions=(*plan.conditions, condition)), end
@@ -80,13 +80,13 @@ class Clauses(Phrases):
                     yield replace(plan, dimensions=(*plan.dimensions, *found)), end
 
     def adjective(self, i: int) -> Iterator[tuple[tuple[Grain, ...], int]]:
-        """Daily, monthly: what a measure is broken down by, said before it."""
+        """A grain in front of a measure: daily, monthly."""
         yield (), i
         if unit := ADJECTIVES.get(self.at(i)):
             yield (Grain(unit),), i + 1
 
     def condition(self, i: int) -> Iterator[tuple[Condition, int]]:
-        """One condition on rows."""
+        """Parse one condition on rows."""
         start = i
         i = self.skip(i, CONNECTORS)
         i = next(self.one_of(i, "is", "was", "are", "were", "had", "have", "has"), i)
@@ -115,7 +115,7 @@ class Clauses(Phrases):
         i = self.skip(i)
         for start in self.one_of(i, "missing", "unknown"):
             yield from ((Condition(field, "missing"), end) for field, end in self.field(start))
-        for start in self.one_of(i, "no", "without"):  # of a number it could be none, or nought
+        for start in self.one_of(i, "no", "without"):  # for a number ambiguous: missing, or zero?
             for field, end in self.field(start):
                 if field.kind == Kind.STRING:
                     yield Condition(field, "missing"), end
@@ -127,7 +127,7 @@ class Clauses(Phrases):
     def _listed(
         self, field: Field, operator: str, values: tuple[str | float | int | bool, ...], end: int
     ) -> Iterator[tuple[Condition, int]]:
-        """One value, and more of the same column after it."""
+        """A list of values of the same column."""
         yield Condition(field, operator, values), end
         joint = self.skip(end, frozenset((",", "or", "and")))
         if joint > end:
@@ -136,7 +136,7 @@ class Clauses(Phrases):
                     yield replace(more, values=(*values, *more.values)), last
 
     def _compared(self, field: Field, i: int) -> Iterator[tuple[Condition, int]]:
-        """A number of some size: over 60, at least 60 minutes, between 1 and 2, 60 or more."""
+        """A comparison with a number: over 60, at least 60 minutes, between 1 and 2, 60 or more."""
         if field.kind not in (Kind.LONG, Kind.DOUBLE):
             return
         for operator, said in COMPARATORS.items():
@@ -155,7 +155,7 @@ class Clauses(Phrases):
                 yield Condition(field, "<=", values), last
 
     def _number_first(self, i: int) -> Iterator[tuple[Condition, int]]:
-        """More than 200 seats; over 1,000 miles, where only one column is in miles."""
+        """A number before its column: more than 200 seats; over 1,000 miles, if one column has miles."""
         if (number := self.number(i)) is not None and i:
             for field, end in self.measure_field(i + 1):
                 yield Condition(field, "=", (number,)), end
@@ -188,7 +188,7 @@ class Clauses(Phrases):
                 yield Condition(field, "=", (not negated,)), end
 
     def _weekday(self, i: int) -> Iterator[tuple[Condition, int]]:
-        """On Mondays, on weekends; not on Monday, which is one day."""
+        """Weekdays: on Mondays, on weekends; not "on Monday", which is one day."""
         if self.at(i) not in ("on", "for", "during"):
             return
         weekday = Grain("weekday")
@@ -201,5 +201,5 @@ class Clauses(Phrases):
 
 
 def _counts(plan: Plan) -> bool:
-    """Whether it counts rows, and nothing else."""
+    """Whether the plan only counts rows."""
     return len(plan.measures) == 1 and plan.measures[0].aggregation == "count" and plan.outer is None

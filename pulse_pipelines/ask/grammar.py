@@ -1,7 +1,7 @@
-"""The grammar: a question in English, read as a plan if every word of it has a place in one.
+"""Grammar: parses a question in English into a plan, if every word of it has a place there.
 
-Nothing is guessed. A question that can be read in two ways is refused with both, one with a word that has
-no place with that word. What a word may mean comes from the dataset's own meaning, and from its data.
+Nothing is guessed. An ambiguous question is refused with both readings, one with an unknown word is refused
+with that word. The possible meanings of a word come from the dataset's semantic layer, and from its data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from pulse_pipelines.ask.words import Word, names_of
 def plans(
     meaning: Meaning, words: Sequence[Word], now: datetime, hits: Mapping[str, Sequence[Hit]]
 ) -> set[Plan]:
-    """All that a question can mean about a dataset; none: it does not fit."""
+    """All plans that a question can mean for a dataset; empty: it does not fit."""
     try:
         return _Grammar(names_of(meaning), words, now, hits).plans()
     except TooLongError:
@@ -38,7 +38,7 @@ class _Grammar(Clauses):
         return found
 
     def _asked(self, plan: Plan, i: int) -> Found:
-        """What is asked for, with or without the words that lead to it."""
+        """The main part of a question, with or without introductory words."""
         lead = self.skip(i, LEAD)
         for start in {i, lead}:
             yield from self._which(plan, start)
@@ -53,7 +53,7 @@ class _Grammar(Clauses):
                 yield from self._measures(grouped, at)
 
     def _narrowed_rows(self, plan: Plan, i: int) -> Found:
-        """A word for rows, perhaps with a value before it: JFK flights."""
+        """A word for rows, with an optional value before it: JFK flights."""
         yield from ((plan, end) for end in self.row(i))
         for field, values, end in self.bare_value(self.skip(i)):
             condition = Condition(field, "=", values)
@@ -78,11 +78,11 @@ class _Grammar(Clauses):
                 yield narrowed, end
 
     def _grouped(self, plan: Plan, i: int) -> bool:
-        """Whether the next clause breaks down."""
+        """Whether the next clause adds a dimension."""
         return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self._group(plan, i))
 
     def _measures(self, plan: Plan, i: int) -> Found:
-        """Minimum and maximum of one column, or the average of several."""
+        """Minimum and maximum of one column, or the average of several columns."""
         for measures, end in self._some_measures(i):
             yield replace(plan, measures=measures), end
 
@@ -116,7 +116,7 @@ class _Grammar(Clauses):
                 yield from (((first, *rest), last) for rest, last in self._aggregations(joint))
 
     def _which(self, plan: Plan, i: int) -> Found:
-        """Which carrier has the most flights, which month had the lowest average delay."""
+        """Superlative: which carrier has the most flights, which month had the lowest average delay."""
         i += self.at(i) in ("on", "in", "at")
         if self.at(i) not in ("which", "what"):
             return
@@ -124,7 +124,7 @@ class _Grammar(Clauses):
         start = i + 1 + (number is not None)
         for dimension, end in self.dimension(start):
             if number is None and self.plural(end):
-                continue  # how many of them nobody says
+                continue  # the number of results is missing
             limit = int(number) if number else 1
             yield from self._superlative(
                 replace(plan, dimensions=(*plan.dimensions, dimension), limit=limit), end
@@ -143,11 +143,11 @@ class _Grammar(Clauses):
             counts = measure.aggregation in ("count", "count_distinct")
             summed = measure.aggregation == "sum"
             if not counts and not (summed if self.at(i) in AMOUNTS else self._says_how(i + 1, end)):
-                continue  # the highest of a column: of its values, or of their average?
+                continue  # ambiguous: the highest value, or the highest average?
             yield replace(plan, measures=(measure,), order=(measure, down)), end
 
     def _says_how(self, i: int, end: int) -> bool:
-        """Whether an aggregation is said between two places."""
+        """Whether there is an aggregation between two places."""
         of_end = next(self.one_of(end - 2, "on average"), 0) == end
         return of_end or any(True for _ in self.aggregation(i))
 
@@ -159,7 +159,7 @@ class _Grammar(Clauses):
                 yield replace(plan, order=(field, self.at(i) in HIGH)), end
 
     def _top(self, plan: Plan, i: int) -> Found:
-        """Top 5 carriers by flights, the 3 origins with the most flights, the busiest day."""
+        """Ranking: top 5 carriers by flights, the 3 origins with the most flights, the busiest day."""
         i = self.skip(i)
         if self.at(i) == "busiest":
             count = Measure("count")
@@ -201,7 +201,7 @@ class _Grammar(Clauses):
         number = self.number(i)
         at = i + (number is not None)
         at = next(self.one_of(at, "most"), at)
-        if self.names.meaning.of_entities:  # the oldest plane is not that which was heard of first
+        if self.names.meaning.of_entities:  # the oldest plane is not the earliest version
             return
         newest = self.at(at) in NEWEST
         if (newest or self.at(at) in OLDEST) and (number or said):
@@ -212,7 +212,7 @@ class _Grammar(Clauses):
                 yield replace(plan, newest=newest, limit=limit), end
 
     def _share(self, plan: Plan, i: int) -> Found:
-        """What percentage of flights from JFK were delayed by more than an hour."""
+        """Share: what percentage of flights from JFK were delayed by more than an hour."""
         i = self.skip(i, keys("what which the"))
         word = self.at(i)
         percent = word in keys("percentage percent share")
@@ -237,7 +237,7 @@ class _Grammar(Clauses):
                 yield from self._counted(counted, joint)
 
     def _compare(self, plan: Plan, i: int) -> Found:
-        """Compare the average delay of JFK and LGA: one number for each of some values, or of two times."""
+        """Comparison of the average delay of JFK and LGA: one number per value, or per time range."""
         if self.at(i) != "compare":
             return
         for measure, end in self.target(i + 1):
@@ -255,7 +255,7 @@ class _Grammar(Clauses):
                         yield replace(measured, spans=(first, second)), last
 
     def _nested(self, plan: Plan, i: int) -> Found:
-        """The average number of flights per day: a mean of counts."""
+        """Mean of counts: the average number of flights per day."""
         i = self.skip(i, keys("the what is was"))
         if self.at(i) not in ("average", "mean", "avg"):
             return
@@ -280,7 +280,7 @@ def _ranked(plan: Plan, dimension: object, measure: Measure, down: bool, limit: 
 
 
 def _checked(plan: Plan) -> Plan | None:
-    """The plan, if its parts go together."""
+    """The plan if its parts are compatible, else None."""
     if plan.outer and len(plan.dimensions) != 1:
         return None
     if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
@@ -294,5 +294,5 @@ def _checked(plan: Plan) -> Plan | None:
     if len(set(plan.measures)) < len(plan.measures):
         return None
     if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
-        return None  # the most of each: that is another question
+        return None  # top n per group is not supported
     return plan

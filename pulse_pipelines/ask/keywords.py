@@ -1,4 +1,4 @@
-"""Words of the grammar's own: those of its sentences, and all that mean something whatever the data."""
+"""Keywords of the grammar: those of its sentences, and all that have a meaning independent of the data."""
 
 from pulse_pipelines.ask.clauses import COMPARATORS, CONNECTORS, FILLERS, GROUPERS, NEUTRAL, VERSUS
 from pulse_pipelines.ask.phrases import (
@@ -31,4 +31,4 @@ KEYWORDS = frozenset().union(
     keys("how many number count percentage percent share compare top bottom busiest common not except"),
     keys("list or between from to since after before last past previous this yesterday today weekend"),
 )
-"""Words that mean something by themselves, whatever the data."""
+"""Words with a meaning independent of the data."""

@@ -1,4 +1,4 @@
-"""Queries that are asked for on this machine, without the API: within the same limits, recorded."""
+"""Running queries on this machine, without the API: with the same limits, and recorded."""
 
 import asyncio
 from collections.abc import Awaitable, Iterator
@@ -23,7 +23,7 @@ class Query(Protocol):
 
 @contextmanager
 def queries(tenant: Tenant) -> Iterator[Query]:
-    """Runs SQL as a tenant, while the block does.
+    """A function that runs SQL as a tenant, valid while the block runs.
 
     Raises:
         Terminal: SQL is off.

@@ -1,9 +1,9 @@
-"""The semantic layer: what the columns of a dataset mean, by its schema and its rollups.
+"""Semantic layer: what the columns of a dataset mean, from its schema and its rollups.
 
-A schema says more than types where it likes to: `title`, `description`, `enum`, and on a property
-`x-pulse-unit` ("minutes"), `x-pulse-measure` (how the property is added up when nobody says: "sum", "avg",
-"min", "max", "median"; false: a number that is a name), `x-pulse-synonyms` (other words for it; at the root:
-words for a row). Nothing of it has to be there, and what cannot be read as that is passed over.
+Besides types a schema may contain `title`, `description`, `enum`, and on a property `x-pulse-unit`
+("minutes"), `x-pulse-measure` (the property's default aggregation: "sum", "avg", "min", "max", "median";
+false: a number that is an identifier), `x-pulse-synonyms` (other words for it; at the root: words for a row).
+All of it is optional, and invalid values are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,21 @@ NUMBERS = (Kind.LONG, Kind.DOUBLE)
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or a member of a struct, that questions can be about."""
+    """A column, or a member of a struct, that questions can refer to."""
 
     name: str
-    """Of the column; a member has its struct's before it: address.zip."""
+    """Name of the column; a member is prefixed by its struct: address.zip."""
     kind: str
     title: str = ""
     description: str = ""
     unit: str = ""
     synonyms: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    """All that there can be, where the schema lists them."""
+    """All possible values, if the schema lists them."""
     measure: bool = False
-    """Whether it is a number that can be added up or averaged."""
+    """Whether it is a number that can be summed or averaged."""
     aggregation: str | None = None
-    """How, when nobody says."""
+    """The default aggregation."""
 
     @property
     def sql(self) -> str:
@@ -47,7 +47,7 @@ class Field:
 
 @dataclass(frozen=True)
 class RollupMeaning:
-    """What is computed of each day."""
+    """A rollup: what is computed per day."""
 
     name: str
     description: str
@@ -57,7 +57,7 @@ class RollupMeaning:
 
 @dataclass(frozen=True, eq=False)
 class Meaning:
-    """Of a dataset; known by identity."""
+    """The semantic layer of a dataset; compared by identity."""
 
     dataset: str
     title: str
@@ -82,18 +82,18 @@ class Meaning:
 
 
 def of_tenant(tenant: Tenant) -> list[Meaning]:
-    """What all datasets of a tenant mean, by slug."""
+    """The semantic layers of all datasets of a tenant, by slug."""
     team = team_rollups()
     return [of(dataset, team) for dataset in registry.list_datasets(tenant)]
 
 
 def of_one(tenant: Tenant, slug: str) -> Meaning:
-    """What one dataset means. Raises NotFound, also for a slug that only another tenant has."""
+    """The semantic layer of one dataset. Raises NotFound, also for a slug that only another tenant has."""
     return of(registry.find_dataset(tenant, slug), team_rollups())
 
 
 def of(dataset: Dataset, team: Sequence[TeamRollup] = ()) -> Meaning:
-    """What a dataset means, by the schema version that it follows."""
+    """The semantic layer of a dataset, from the schema version that it follows."""
     rollups = tuple(
         RollupMeaning(each.name, each.description, each.grain, dict(each.columns))
         for each in of_dataset(dataset, team)
@@ -118,10 +118,10 @@ def of_schema(
     of_entities: bool = False,
     rollups: tuple[RollupMeaning, ...] = (),
 ) -> Meaning:
-    """What a schema says of a dataset.
+    """The semantic layer of a dataset, from a schema.
 
     Args:
-        columns: property, column and type of each that is declared.
+        columns: property, column and type of each declared property.
     """
     properties = _mapping(document.get("properties"))
     fields: list[Field] = []
@@ -170,7 +170,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A sentence, on one line and not too long: it is whoever publishes schemas who wrote it."""
+    """Text on one line, truncated: its author may be anyone who publishes schemas."""
     if not isinstance(value, str):
         return ""
     return " ".join("".join(c if c.isprintable() else " " for c in value).split())[:MAX_TEXT]

@@ -1,8 +1,7 @@
-"""Models as providers: they get what the data means, and give SQL, which runs as anybody's or not at all.
+"""Models as providers: they get the semantic layer, and return SQL, which runs like a caller's or not at all.
 
-A model's answer is text that is believed in nothing: the first block of SQL in it, or all of it, goes through
-the same gate, the same limits and the same record as a caller's own. What is wrong with it goes back to the
-model, at most twice.
+A model's answer is untrusted text: the first block of SQL in it, or all of it, passes the same gate, limits
+and record as a caller's SQL. Errors are sent back to the model, at most twice.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ from pulse_resources.errors import Conflict, QuotaExceeded, Terminal, Transient,
 
 REPAIRS = 2
 MAX_ANSWER = 256 * 1024
-"""Bytes of a model's answer."""
+"""Largest answer of a model, in bytes."""
 MAX_TOKENS = 2_000
 MAX_MEANING = 100_000
-"""Characters of what a model is told of the data."""
+"""Longest description of the data for a model, in characters."""
 _BLOCK = re.compile(r"```(?:sql)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 SYSTEM = (
     "Write one SELECT in DuckDB's dialect that answers a question over tables. Answer by the SQL alone, "
@@ -44,11 +43,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Model:
-    """A model behind an address."""
+    """A model behind an HTTP endpoint."""
 
     name: str
     form: str
-    """anthropic or openai: of its requests and answers."""
+    """API format of requests and answers: anthropic or openai."""
     url: str
     key: str
     seconds: float
@@ -56,12 +55,12 @@ class Model:
     async def understand(
         self, meanings: Sequence[Meaning], question: str, now: datetime, run: Run, budget: Budget
     ) -> Understood:
-        """The query that a model makes of a question, and what it gives.
+        """Have the model write a query for a question, and run it.
 
         Raises:
-            NotUnderstood: the model says that it cannot, or made no query that runs in three tries.
-            QuotaExceeded: the day's tokens are used up.
-            Terminal: the model's endpoint refuses, or answers what it should not.
+            NotUnderstood: the model says that it cannot, or wrote no query that runs in three attempts.
+            QuotaExceeded: the tenant's token budget is used up.
+            Terminal: the model's endpoint refuses, or sends an invalid answer.
             Transient: it does not answer in time.
         """
         told = json.dumps([asdict(each) for each in meanings], default=str)[:MAX_MEANING]
@@ -76,7 +75,7 @@ class Model:
                 raise NotUnderstood("the model cannot answer this", fix=sql[6:306].strip(" :.\n") or None)
             try:
                 ran: Ran = await run(sql)
-            except (Conflict, QuotaExceeded):  # cancelled, or too much: another query would be, too
+            except (Conflict, QuotaExceeded):  # cancelled or over a limit: no repair helps
                 raise
             except UserError as error:
                 wrong = error
@@ -147,7 +146,7 @@ class Model:
 
 
 def _count(given: Any) -> int:
-    """Tokens, as an endpoint says: it may say anything."""
+    """A token count from an endpoint, which is untrusted."""
     return min(max(int(given), 0), 10_000_000)
 
 

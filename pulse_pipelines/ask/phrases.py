@@ -1,4 +1,4 @@
-"""Small phrases of a question: columns, rows, aggregations, values; each with where it ends."""
+"""Phrases of a question: columns, rows, aggregations, values; each is returned with its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
 from pulse_pipelines.domain.columns import Kind
 
 MAX_STEPS = 50_000
-"""Of one parse: a question that needs more is not understood."""
+"""Steps per parse: a question that needs more is not understood."""
 
 
 def keys(text: str) -> frozenset[str]:
@@ -43,22 +43,22 @@ TEXT = (Kind.STRING, Kind.JSON)
 
 
 class TooLongError(Exception):
-    """The parse needs too many steps."""
+    """The parse exceeds its step limit."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A value that is in the data."""
+    """A value that occurs in the data."""
 
     field: str
     value: str
 
 
 class Phrases:
-    """The words of one question, read as phrases about one dataset.
+    """The words of one question, parsed as phrases about one dataset.
 
     Args:
-        hits: values of text columns that words of the question are, by the words in lower case.
+        hits: values of text columns that occur in the question, by the words in lower case.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Phrases:
         return self.words[i].lemma if i < len(self.words) else ""
 
     def is_at(self, i: int, text: str) -> int:
-        """Where some words end, if they begin here; else 0."""
+        """The end of some words if they begin here, else 0."""
         parts = text.split()
         return i + len(parts) if all(self.at(i + n) == lemma(part) for n, part in enumerate(parts)) else 0
 
     def one_of(self, i: int, *texts: str) -> Iterator[int]:
-        """Where any of some phrases ends, if it begins here."""
+        """The end of any of some phrases that begins here."""
         yield from (end for text in texts if (end := self.is_at(i, text)))
 
     def skip(self, i: int, what: frozenset[str] = ARTICLES) -> int:
@@ -92,11 +92,11 @@ class Phrases:
         return i
 
     def plural(self, i: int) -> bool:
-        """Whether the word before a place is one."""
+        """Whether the word before a place is a plural."""
         return self.words[i - 1].text.lower() != self.words[i - 1].lemma
 
     def field(self, i: int) -> Iterator[tuple[Field, int]]:
-        """A column, by the longest of its names."""
+        """A column, by the longest matching name."""
         i = self.skip(i)
         for size in range(MAX_PHRASE, 0, -1):
             known = tuple(self.at(i + n) for n in range(size))
@@ -116,7 +116,7 @@ class Phrases:
                 return
 
     def dimension(self, i: int) -> Iterator[tuple[Field | Grain, int]]:
-        """A column, or a unit of time. By hour can be either of two things, so it is none."""
+        """A column, or a grain. "By hour" is ambiguous, so it is neither."""
         i = self.skip(i)
         found = list(self.field(i))
         yield from found
@@ -135,7 +135,7 @@ class Phrases:
             yield Grain(self.at(i)), i + 1
 
     def dimensions(self, i: int) -> Iterator[tuple[tuple[Field | Grain, ...], int]]:
-        """Some of them, with `and` or commas between."""
+        """Several dimensions, separated by `and` or commas."""
         for first, end in self.dimension(i):
             yield (first,), end
             joint = self.skip(end, frozenset((",", "and")))
@@ -144,7 +144,7 @@ class Phrases:
                 yield from (((first, *rest), last) for rest, last in self.dimensions(joint))
 
     def aggregation(self, i: int) -> Iterator[tuple[str, int]]:
-        """How values become one: the average, the 95th percentile, the number of different."""
+        """An aggregation: the average, the 95th percentile, the number of different."""
         i = self.skip(i)
         if end := self.is_at(i, "standard deviation"):
             yield "stddev", end
@@ -158,7 +158,7 @@ class Phrases:
             yield "count_distinct", self.skip(i + 2) + 1
 
     def target(self, i: int) -> Iterator[tuple[Measure, int]]:
-        """One measure: of rows, or of a column by an aggregation that is said or declared."""
+        """A measure: of rows, or of a column with a stated or declared aggregation."""
         i = self.skip(i)
         for start in self.one_of(i, "number of", "total number of", "count of"):
             yield from ((Measure("count"), end) for end in self.row(start))
@@ -176,7 +176,7 @@ class Phrases:
                 yield Measure(field.aggregation, field), end
 
     def value(self, field: Field, i: int) -> Iterator[tuple[tuple[str | float | int | bool, ...], int]]:
-        """What a column is compared with; several where the data has several spellings."""
+        """A value to compare a column with; several if the data has several spellings."""
         i = self.skip(i)
         if i >= len(self.words):
             return
@@ -198,7 +198,7 @@ class Phrases:
                     return
 
     def bare_value(self, i: int) -> Iterator[tuple[Field, tuple[str, ...], int]]:
-        """A value that names no column: those columns whose data has it."""
+        """A value without a column: all columns whose data contains it."""
         for size in range(MAX_PHRASE, 0, -1):
             hits = self._hits.get(self.text(i, size), ())
             for name in sorted({hit.field for hit in hits}):
@@ -208,7 +208,7 @@ class Phrases:
                 return
 
     def text(self, i: int, size: int) -> str:
-        """Some words as they were written, in lower case; empty where there are not so many."""
+        """Some words as they were written, in lower case; empty if there are fewer words."""
         some = self.words[i : i + size]
         return " ".join(word.text.lower() for word in some) if len(some) == size else ""
 
@@ -219,7 +219,7 @@ class Phrases:
         return float(text) if "." in text else int(text)
 
     def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
-        """What a number is multiplied by to be in the column's unit, and where its unit ends."""
+        """The factor that converts a number to the column's unit, and the end of the unit's words."""
         own = tuple(lemma(part) for part in field.unit.split())
         if own and tuple(self.at(i + n) for n in range(len(own))) == own:
             yield 1, i + len(own)

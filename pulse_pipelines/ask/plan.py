@@ -1,4 +1,4 @@
-"""A plan: what a question asks of one dataset, before it is SQL."""
+"""Plan: the structured meaning of a question about one dataset, from which SQL is generated."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -7,40 +7,40 @@ from pulse_pipelines.ask.meaning import Field, Meaning
 
 GRAINS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 CYCLES = ("weekday", "hour of day", "month of year")
-"""Parts of time that come again."""
+"""Cyclic parts of time."""
 
 
 @dataclass(frozen=True)
 class Grain:
-    """A dimension of time."""
+    """A time dimension."""
 
     unit: str
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that is computed of rows."""
+    """An aggregation over rows."""
 
     aggregation: str
     """count, count_distinct, sum, avg, min, max, median, stddev, p90, p95, p99, percent, ratio, missing."""
     field: Field | None = None
-    """None: of the rows themselves."""
+    """None: the rows themselves."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of a row."""
+    """A filter on rows."""
 
     field: Field | Grain
     operator: str
     """=, !=, <, <=, >, >=, between, missing, known."""
     values: tuple[str | float | int | bool, ...] = ()
-    """Of = and !=: any of them."""
+    """Values for = and !=: any of them."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range of time, half open, in UTC."""
+    """A half-open time range in UTC."""
 
     first: datetime | None
     until: datetime | None
@@ -48,29 +48,29 @@ class Span:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of one question."""
+    """The meaning of one question."""
 
     dataset: Meaning
     measures: tuple[Measure, ...] = ()
-    """None: the rows themselves, or the distinct values of the dimensions."""
+    """Empty: the rows themselves, or the distinct values of the dimensions."""
     dimensions: tuple[Field | Grain, ...] = ()
     conditions: tuple[Condition, ...] = ()
     counted: tuple[Condition, ...] = ()
-    """What a row must fulfil to be counted by `percent` or `ratio`, among those of the conditions."""
+    """Further conditions on the rows that `percent` or `ratio` count."""
     spans: tuple[Span, ...] = ()
-    """More than one: they are compared."""
+    """Time ranges; several are compared."""
     order: tuple[Field | Measure, bool] | None = None
-    """By what, and whether the greatest comes first; a field: rows by it. None: by the dimensions."""
+    """Sort key, and whether it is descending; a field sorts rows. None: sort by the dimensions."""
     newest: bool | None = None
-    """Of rows: the latest first; False: the earliest."""
+    """Order of rows: True: the latest first; False: the earliest."""
     limit: int | None = None
     outer: str | None = None
-    """How the measure of all dimensions becomes one number: avg."""
+    """Aggregation over the measure of all groups: avg."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 def said(plan: Plan) -> str:
-    """The plan in words, for whoever asked to see what was understood."""
+    """The plan in words, to show how a question was understood."""
     parts = []
     if plan.measures:
         parts.append(" and ".join(_measure(each) for each in plan.measures) + f" in {plan.dataset.dataset}")

@@ -1,4 +1,4 @@
-"""Who makes queries of questions, by the settings."""
+"""Choice of the provider that generates queries, by the settings."""
 
 from pulse_pipelines.ask.answer import Grammar, Provider
 from pulse_pipelines.ask.models import Model

@@ -1,4 +1,4 @@
-"""From a question to the one plan that it can mean, or to why there is none."""
+"""From a question to the single plan that it can mean, or to the reason why there is none."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,18 +16,18 @@ from pulse_pipelines.domain.columns import Kind
 from pulse_resources.errors import UserError
 
 MAX_LOOKED_AT = 4
-"""Datasets whose data is looked at for words of a question."""
+"""Datasets whose data is searched for words of a question."""
 MAX_PARSED = 20
-"""Datasets that a question is read for: those of which it names most."""
+"""Datasets for which a question is parsed: those with the most matching names."""
 MAX_COLUMNS = 30
 MAX_SAID = 60
-"""Words, and words in a row, that are looked up in the data, in so many columns."""
+"""Limits of the lookup in the data: columns, and words or phrases."""
 _SHOWN = 30
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a query gave."""
+    """The result of a query."""
 
     query_id: str
     columns: Sequence[Mapping[str, Any]]
@@ -36,11 +36,11 @@ class Ran:
 
 
 Run = Callable[[str], Awaitable[Ran]]
-"""Runs SQL as the tenant who asks, through the gate and within its limits, and records it."""
+"""Runs SQL as the tenant that asks, with gate, limits and record."""
 
 
 class NotUnderstood(UserError):  # noqa: N818 - reads as the fact it states
-    """A question without one meaning; `understood` is what of it has one, `known` what can be asked for."""
+    """A question without a single meaning; `understood`: the recognised part, `known`: possible subjects."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class NotUnderstood(UserError):  # noqa: N818 - reads as the fact it states
 
 
 async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: Run) -> Plan:
-    """The plan of a question.
+    """Parse a question into its plan.
 
     Args:
-        run: asks the data for values that words of the question may be.
+        run: queries the data for values that occur in the question.
 
     Raises:
-        NotUnderstood: no dataset has all that it names, or it can mean several things.
+        NotUnderstood: no dataset has everything that it names, or it is ambiguous.
     """
     asked = words(question)
     if not asked or len(asked) > MAX_WORDS:
@@ -101,7 +101,7 @@ def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
 
 
 def _near(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
-    """Datasets of which a question names something, those first of which it names most."""
+    """Datasets with names that occur in a question, those with the most first."""
     shared = [(len(_known_words(each, asked)), each) for each in meanings]
     return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
 
@@ -117,7 +117,7 @@ def _knows(names: Names, rows: set[str], word: Word) -> bool:
 
 
 async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str, list[Hit]]:
-    """Words of the question that are values of text columns, by what was written."""
+    """Find values of text columns in the question, by the words as written."""
     known = _known_words(meaning, asked) | KEYWORDS
     strange = {n for n, each in enumerate(asked) if each.kind == "word" and each.lemma not in known}
     said = {
@@ -181,5 +181,5 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word]) -> NotUnderstoo
 
 
 def sql_of(found: Plan) -> str:
-    """The SQL of a plan."""
+    """Generate the SQL of a plan."""
     return write.sql(found)

@@ -1,4 +1,4 @@
-"""The record of questions in Postgres: written before one is answered, and once more afterwards."""
+"""Record of questions in Postgres: inserted before a question is answered, updated afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,26 +30,26 @@ FROM pdm_datasets d WHERE d.slug = ANY(%s)
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, as it is recorded."""
+    """A recorded question."""
 
     question_id: str
     key_id: str | None
-    """Of the key that asked; None: an operator did, by the command line."""
+    """Id of the API key; None: an operator used the command line."""
     question: str
     provider: str
     state: str
     """running, answered, refused or failed."""
     queries: Sequence[str]
-    """Ids of the queries that ran for it."""
+    """Ids of the queries that were run for it."""
     tokens: int
-    """That a model read and wrote for it."""
+    """Tokens that a model read and wrote for it."""
     seconds: float | None
     error: str | None
     asked_at: datetime
 
 
 def begin(tenant: Tenant, question_id: str, key_id: str | None, question: str, provider: str) -> None:
-    """Record a question, and forget those of long ago."""
+    """Record a question, and delete expired records."""
     keep = load_settings().sql.keep_days * 86_400
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(FORGET, [keep])
@@ -57,31 +57,31 @@ def begin(tenant: Tenant, question_id: str, key_id: str | None, question: str, p
 
 
 def spent(tenant: Tenant, question_id: str, queries: Sequence[str] = (), tokens: int = 0) -> None:
-    """Record what was run, or what a model took, for a question."""
+    """Record queries and tokens that were used for a question."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(SPENT, [list(queries), tokens, question_id])
 
 
 def end(tenant: Tenant, question_id: str, state: str, seconds: float, error: str | None = None) -> None:
-    """Record what became of it."""
+    """Record the result of a question."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(END, [state, seconds, error, question_id])
 
 
 def questions(tenant: Tenant, limit: int) -> list[Asked]:
-    """The tenant's questions, the latest first."""
+    """List the tenant's questions, the latest first."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [Asked(*row) for row in connection.execute(LIST, [limit])]
 
 
 def tokens_of_a_day(tenant: Tenant) -> int:
-    """What models took for the tenant in the last 24 hours."""
+    """Tokens that models used for the tenant in the last 24 hours."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         (found,) = connection.execute(TOKENS).fetchone() or (0,)
         return int(found)
 
 
 def freshness(tenant: Tenant, slugs: Sequence[str]) -> dict[str, datetime | None]:
-    """When events landed last in some datasets; None: never."""
+    """When events last landed in some datasets; None: never."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return dict(connection.execute(LANDED, [tenant.tenant_id, list(slugs)]).fetchall())

@@ -29,7 +29,7 @@ Found = Iterator[tuple[Span, int]]
 
 
 def start_of(at: datetime, unit: str) -> datetime:
-    """The beginning of the calendar's unit that a moment is in."""
+    """The start of the calendar unit that contains a moment."""
     at = at.replace(minute=0, second=0, microsecond=0)
     if unit == "hour":
         return at
@@ -47,7 +47,7 @@ def start_of(at: datetime, unit: str) -> datetime:
 
 
 def moved(at: datetime, unit: str, by: int) -> datetime:
-    """So many units later; months keep to their first days."""
+    """Add a number of units; months must be at their first day."""
     if unit in _SECONDS:
         return at + timedelta(seconds=_SECONDS[unit] * by)
     months = at.year * 12 + at.month - 1 + by * {"month": 1, "quarter": 3, "year": 12}[unit]
@@ -59,7 +59,7 @@ def whole(at: datetime, unit: str) -> Span:
 
 
 class Times:
-    """Finds ranges of time among the words of one question."""
+    """Parser of time ranges among the words of one question."""
 
     def __init__(self, words: Sequence[Word], now: datetime) -> None:
         self._words = words
@@ -69,7 +69,7 @@ class Times:
         return self._words[i].lemma if i < len(self._words) else ""
 
     def spans(self, i: int) -> Found:
-        """Ranges that begin at a word, with the place after each."""
+        """Time ranges that begin at a word, each with its end."""
         here = self._at(i)
         if here in ("in", "on", "during", "for", "over", "within", "of", "from", "at"):
             i += 1
@@ -104,7 +104,7 @@ class Times:
                         yield Span(first.first, last.until), end
 
     def _same_year(self, first: Span, last: Span, i: int, middle: int) -> Span:
-        """From March to May 2013: the year is of both."""
+        """Apply the second year to both: from March to May 2013."""
         years = any(self._year(n) for n in range(i, middle)) or any(
             self._is_date(n) for n in range(i, middle)
         )
@@ -116,7 +116,7 @@ class Times:
         return Span(begun, begun + (first.until - first.first))
 
     def plain(self, i: int) -> Found:
-        """Ranges that are said without a preposition."""
+        """Time ranges without a preposition."""
         yield from self._relative(i)
         yield from self._date(i)
 
@@ -148,7 +148,7 @@ class Times:
         return int(text) if re.fullmatch(r"(19|20)\d\d", text) else None
 
     def _date(self, i: int, no_earlier: datetime | None = None) -> Found:
-        """A day, month, quarter, half or year, as the range that it is."""
+        """A day, month, quarter, half or year, as a time range."""
         i += self._at(i) == "the"
         if i >= len(self._words):
             return
@@ -212,7 +212,7 @@ class Times:
             return
 
     def _latest(self, of_year: Callable[[int], datetime], no_earlier: datetime | None) -> datetime:
-        """The latest that has begun; of the end of a range the first after its beginning."""
+        """The latest that has begun; for the end of a range the first after its beginning."""
         if no_earlier is not None:
             found = of_year(no_earlier.year)
             return found if found >= no_earlier else of_year(no_earlier.year + 1)

@@ -1,4 +1,4 @@
-"""Words of a question, and the names that they can be of: those of a dataset's columns, and of its rows."""
+"""Words of a question, and the names that they can match: those of a dataset's columns, and of its rows."""
 
 import re
 from collections import defaultdict
@@ -35,7 +35,7 @@ LONG_FORMS = {
     "temp": "temperature",
     "visib": "visibility",
 }
-"""What column names are commonly cut short to."""
+"""Common abbreviations in column names."""
 ROWS = ("row", "record", "event", "entry", "observation")
 """Words for a row of any dataset."""
 
@@ -43,14 +43,14 @@ ROWS = ("row", "record", "event", "entry", "observation")
 @dataclass(frozen=True)
 class Word:
     text: str
-    """As it was written."""
+    """The word as written."""
     lemma: str
     kind: str
     """word, number, date, quoted or sign."""
 
 
 def words(question: str) -> list[Word]:
-    """The words of a question."""
+    """Split a question into words."""
     found = []
     for match in _TOKEN.finditer(_POSSESSIVE.sub("", question)):
         kind = str(match.lastgroup)
@@ -63,7 +63,7 @@ def words(question: str) -> list[Word]:
 
 
 def lemma(word: str) -> str:
-    """A word without its plural: crude, and the same for both sides that are compared."""
+    """A word without its plural ending: crude, but both sides of a comparison use it."""
     low = word.lower()
     if len(low) > 4 and low.endswith("ies"):
         return low[:-3] + "y"
@@ -85,18 +85,18 @@ def phrase(text: str) -> Phrase:
 
 @lru_cache(maxsize=128)
 def names_of(meaning: Meaning) -> "Names":
-    """The names in a dataset, which are made once for a question."""
+    """The names in a dataset, cached per semantic layer."""
     return Names(meaning)
 
 
 class Names:
-    """The names in a dataset: which columns a phrase can mean, and whether it means a row."""
+    """Name lookup in a dataset: the columns that a phrase can mean, and whether it means a row."""
 
     def __init__(self, meaning: Meaning) -> None:
         self.meaning = meaning
         own = (meaning.dataset, *meaning.synonyms)
         self.own_rows = {found for name in own if (found := phrase(name))}
-        """What rows of this dataset are called, and those of hardly another."""
+        """Words for rows of this dataset that hardly fit another one."""
         self.rows = self.own_rows | {(word,) for word in ROWS}
         fields: dict[Phrase, dict[str, Field]] = defaultdict(dict)
         for field in meaning.fields:
@@ -114,14 +114,14 @@ class Names:
         return self._fields.get(found, ())
 
     def near(self, word: str) -> list[Field]:
-        """Columns that have a word in one of their names."""
+        """Columns with a word in one of their names."""
         return list(
             {f.name: f for known, fields in self._fields.items() if word in known for f in fields}.values()
         )
 
 
 def _phrases(field: Field) -> set[Phrase]:
-    """All that a column can be called."""
+    """All phrases that can name a column."""
     last = field.name.split(".")[-1]
     found: set[Phrase] = {(lemma(field.name),), (lemma(last),)}
     for name in (field.name, last, field.title, *field.synonyms):

@@ -22,7 +22,7 @@ _LATEST = (
 
 
 def sql(plan: Plan) -> str:
-    """The query."""
+    """Generate the query."""
     dimensions = [(_dimension(each), _name(each)) for each in plan.dimensions]
     if len(plan.spans) > 1:
         dimensions.append((_compared(plan.spans), "period"))
@@ -76,7 +76,7 @@ def _name(dimension: Field | Grain) -> str:
 
 
 def measure_name(measure: Measure) -> str:
-    """What its column is called."""
+    """The name of a measure's column."""
     if measure.field is None:
         return {"count": "number"}.get(measure.aggregation, measure.aggregation)
     return f"{measure.aggregation}_{measure.field.name.replace('.', '_')}"
@@ -106,7 +106,7 @@ def _where(plan: Plan) -> list[str]:
     if plan.spans:
         spans = [_span(each) for each in plan.spans]
         found.append(spans[0] if len(spans) == 1 else f"({' OR '.join(f'({each})' for each in spans)})")
-    if plan.limit or not plan.measures:  # a group of what has no value is none that anybody asks for
+    if plan.limit or not plan.measures:  # rankings and lists leave out NULLs
         found += [f"{each.sql} IS NOT NULL" for each in plan.dimensions if isinstance(each, Field)]
     if plan.order and isinstance(plan.order[0], Field):
         found.append(f"{plan.order[0].sql} IS NOT NULL")
@@ -150,7 +150,7 @@ def _span(span: Span) -> str:
 
 
 def _compared(spans: tuple[Span, ...]) -> str:
-    """Which of the ranges a row is in, by its first day."""
+    """The range that a row is in, as the range's first day."""
     cases = (
         f"WHEN {_span(each)} THEN '{each.first:%Y-%m-%d}'" if each.first else f"WHEN {_span(each)} THEN ''"
         for each in spans

@@ -1,8 +1,8 @@
 """One attempt at a move: takes the table's lease, rewrites files in Spark tasks, and commits once.
 
 The commit marks the move as done. An attempt without progress for `ingest.attempt_seconds` ends its own
-process. One that dies before the commit leaves unreferenced files, and the
-next one starts over; one that resumes after another took over is fenced.
+process. One that dies before the commit leaves unreferenced files, and the next one starts over; one that
+resumes after another took over is fenced.
 """
 
 from pulse_pipelines import registry
