@@ -108,7 +108,7 @@ def erase(
 
 
 def left_out(tenant: Tenant, found: Everywhere) -> Iterator[LeftOut]:
-    """Find occurrences of the value outside of the datasets that were erased from."""
+    """Find data that is not erased: entity versions with the value, and files of deleted datasets."""
     for dataset in found.entities:
         wanted = subject(dataset, found.where).covering(record.settled(tenant, dataset))
         files = live_table.of_current(partial(_matching, wanted), tenant, dataset)

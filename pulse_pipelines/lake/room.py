@@ -2,8 +2,8 @@
 
 Tables and views are counted in the transaction that creates one. Bytes are those of all files in the folders
 of the tenant's own tables as the object store lists them, whoever wrote them and whether or not a snapshot
-references them; listed periodically, and only for tenants that have such a quota. Beyond the quota a tenant
-can only read and drop.
+references them; the sum is reused for `FRESH_S`, and only made for tenants with such a quota. Beyond the
+quota a tenant can only read and drop.
 """
 
 import threading
@@ -23,7 +23,7 @@ from pulse_resources.locks import Lock
 from pulse_resources.vended import Mode
 
 FRESH_S = 30.0
-"""How long a listing is reused, in seconds."""
+"""How long the result of a listing is reused, in seconds."""
 KEPT = 10_000
 COUNT = """
 SELECT count(*) FROM iceberg_catalog.iceberg_tables

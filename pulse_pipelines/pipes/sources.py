@@ -98,7 +98,7 @@ def url(tenant: Tenant, source: str) -> str:
 
 @contextmanager
 def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """Connect with one snapshot of the source for the whole session.
+    """Connect read-only at REPEATABLE READ: all statements see the source at one moment.
 
     Raises:
         Transient: it does not answer. The error omits the address.

@@ -123,7 +123,7 @@ class Filters:
     def _bound(
         self, first: Places, count: Places, prints: npt.NDArray[np.uint16], before: np.ufunc
     ) -> Places:
-        """Lower bound by print within each range of places: the first that is not less, or the end."""
+        """Bisect each range by print: the first place that is not `before` the wanted print, or its end."""
         at, left = first.copy(), count.copy()
         for _ in range(int(count.max(initial=1)).bit_length()):  # the same steps for all, without a branch
             half = left >> 1
