@@ -16,7 +16,7 @@ from pulse_pipelines.tables.syncs import Counts, Unfinished
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
 
-# A dead letter that names no known dataset may belong to this one.
+# A dead letter without a dataset may belong to this one.
 REFUSED = """
 SELECT partition, event_offset, event_id FROM staging.{dead_letters}
 WHERE tenant_id = %(tenant)s AND part = ANY(%(parts)s) AND coalesce(dataset, %(slug)s) = %(slug)s

@@ -123,7 +123,7 @@ def send_of(tenant: Tenant) -> int:
 
 def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
     with locks.session(Lock.SYNC, dataset_id) as held:
-        if held is None:  # another process holds the sync's lock
+        if held is None:  # another process holds the dataset's lock
             return 0
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
             dataset = next(dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]), None)
