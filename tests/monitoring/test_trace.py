@@ -196,7 +196,7 @@ def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> N
     assert "dead lettered" in said
     assert "schema_violation at /data/count" in said
     assert "no such event was accepted" in run(other.tenant.slug, "bad", code=2)
-    assert "another tenant's topic" in run(other.tenant.slug, f"{topic_name}:0:0", code=2)
+    assert "the topic is another tenant's" in run(other.tenant.slug, f"{topic_name}:0:0", code=2)
 
 
 def test_over_http_a_tenant_sees_its_own(new_caller: Callable[..., Caller]) -> None:
