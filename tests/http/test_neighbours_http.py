@@ -41,7 +41,7 @@ def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable
         assert [answer.status_code for answer in others] == [200] * 6 + [429]
         for answer, seconds, what in (
             (previews[-1], 10, "0.1 previews"),
-            (others[-1], 5, "0.2 requests other than previews, queries and collecting"),
+            (others[-1], 5, "0.2 requests other than previews, queries, questions and collecting"),
         ):
             problem = answer.json()
             assert problem["type"] == "urn:pulse:problem:rate-exceeded"

@@ -319,14 +319,14 @@ def test_a_damaged_manifest_is_a_finding_of_its_own_table(stack: object) -> None
     (manifest,) = snapshot.manifests(table(harmed).io)
     with without_object(manifest.manifest_path, b"Obj\x01 and no more"):
         outcomes = Inspection(Scope(), prove=None).of("orders", [harmed.tenant, healthy.tenant])
-        assert outcomes["tenant_isolation"].findings[harmed.tenant.slug].problems
+        assert outcomes["tenant_isolation"].results[harmed.tenant.slug].problems
         assert "unreadable" in {problem.kind for problem in reconcile_tenant(harmed.tenant).problems}
         with dg.DagsterInstance.ephemeral() as instance:
             found = evaluation("orders", "tenant_isolation", outcomes["tenant_isolation"])
             instance.report_runless_asset_event(found)
             (told,) = failing_checks(instance, [found.asset_check_key])
         assert told.about["tenants"] == harmed.tenant.slug
-    assert not any(outcomes[name].findings[healthy.tenant.slug].problems for name in CHECKS)
+    assert not any(outcomes[name].results[healthy.tenant.slug].problems for name in CHECKS)
 
 
 def test_nothing_is_computed_from_what_is_left_of_a_manifest(zones: list[Zone]) -> None:

@@ -202,7 +202,7 @@ class Died(Exception):  # noqa: N818 - reads as the fact it states
     """The attempt ends here."""
 
 
-@settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(batches=st.lists(st.tuples(SENT, st.none() | st.sampled_from(POINTS)), min_size=2, max_size=4))
 def test_any_sequence_gives_the_log_of_the_model(
     stack: Settings, batches: list[tuple[Sent, str | None]]

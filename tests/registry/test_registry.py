@@ -390,7 +390,7 @@ def test_preview_and_reconcile_show_what_landed(stack: Settings, command: Comman
         ("schema publish {tenant} Orders {folder}/good.json", "not a valid schema slug"),
         ("schema publish nobody orders {folder}/good.json", "pulse tenant create nobody"),
         ("dataset create nobody orders pulse://nobody/orders/1", "pulse tenant create nobody"),
-        ("dataset create {tenant} orders pulse://{tenant}/absent/1", "pulse schema publish"),
+        ("dataset create {tenant} orders pulse://{tenant}/absent/1", "Publish this version first"),
         ("dataset create {tenant} orders nonsense", "pulse://<tenant>/<name>/<version>"),
         ("dataset create {tenant} Orders {uri}", "not a valid dataset slug"),
         ("dataset list nobody", "no such tenant"),

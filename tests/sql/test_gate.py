@@ -68,7 +68,7 @@ def test_explain_is_of_a_query_that_may_run() -> None:
         ("", "0 statements"),
         ("SELECT 1; SELECT 2", "2 statements"),
         ("SELECT 1; DROP TABLE x", "not a query that only reads"),
-        ("SELEC 1", "cannot be read"),
+        ("SELEC 1", "cannot be parsed"),
         ("SELECT ?", "parameters"),
         ("SELECT $name", "parameters"),
         ("PIVOT orders ON country", "PIVOT with its values"),
