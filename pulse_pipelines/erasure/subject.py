@@ -111,7 +111,7 @@ class Subject:
 
     def filter(self) -> BooleanExpression | None:
         """Predicate that every matching row fulfils, for file pruning; None: no file can be pruned."""
-        if self.column is None or self.values or (typed := self._typed()) is None:
+        if self.column is None or (typed := self._typed()) is None:
             return None
         found: BooleanExpression = EqualTo(self.column, typed)  # type: ignore[call-arg,arg-type]
         for name, _ in self.texts:

@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
-import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +15,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.docs import blocks, run
+from support.docs import blocks, run_as
 from support.http import Api, Caller, served
 from support.ingest import Owner, event, ingest, make_owner
 from support.lake import table
@@ -411,13 +408,7 @@ def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path:
     own = new_caller()
     own.owner.send(event("o-1", country="DE", amount=12.5), event("o-2", country="FR", amount=7.5))
     ingest(own.owner)
-    known = {
-        "PULSE": api.url,
-        "KEY": own.key.text,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    script = re.sub(r"\bacme\b", own.owner.tenant.slug, "\n".join(blocks("sql.md")))
-    out = run(script, tmp_path, **known)
+    out = run_as(own.owner.tenant.slug, "sql.md", tmp_path, PULSE=api.url, KEY=own.key.text)
     assert '{"country":"DE","orders":1,"amount":12.5},{"country":"FR","orders":1,"amount":7.5}' in out
     assert out.count('"rows":[{"then":0}]') == 1
     assert out.count('"rows":[{"then":2}]') == 1
