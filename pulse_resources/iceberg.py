@@ -29,11 +29,13 @@ from pyiceberg.table.update import (
 )
 from typing_extensions import override
 
-from pulse_resources import object_store, postgres, table_metadata
+from pulse_resources import avro_decoder, object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
 from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
 from pulse_resources.overwrite import Overwrite
+
+avro_decoder.install()
 
 CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"

@@ -8,7 +8,6 @@ import io
 import json
 from functools import cache
 
-from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.io import OutputStream
@@ -20,6 +19,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from typing_extensions import override
 
 from pulse_resources import object_store
+from pulse_resources.avro_decoder import CheckedDecoder
 
 SYNC = 16
 CODEC = "deflate"
@@ -55,7 +55,7 @@ class Append(_FastAppendFiles):
 def extendable(content: bytes) -> bool:
     """Whether a manifest list has our format, so that its blocks can be copied into one of ours."""
     reader = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
-    header: AvroFileHeader = reader.read(new_decoder(content))
+    header: AvroFileHeader = reader.read(CheckedDecoder(content))
     return (header.meta.get("avro.schema"), header.meta.get("avro.codec")) == (_schema(), CODEC)
 
 

@@ -1,0 +1,163 @@
+"""Damaged and forged Avro files are errors; pyiceberg's own decoder reads beyond them and dies."""
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.avro import file
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
+
+from pulse_resources import iceberg
+from pulse_resources.avro_decoder import CheckedDecoder
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+NUMBERS = st.one_of(st.integers(-64, 63), st.integers(-8192, 8191), LONGS)
+
+
+PRIMITIVES = ("boolean", "float", "double", "bytes", "utf8")
+
+
+class Sink(bytearray):
+    def write(self, content: bytes) -> int:
+        self += content
+        return len(content)
+
+
+def encoded(*numbers: int) -> bytes:
+    sink = Sink()
+    for number in numbers:
+        BinaryEncoder(sink).write_int(number)
+    return bytes(sink)
+
+
+@given(st.lists(NUMBERS))
+def test_integers_are_those_of_the_specification(numbers: list[int]) -> None:
+    content = encoded(*numbers)
+    assert CheckedDecoder(content).read_ints(len(numbers)) == tuple(numbers)
+    each, skipping = CheckedDecoder(content), CheckedDecoder(content)
+    for number in numbers:
+        assert each.read_int() == number
+        skipping.skip_int()
+        assert each.tell() == skipping.tell()
+    assert each.tell() == len(content)
+
+
+@given(st.dictionaries(NUMBERS, st.binary(max_size=200)))
+def test_bounds_are_those_that_were_written(bounds: dict[int, bytes]) -> None:
+    content = b"".join(encoded(key, len(value)) + value for key, value in bounds.items())
+    found: dict[int, bytes] = {}
+    decoder = CheckedDecoder(content)
+    decoder.read_int_bytes_dict(len(bounds), found)
+    assert (found, decoder.tell()) == (bounds, len(content))
+
+
+def test_other_primitives() -> None:
+    text = "häß".encode()
+    content = b"\x01" + struct.pack("<f", 1.5) + struct.pack("<d", -2.25) + encoded(len(text)) + text
+    decoder = CheckedDecoder(content)
+    assert (decoder.read_boolean(), decoder.read_float(), decoder.read_double()) == (True, 1.5, -2.25)
+    assert decoder.read_utf8() == "häß"
+    assert decoder.tell() == len(content)
+
+
+READS = {
+    "a length beyond the end": (encoded(1000) + b"x", CheckedDecoder.read_bytes),
+    "a negative length": (encoded(-5) + b"xxxxx", CheckedDecoder.read_bytes),
+    "a negative skip": (encoded(-5) + b"xxxxx", CheckedDecoder.skip_bytes),
+    "an integer without an end": (b"\xff\xff", CheckedDecoder.read_int),
+    "an integer of eleven bytes": (b"\xff" * 10 + b"\x01", CheckedDecoder.read_int),
+    "no integer": (b"", CheckedDecoder.read_int),
+    "more integers than there are": (b"\x02", lambda decoder: decoder.read_ints(2**60)),
+    "more bounds than there are": (b"\x02\x02a", lambda decoder: decoder.read_int_bytes_dict(2**60, {})),
+    "a bound beyond the end": (b"\x02\x7ea", lambda decoder: decoder.read_int_bytes_dict(1, {})),
+    "a bound of a negative length": (b"\x02\x03a", lambda decoder: decoder.read_int_bytes_dict(1, {})),
+    "half a number": (b"abc", CheckedDecoder.read_double),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_what_is_not_within_the_content_is_an_error(case: str) -> None:
+    content, read = READS[case]
+    with pytest.raises(EOFError):
+        read(CheckedDecoder(content))
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> ManifestFile:
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()))
+    output = PyArrowFileIO().new_output(str(tmp_path_factory.mktemp("avro") / "m.avro"))
+    with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, output, 1, "deflate") as writer:
+        for number in range(3):
+            data = DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=f"s3://bucket/{number}.parquet",
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=100 * number,
+                file_size_in_bytes=10**number,
+                column_sizes={1: 10, 2: 10_000_000},
+                value_counts={1: 100, 2: 100},
+                null_value_counts={1: 0, 2: 90},
+                nan_value_counts={},
+                lower_bounds={1: b"abcdefgh", 2: b"x" * 100},
+                upper_bounds={1: b"abcdefgi", 2: b""},
+                key_metadata=None,
+                split_offsets=[4],
+                sort_order_id=None,
+                equality_ids=None,
+                spec_id=0,
+            )
+            writer.add_entry(
+                ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=1, data_file=data)
+            )
+    return writer.to_manifest_file()
+
+
+def entries(manifest: ManifestFile) -> list[ManifestEntry]:
+    return manifest.fetch_manifest_entry(PyArrowFileIO(), discard_deleted=False)
+
+
+def test_a_manifest_reads_as_with_the_decoder_of_pyiceberg(
+    manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert file.new_decoder is CheckedDecoder, f"{iceberg.__name__} makes it the one that is used"
+    checked = entries(manifest)
+    monkeypatch.setattr(file, "new_decoder", StreamingBinaryDecoder)
+    assert [each._data for each in checked] == [each._data for each in entries(manifest)]
+    assert len(checked) == 3
+
+
+def test_a_damaged_manifest_ends_no_process(manifest: ManifestFile, tmp_path: Path) -> None:
+    whole = Path(manifest.manifest_path).read_bytes()
+    damaged = [whole[:length] for length in range(0, len(whole), 97)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :] for at in range(0, len(whole), 61)]
+    for number, content in enumerate(damaged):
+        path = tmp_path / f"{number}.avro"
+        path.write_bytes(content)
+        with suppress(Exception):  # whatever it is, this process lives to tell
+            entries(ManifestFile.from_args(manifest_path=str(path), manifest_length=len(content)))
+
+
+def test_the_decoder_has_all_methods_that_pyiceberg_calls() -> None:
+    assert not getattr(CheckedDecoder, "__abstractmethods__", None)
+    made_of_these = {"read_boolean", "read_utf8", *(f"skip_{name}" for name in PRIMITIVES)}
+    every = {name for name in vars(BinaryDecoder) if not name.startswith("_")}
+    assert every - set(vars(CheckedDecoder)) == made_of_these
