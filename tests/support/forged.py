@@ -109,7 +109,7 @@ class Forger:
 
 def size(path: str) -> int:
     """Of a file of the lake; any, for other paths."""
-    if not path.startswith("s3://") or "/.." in path:
+    if not path.startswith("s3://") or "/.." in path or "//" in object_store.key(path):
         return 1_000
     return int(object_store.file_system().get_file_info(object_store.key(path)).size or 1_000)
 

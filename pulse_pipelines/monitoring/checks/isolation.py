@@ -45,6 +45,7 @@ RLS_TABLES = (
     "dataset_moves",
     "sql_queries",
     "lake_requests",
+    "lake_purges",
     "questions",
     "deleted_datasets",
     "backfills",
