@@ -42,7 +42,9 @@ def query(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Run one SELECT over a tenant's datasets and its own tables (namespace.table); every query is recorded.
+    """Run one SELECT over a tenant's datasets and own tables; every query is recorded.
+
+    Datasets are named by their slugs, own tables namespace.table.
 
     Example: pulse sql acme "SELECT country, count(*) AS orders FROM orders GROUP BY ALL"
     """
