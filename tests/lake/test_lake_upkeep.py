@@ -173,7 +173,7 @@ def test_a_table_that_leads_elsewhere_is_reported(
     assert (reported.outcome, table.name()[-1] in str(reported.detail)) == ("failed", True)
     assert task.file.file_path in objects(theirs.location())
     engine.drop_table(table.name()[-2:])
-    assert done(writers[0].owner, Task.OWN)
+    assert keep(writers[0]).outside == []
     other.drop_table("own.theirs")
 
 

@@ -327,6 +327,7 @@ def test_each_layer_holds_alone(
     assert not outside.connections
 
 
+@pytest.mark.slow
 def test_these_traps_work_where_nothing_stops_them(
     two: Two, outside: Outside, forged: dict[str, tuple[str, str]]
 ) -> None:
