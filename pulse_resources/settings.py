@@ -139,6 +139,8 @@ class UpkeepSettings(BaseModel):
     """Interval at which a table's folder, and the raw zone, are searched for orphans."""
     orphan_hours: float = Field(default=24.0, ge=0)
     """Younger orphans are kept, by the object store's clock: an additional safety, never the only one."""
+    own_orphan_hours: float = Field(default=72.0, ge=0)
+    """Younger orphans of tables of tenants' own are kept: their engines may still commit them."""
     raw_days: int = Field(default=-1, ge=-1)
     """Raw objects are kept this long after their batch settled; -1: for ever. Backfills need them."""
     claim_days: int = Field(default=-1, ge=-1)

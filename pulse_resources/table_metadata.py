@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 import orjson
+import pyarrow.fs as pafs
 
 from pulse_resources import object_store
 from pulse_resources.errors import Gone
@@ -17,15 +18,18 @@ Document = dict[str, Any]
 _LOG = "metadata-log"
 
 
-def read(location: str) -> Document:
+def read(location: str, store: pafs.S3FileSystem | None = None) -> Document:
     """Read a metadata file.
+
+    Args:
+        store: a client with a key of its own; None: this process's.
 
     Raises:
         Gone: it does not exist.
         OSError: the object store failed.
     """
     try:
-        with object_store.file_system().open_input_file(object_store.key(location)) as source:
+        with (store or object_store.file_system()).open_input_file(object_store.key(location)) as source:
             document: Document = orjson.loads(source.read())
     except FileNotFoundError as error:
         raise Gone("the table's metadata file is gone", location=location) from error
@@ -44,11 +48,14 @@ def log(document: Document) -> list[str]:
     return [entry["metadata-file"] for entry in document.get(_LOG, ())]
 
 
-def write_next(document: Document, location: str, *, with_log: bool = True) -> str:
+def write_next(
+    document: Document, location: str, *, with_log: bool = True, store: pafs.S3FileSystem | None = None
+) -> str:
     """Write a changed document as the successor of the metadata at `location`; nothing points at it yet.
 
     Args:
         with_log: list the previous metadata files; otherwise none of them is reachable any more.
+        store: as for `read`.
 
     Returns:
         Its location, in the same folder.
@@ -61,14 +68,15 @@ def write_next(document: Document, location: str, *, with_log: bool = True) -> s
     following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:] if with_log else []}
     folder, number = location.rpartition("/")[0], (version(location) or 0) + 1
     path = f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json"
-    write(following, path)
+    write(following, path, store)
     return path
 
 
-def write(document: Document, location: str) -> None:
-    """Write a metadata file. Raises OSError: the object store failed."""
+def write(document: Document, location: str, store: pafs.S3FileSystem | None = None) -> None:
+    """Write a metadata file, by `store` as for `read`. Raises OSError: the object store failed."""
     # Raw bytes: by default Arrow may compress what it writes.
-    with object_store.file_system().open_output_stream(object_store.key(location), compression=None) as sink:
+    files = store or object_store.file_system()
+    with files.open_output_stream(object_store.key(location), compression=None) as sink:
         sink.write(orjson.dumps(document))
 
 

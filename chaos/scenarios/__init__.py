@@ -13,6 +13,7 @@ SCENARIOS = (
     Scenario("poison: oversize, deep and broken messages", poison.run, 3, "batches"),
     Scenario("topic recreated, retention overtaking the position", losses.run, 4, "losses"),
     Scenario("batches, compaction, expiry, sweeps and backfills at once", writers.run, 30, "minutes"),
+    Scenario("engines of a tenant beside all of these", partial(writers.run, external=True), 20, "minutes"),
     Scenario("operators and tenants at once", operators.run, 60, "minutes"),
     Scenario(
         "a tenant floods (100 times the others), one is all bad, one has lost its table",

@@ -4,11 +4,16 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+
+from pyspark.sql.connect.session import SparkSession
 
 from chaos import batches
+from chaos.external import Writer, catalog, create, engine, judge
 from chaos.load import DAYS, NOW, SCHEMAS, Load
+from chaos.oracle import Finding
 from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
@@ -22,6 +27,7 @@ from pulse_pipelines.maintenance.run import run as upkeep
 from pulse_resources import spark
 from pulse_resources.errors import Transient
 
+Work = Callable[[Tenant, random.Random], str]
 EVENTS = 60
 OF_A_DAY = (Task.MERGE, Task.SORT)
 OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.SWEEP)
@@ -30,22 +36,45 @@ EAGER = {
     "UPKEEP__HISTORY_SNAPSHOTS": 5,
     "UPKEEP__HISTORY_MINIMUM": 2,
     "UPKEEP__ORPHAN_HOURS": 0,
+    "UPKEEP__OWN_ORPHAN_HOURS": 0.02,  # engines' files are known by their age alone
 }
 """Upkeep keeps the allowed minimum, so that a wrong removal shows at once."""
 
 
-def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
+def run(stack: Stack | None, seed: int, amount: float, told: Told, *, external: bool = False) -> Outcome:
     """Run all writers on one tenant's tables for some minutes.
+
+    Args:
+        external: engines of the tenant write a table of its own meanwhile, and upkeep looks after it.
 
     Raises:
         AssertionError: a batch, a task or a backfill failed other than by giving way.
     """
-    sent, load, commits = Sent(batches.make_tenant()), Load(seed), Counter[str]()
+    if not external:
+        return _run(seed, amount, told, Sent(batches.make_tenant()), (), list)
+    with catalog() as url:
+        sent = Sent(batches.make_tenant())
+        create(sent.tenant, url)
+        engines = [Writer(engine(sent.tenant, url), number) for number in (1, 2)]
+        works = (*(each.write for each in engines), _own_upkeep)
+        judged = partial(judge, sent.tenant, engine(sent.tenant, url), engines)
+        return _run(seed, amount, told, sent, works, judged)
+
+
+def _run(
+    seed: int,
+    amount: float,
+    told: Told,
+    sent: Sent,
+    more: Sequence[Work],
+    judged: Callable[[], Sequence[Finding]],
+) -> Outcome:
+    load, commits = Load(seed), Counter[str]()
     tenant, began = sent.tenant, time.monotonic()
     until = began + 60 * amount
     failed: list[BaseException] = []
 
-    def guarded(work: Callable[[Tenant, random.Random], str], number: int) -> None:
+    def guarded(work: Work, number: int) -> None:
         draw = random.Random(seed + number)
         try:
             while time.monotonic() < until and not failed:
@@ -58,7 +87,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
 
     writers = [
         threading.Thread(target=guarded, args=(work, number), daemon=True)
-        for number, work in enumerate((_upkeep, _upkeep, _backfill), 1)
+        for number, work in enumerate((_upkeep, _upkeep, _backfill, *more), 1)
     ]
     with with_settings(**batches.ENDLESS_ATTEMPTS, **EAGER):
         _ingest(sent, load)
@@ -73,7 +102,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
         batches.publish_overdue()
     if failed:
         raise AssertionError(f"a writer failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
-    return Outcome([sent], f"{amount:g} minutes", places=commits)
+    return Outcome([sent], f"{amount:g} minutes", judged(), places=commits)
 
 
 def _ingest(sent: Sent, load: Load) -> None:
@@ -90,6 +119,17 @@ def _upkeep(tenant: Tenant, draw: random.Random) -> str:
         (done,) = upkeep(lambda: session, [need], run_id=None, seconds=600)
     assert done.outcome != "failed", f"{task} of {slug} failed: {done.detail}"
     return task if done.outcome == "done" else f"{task} gave way"
+
+
+def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
+    need = Need(tenant, None, None, Task.OWN, "chaos", 1)
+    (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
+    assert (done.outcome, done.detail) == ("done", None), f"upkeep of own tables: {done}"
+    return "upkeep of own tables" + (" that removed files" if done.after["objects"] else "")
+
+
+def _no_spark() -> SparkSession:
+    raise AssertionError("upkeep of own tables takes no Spark")
 
 
 def _backfill(tenant: Tenant, draw: random.Random) -> str:

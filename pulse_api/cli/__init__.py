@@ -32,7 +32,7 @@ PARTS = {
         "lake",
         "List a dataset's snapshots, newest first; `pulse preview` can read each of them.",
     ),
-    "sql": ("sql", "Run one SELECT over a tenant's datasets; every query is recorded."),
+    "sql": ("sql", "Run one SELECT over a tenant's datasets and own tables; every query is recorded."),
     "ask": ("ask", "Answer a question over a tenant's datasets, with the query that gave the answer."),
     "describe": ("ask", "Show what can be asked for: measures, dimensions, units and other words."),
     "mcp": ("mcp", "Serve a tenant's lake to an MCP client, over standard input and output."),

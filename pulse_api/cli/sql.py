@@ -1,4 +1,4 @@
-"""`pulse sql`: a query over a tenant's datasets, in the same sandbox as over HTTP."""
+"""`pulse sql`: a query over a tenant's datasets and own tables, in the same sandbox as over HTTP."""
 
 import json
 import sys
@@ -27,10 +27,10 @@ def query(
     sql: Annotated[str | None, typer.Argument(help="The query; - for standard input.")] = None,
     snapshot: Annotated[
         list[str] | None,
-        typer.Option(help="Read a dataset as of a snapshot: orders=<id>; may be repeated."),
+        typer.Option(help="Read a table as of a snapshot: orders=<id>; may be repeated."),
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="Read all other datasets as of this time: 2026-11-19T10:00:00Z, or 2h.")
+        str | None, typer.Option(help="Read all other tables as of this time: 2026-11-19T10:00:00Z, or 2h.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -42,7 +42,9 @@ def query(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Run one SELECT over a tenant's datasets; every query is recorded.
+    """Run one SELECT over a tenant's datasets and own tables; every query is recorded.
+
+    Datasets are named by their slugs, own tables namespace.table.
 
     Example: pulse sql acme "SELECT country, count(*) AS orders FROM orders GROUP BY ALL"
     """

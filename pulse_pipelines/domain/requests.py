@@ -35,6 +35,8 @@ class Task(StrEnum):
     RAW = "raw"
     """Remove objects that the ledger does not know from a tenant's raw zone."""
     RETENTION = "retention"
+    OWN = "own"
+    """Expire snapshots and remove orphans of the tables of a tenant's own that ask for it."""
 
 
 MAX_VERSIONS = 10_000

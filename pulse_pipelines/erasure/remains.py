@@ -1,4 +1,4 @@
-"""Copies that an erasure cannot reach, and until when they exist: in Kafka, in claims, in deleted tables."""
+"""Copies that an erasure cannot reach, and until when they exist: in Kafka, in claims, in other tables."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.lake import catalog
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
 
@@ -45,7 +46,7 @@ def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
         KafkaException: the broker does not answer.
     """
     gone = deleted(tenant, subject.dataset.slug)
-    return [*_topics(tenant), _claims(subject), *(_deleted(each) for each in gone)]
+    return [*_topics(tenant), _claims(subject), *(_deleted(each) for each in gone), *_own(tenant)]
 
 
 def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
@@ -75,6 +76,16 @@ def _claims(subject: Subject) -> dict[str, Any]:
         "until": until and until.isoformat(timespec="seconds"),
         "why": f"an event that is sent again must not land again; upkeep.claim_days={days}",
     }
+
+
+def _own(tenant: Tenant) -> Iterable[dict[str, Any]]:
+    """All tables of the tenant's own, by their names: which of them hold copies, only its engines know."""
+    for each in catalog.own_tables(tenant):
+        yield {
+            "where": f"the tenant's own table {each.shown}: its rows, and those of its earlier snapshots",
+            "until": None,
+            "why": "its engines write it, it was not searched: delete the rows there, then expire snapshots",
+        }
 
 
 def _deleted(each: Deleted) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -24,6 +25,11 @@ FIND = """
 SELECT metadata_location FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesce(iceberg_type, 'TABLE') = %s
 """
+OWN = """
+SELECT table_namespace, table_name, metadata_location FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND starts_with(table_namespace, %s) AND coalesce(iceberg_type, 'TABLE') = 'TABLE'
+ORDER BY table_namespace COLLATE "C", table_name COLLATE "C"
+"""
 EXISTS = "exists"
 """Property of every namespace, as in Iceberg's JDBC catalog; never shown to clients."""
 NAMESPACES = """
@@ -43,6 +49,28 @@ class Kind(StrEnum):
 
     TABLE = "TABLE"
     VIEW = "VIEW"
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """A table in a namespace of the tenant's own."""
+
+    namespace: Levels
+    name: str
+    row: iceberg.TableName
+    """Its key in the catalog."""
+    at: str
+    """Location of its metadata when it was listed."""
+
+    @property
+    def location(self) -> str:
+        """The folder that the catalog gave it."""
+        return self.at.rpartition("/metadata/")[0]
+
+    @property
+    def shown(self) -> str:
+        """The name as it appears in messages."""
+        return names.written(self.namespace, self.name)[:300]
 
 
 @contextmanager
@@ -102,6 +130,13 @@ def tables(
             TABLES, [iceberg.CATALOG, stored(tenant, namespace), kind, after, most]
         ).fetchall()
         return [name for (name,) in rows]
+
+
+def own_tables(tenant: Tenant) -> list[OwnTable]:
+    """All tables in the tenant's own namespaces, sorted by name; no views."""
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        rows = connection.execute(OWN, [iceberg.CATALOG, names.own_root(tenant)]).fetchall()
+    return [OwnTable(names.levels(tenant, place), name, (place, name), at) for place, name, at in rows]
 
 
 def location(tenant: Tenant, namespace: Levels, table: str, kind: Kind = Kind.TABLE) -> str:

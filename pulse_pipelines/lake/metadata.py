@@ -99,7 +99,7 @@ def write(tenant: Tenant, location: str, version: int, document: Mapping[str, An
     content = orjson.dumps(document)
     if len(content) > LARGEST // 2:
         raise Malformed("the table's metadata is too large", fix="Expire snapshots first")
-    with _client(vended.credentials([location], Mode.WRITE)).open_output_stream(
+    with client(vended.credentials([location], Mode.WRITE)).open_output_stream(
         object_store.key(at), compression=None
     ) as sink:
         sink.write(content)
@@ -116,7 +116,7 @@ def unwritten(document: Mapping[str, Any]) -> Metadata:
 def remove(tenant: Tenant, each: Metadata) -> None:
     """Remove a metadata file that was written but never committed."""
     with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
-        _client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
+        client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
 
 
 def remove_all(tenant: Tenant, location: str) -> None:
@@ -128,7 +128,7 @@ def remove_all(tenant: Tenant, location: str) -> None:
         Transient, Terminal: the object store issues no key.
         OSError: the object store failed; some files may be left.
     """
-    store = _client(vended.credentials([location], Mode.WRITE))
+    store = client(vended.credentials([location], Mode.WRITE))
     found = [each.path for each in object_store.listed(location, store)]
     for last in (False, True):
         object_store.delete((path for path in found if path.endswith(".metadata.json") is last), store)
@@ -154,11 +154,12 @@ def file_system(tenant: Tenant, mode: Mode) -> pafs.S3FileSystem:
     Raises:
         Transient, Terminal: the object store issues no key.
     """
-    return _client(vended.credentials([folder(tenant)], mode))
+    return client(vended.credentials([folder(tenant)], mode))
 
 
 @lru_cache(CLIENTS)
-def _client(key: Credentials) -> pafs.S3FileSystem:
+def client(key: Credentials) -> pafs.S3FileSystem:
+    """A client of the object store with this key."""
     return object_store.file_system_of(key.access_key, key.secret_key, key.session_token)
 
 

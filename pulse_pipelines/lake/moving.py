@@ -8,7 +8,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.view.metadata import ViewMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, namespaces, paths, updates, writing
+from pulse_pipelines.lake import catalog, metadata, namespaces, paths, purges, updates, writing
 from pulse_pipelines.lake.catalog import ROLE, Kind
 from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
 from pulse_pipelines.lake.metadata import Metadata
@@ -28,8 +28,14 @@ WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND coalesc
 """
 
 
-def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Metadata:
+def register(
+    tenant: Tenant, name: Name, kind: Kind, at: str, once: Once, *, overwrite: bool = False
+) -> Metadata:
     """Register a table or view by its existing metadata: one of the tenant's own, dropped without its files.
+
+    Args:
+        overwrite: also if there is one of this name: from then on it has this metadata, of its own folder or
+            of one that no table has; the files that it had stay, as those of a dropped table.
 
     Raises:
         Malformed: the file is no metadata of a table (or view), or it names files elsewhere.
@@ -37,7 +43,8 @@ def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Met
     """
     once.check(tenant)
     paths.check_metadata_file(tenant, at)  # before anything is read
-    writing.check_new(tenant, name, kind)
+    if not (overwrite and catalog.find(tenant, name.namespace, name.name, kind)):
+        writing.check_new(tenant, name, kind)
     try:
         found = metadata.read(tenant, at, anew=True)
         document: dict[str, Any] = orjson.loads(found.content)
@@ -49,7 +56,7 @@ def register(tenant: Tenant, name: Name, kind: Kind, at: str, once: Once) -> Met
     paths.check(tenant, document)
     if not paths.below(found.location, at):
         raise Malformed("the metadata file is not in the folder of its table")
-    return writing.enter(tenant, name, found, kind, once)
+    return writing.enter(tenant, name, found, kind, once, overwrite=overwrite)
 
 
 def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = False) -> None:
@@ -58,7 +65,7 @@ def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = Fa
     Raises:
         NoSuchTable, NoSuchView: there is none of this name.
         ReadOnly, NoSuchNamespace: as `namespaces.place_of`.
-        OSError: the object store failed: the table is dropped, some files are left.
+        OSError: the object store failed: the table is dropped, and upkeep removes the files that are left.
     """
     missing = (no_table if kind is Kind.TABLE else no_view)(name.namespace, name.name)
     place = namespaces.place_of(tenant, name.namespace)
@@ -68,9 +75,12 @@ def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = Fa
         if row is None:
             raise missing
         once.record(connection)
-    location = str(row[0]).rpartition("/metadata/")[0]
-    if purge and paths.is_location(tenant, location):
-        metadata.remove_all(tenant, location)
+        location = str(row[0]).rpartition("/metadata/")[0]
+        purge = purge and paths.is_location(tenant, location)
+        if purge:
+            purges.record(connection, location)
+    if purge:
+        purges.remove(tenant, location)
 
 
 def rename(tenant: Tenant, old: Name, new: Name, kind: Kind, once: Once) -> None:

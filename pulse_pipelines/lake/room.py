@@ -33,6 +33,7 @@ IN_USE = """
 SELECT 1 FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND starts_with(metadata_location, %s || '/') LIMIT 1
 """
+REMOVED = "SELECT 1 FROM lake_purges WHERE location = %s"
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,35 @@ def forget() -> None:
     _seen.clear()
 
 
-def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[str]) -> None:
-    """Admit new tables in these folders, in this transaction; takes a lock per tenant.
+def admit(connection: postgres.Connection, tenant: Tenant, locations: Sequence[str], new: int) -> None:
+    """Admit tables in these folders, in this transaction; takes a lock per tenant.
+
+    Args:
+        new: how many of them are new; others get another folder.
 
     Raises:
         QuotaExceeded: the tenant has its maximum number of tables.
-        Malformed: another table has one of the folders: a key would open both.
+        Malformed: another table has one of the folders: a key would open both; or its files are removed.
     """
     locks.wait(connection, Lock.LAKE, tenant.tenant_id)
     limit = quotas.load_limits(connection).max_lake_tables
     ((count,),) = connection.execute(COUNT, [iceberg.CATALOG, names.own_root(tenant)]).fetchall()
-    if limited(limit) and count + len(locations) > limit:
+    if limited(limit) and new and count + new > limit:
         raise QuotaExceeded(
             f"the tenant has {count} tables and views of its own and may have {limit}",
             fix="Drop one, or ask the operator for more",
             tenant=tenant.slug,
         )
     for location in locations:
-        if connection.execute(IN_USE, [iceberg.CATALOG, location]).fetchone():
+        if in_use(connection, location):
             raise Malformed("another table has this folder", fix="Drop it, or give it another name")
+        if connection.execute(REMOVED, [location]).fetchone():
+            raise Malformed("the files of this folder were removed", fix="Create the table again")
+
+
+def in_use(connection: postgres.Connection, location: str) -> bool:
+    """Whether a table or view of the tenant has this folder."""
+    return connection.execute(IN_USE, [iceberg.CATALOG, location]).fetchone() is not None
 
 
 def admit_bytes(tenant: Tenant) -> None:

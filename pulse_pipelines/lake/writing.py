@@ -142,14 +142,21 @@ def shown(name: Name) -> str:
     return written(name.namespace, name.name)[:300]
 
 
-def enter(tenant: Tenant, name: Name, first: Metadata, kind: Kind, once: Once) -> Metadata:
-    """Commit a table or view whose first metadata file is written. Raises as `create`."""
+def enter(
+    tenant: Tenant, name: Name, first: Metadata, kind: Kind, once: Once, *, overwrite: bool = False
+) -> Metadata:
+    """Commit a table or view whose first metadata file is written. Raises as `create`.
+
+    Args:
+        overwrite: in place of one of this name, if there is one.
+    """
     place = namespaces.place_of(tenant, name.namespace)
 
     def stage(lost: SwapLost | None) -> Work:
-        if lost is not None:
+        old = catalog.find(tenant, name.namespace, name.name, kind) if overwrite else None
+        if lost is not None and old is None:
             check_new(tenant, name, kind)
-        return Work([Next((place, name.name), None, first.at, kind)])
+        return Work([Next((place, name.name), old, first.at, kind)])
 
     commit_files(tenant, stage, [name.namespace], once)
     return first
@@ -166,15 +173,21 @@ def commit_files(
 
     def before(connection: postgres.Connection, work: W) -> None:
         once.record(connection)
-        made = [each.new.rpartition("/metadata/")[0] for each in work.tables if each.old is None]
-        if made:
-            room.admit(connection, tenant, made)
+        moves = [each for each in work.tables if not each.old or _folder(each.old) != _folder(each.new)]
+        if moves:
+            new = sum(each.old is None for each in moves)
+            room.admit(connection, tenant, [_folder(each.new) for each in moves], new)
         for namespace in sorted(set(new_in)):
             namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
 
     done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
     assert done is not None  # noqa: S101 - there always is something to commit
     return done
+
+
+def _folder(at: str) -> str:
+    """The folder of the table with this metadata file."""
+    return at.rpartition("/metadata/")[0]
 
 
 def _done(tenant: Tenant, work: Work) -> bool:

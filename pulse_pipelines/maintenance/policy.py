@@ -51,7 +51,8 @@ WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS N
 """
 # Tenants, with the latest batch that settled for each since a moment.
 TENANTS = """
-SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, now()
+SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, u.own_at,
+    %(hours)s::float8 IS NULL AND (u.own_at IS NOT NULL OR n.namespace IS NOT NULL), now()
 FROM pdm_tenants t LEFT JOIN upkeep_tenants u USING (tenant_id)
 LEFT JOIN (
     SELECT r.tenant_id, max(b.settled_at) AS last_at
@@ -60,6 +61,11 @@ LEFT JOIN (
       AND (%(hours)s::float8 IS NULL OR b.settled_at > now() - make_interval(secs => 3600 * %(hours)s))
     GROUP BY r.tenant_id
 ) b USING (tenant_id)
+LEFT JOIN (
+    SELECT DISTINCT split_part(namespace, '.', 1) AS namespace
+    FROM iceberg_catalog.iceberg_namespace_properties
+    WHERE catalog_name = 'pulse' AND property_key = 'exists' AND namespace LIKE '%%.%%'
+) n ON n.namespace = 'pulse_' || replace(t.tenant_id::text, '-', '')
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND %(slug)s::text IS NULL
 """
 
@@ -148,7 +154,7 @@ class TableState:
 
 @dataclass(frozen=True)
 class TenantState:
-    """A tenant's raw zone and claims, from the ledger and the last recorded state."""
+    """A tenant's raw zone, claims and own tables, from the ledger and the last recorded state."""
 
     tenant_id: UUID
     tenant: str
@@ -156,6 +162,9 @@ class TenantState:
     retained_at: datetime | None
     last_at: datetime | None
     """When the latest batch settled."""
+    own_at: datetime | None
+    own: bool
+    """Whether it has, or had, tables of its own, and not only what landed lately is considered."""
     now: datetime
 
 
@@ -247,7 +256,7 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
 
 
 def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
-    """Tasks that a tenant's raw zone and claims need."""
+    """Tasks that a tenant's raw zone, claims and own tables need."""
     owner, pause = Tenant(tenant.tenant_id, tenant.tenant), timedelta(hours=settings.sweep_hours)
     swept, retained = tenant.swept_at, tenant.retained_at
     if tenant.last_at and (swept is None or (tenant.last_at > swept and tenant.now - swept >= pause)):
@@ -257,6 +266,9 @@ def of_tenant(tenant: TenantState, settings: UpkeepSettings) -> Iterator[Need]:
     limited = [f"{what} for {days} days" for what, days in limits.items() if days >= 0]
     if limited and (retained is None or tenant.now - retained >= pause):
         yield Need(owner, None, None, Task.RETENTION, f"keeps {' and '.join(limited)}", 0)
+    if tenant.own and (tenant.own_at is None or tenant.now - tenant.own_at >= pause):
+        since = f"{tenant.own_at:%Y-%m-%d %H:%M}" if tenant.own_at else "the first one was made"
+        yield Need(owner, None, None, Task.OWN, f"own tables not looked after since {since}", 0)
 
 
 def by_table(found: Iterable[Need]) -> list[list[Need]]:

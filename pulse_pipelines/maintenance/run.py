@@ -23,6 +23,7 @@ from pulse_pipelines.maintenance import (
     expire_snapshots,
     history,
     merge_claims,
+    own_tables,
     raw_retention,
     remove_orphan_files,
     retention,
@@ -143,11 +144,16 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
 
 def _of_tenant(need: Need, done: Done) -> None:
     began = state.database_time()
-    if need.task is Task.RAW:
-        raw_retention.remove_orphans(need.tenant, need.since, done)
-    elif need.task is Task.RETENTION:
-        retention.retain(need.tenant, done)
-    state.save_tenant(need.tenant, **{"swept" if need.task is Task.RAW else "retained": began})
+    match need.task:
+        case Task.RAW:
+            raw_retention.remove_orphans(need.tenant, need.since, done)
+            state.save_tenant(need.tenant, swept=began)
+        case Task.RETENTION:
+            retention.retain(need.tenant, done)
+            state.save_tenant(need.tenant, retained=began)
+        case Task.OWN:
+            own_tables.keep(need.tenant, done)
+            state.save_tenant(need.tenant, own=began)
 
 
 def _remove_orphans(session: Session, tenant: Tenant, dataset: Dataset, done: Done) -> None:

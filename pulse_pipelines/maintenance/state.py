@@ -35,10 +35,10 @@ ON CONFLICT (dataset_id) DO UPDATE SET seen_at = EXCLUDED.seen_at, snapshots = E
 SWEPT = "UPDATE upkeep_tables SET swept_at = clock_timestamp() WHERE tenant_id = %s AND dataset_id = %s"
 
 SAVE_TENANT = """
-INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at)
-VALUES (%(tenant)s, %(swept)s, %(retained)s)
+INSERT INTO upkeep_tenants AS u (tenant_id, swept_at, retained_at, own_at)
+VALUES (%(tenant)s, %(swept)s, %(retained)s, %(own)s)
 ON CONFLICT (tenant_id) DO UPDATE SET swept_at = coalesce(EXCLUDED.swept_at, u.swept_at),
-    retained_at = coalesce(EXCLUDED.retained_at, u.retained_at)
+    retained_at = coalesce(EXCLUDED.retained_at, u.retained_at), own_at = coalesce(EXCLUDED.own_at, u.own_at)
 """
 
 
@@ -122,10 +122,20 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
     return table
 
 
-def save_tenant(tenant: Tenant, *, swept: datetime | None = None, retained: datetime | None = None) -> None:
-    """Record when a tenant's raw zone was searched and its retention applied; None: unchanged."""
+def save_tenant(
+    tenant: Tenant,
+    *,
+    swept: datetime | None = None,
+    retained: datetime | None = None,
+    own: datetime | None = None,
+) -> None:
+    """Record when a tenant's raw zone was searched, its retention applied, its own tables looked after.
+
+    None: unchanged.
+    """
+    values = {"tenant": tenant.tenant_id, "swept": swept, "retained": retained, "own": own}
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-        connection.execute(SAVE_TENANT, {"tenant": tenant.tenant_id, "swept": swept, "retained": retained})
+        connection.execute(SAVE_TENANT, values)
 
 
 def database_time() -> datetime:

@@ -149,24 +149,27 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
         NotFound: the tenant has no such dataset.
         Terminal: the dataset's table is not in the catalog.
     """
-    (found,) = current_tables(tenant, [slug])
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        (found,) = current_tables(connection, tenant, [slug])
     return found
 
 
-def current_tables(tenant: Tenant, slugs: Sequence[str], optional: Sequence[str] = ()) -> list[CurrentTable]:
-    """Several datasets and their tables' metadata, read at one moment; otherwise as `current_table`.
+def current_tables(
+    connection: postgres.Connection, tenant: Tenant, slugs: Sequence[str], optional: Sequence[str] = ()
+) -> list[CurrentTable]:
+    """Several datasets and their tables' metadata; otherwise as `current_table`.
 
     Args:
+        connection: the tenant's session, in which all reads see one snapshot.
         optional: slugs that are skipped if the tenant has no such dataset.
     """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        found = [_find(connection, tenant, slug) for slug in slugs]
-        if optional:
-            found += dataset_rows.read(connection, "d.slug = ANY(%s)", [list(optional)])
-        return [
-            CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, dataset.slug)))
-            for dataset in found
-        ]
+    found = [_find(connection, tenant, slug) for slug in slugs]
+    if optional:
+        found += dataset_rows.read(connection, "d.slug = ANY(%s)", [list(optional)])
+    return [
+        CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, dataset.slug)))
+        for dataset in found
+    ]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Recorded:
     state: str
     """running, done, failed or cancelled."""
     snapshots: Mapping[str, int | None]
-    """Snapshot id by slug; None: the table was empty."""
+    """Snapshot id by table; None: the table was empty."""
     rows: int | None
     bytes: int | None
     seconds: float | None

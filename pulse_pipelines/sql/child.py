@@ -18,7 +18,7 @@ from pulse_pipelines.sql.gate import Gate, Query
 from pulse_resources.errors import Gone, PulseError, Transient, UserError
 
 BATCH_ROWS = 1_024
-_NOT_FOUND = 404
+_FORBIDDEN, _NOT_FOUND = 403, 404
 KINDS: Mapping[str, type[PulseError]] = {
     "refused": UserError,
     "gone": Gone,
@@ -79,6 +79,13 @@ def run(
     except duckdb.IOException as error:
         if getattr(error, "status_code", None) == _NOT_FOUND:
             raise Gone(f"a file of a table is gone: {_first_line(error)}") from error
+        if getattr(error, "status_code", None) == _FORBIDDEN and any(
+            "." in view["name"] for view in job["views"]
+        ):
+            raise UserError(
+                f"a table names a file that is not its own: {_first_line(error)}",
+                fix="Your engines wrote the table: roll it back, or create it again",
+            ) from error
         raise Transient(f"the object store does not answer: {_first_line(error)}") from error
     except duckdb.Error as error:
         raise UserError(f"the query fails: {_short(error)}") from error

@@ -81,7 +81,7 @@ def limit_resources(allowed: Confinement) -> None:
     libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     limits = {
-        resource.RLIMIT_DATA: _data_bytes() + allowed.memory_bytes + _SLACK,
+        resource.RLIMIT_DATA: data_bytes() + allowed.memory_bytes + _SLACK,
         resource.RLIMIT_CPU: allowed.cpu_seconds,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
@@ -104,7 +104,7 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _data_bytes() -> int:
+def data_bytes() -> int:
     """Bytes that count against RLIMIT_DATA already."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):

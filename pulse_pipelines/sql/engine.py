@@ -29,6 +29,7 @@ class View:
     """A table in a query, at one snapshot."""
 
     name: str
+    """A slug, or `namespace.table` for a table of the tenant's own."""
     metadata_location: str
     snapshot_id: int | None
     """None: the metadata's current snapshot."""
@@ -77,6 +78,7 @@ def lock(
     for setting, value in (
         ("threads", threads),
         ("memory_limit", f"{memory_bytes}B"),
+        ("temp_directory", ""),  # what does not fit into memory ends as that, not as a file refused
         ("TimeZone", "UTC"),
         ("http_timeout", max(1, int(seconds))),  # seconds; the parent gives up no later
         ("http_retries", 1),
@@ -97,7 +99,11 @@ def lock(
         snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
         scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
         limit = " LIMIT 0" if view.empty else ""
-        database.execute(f'CREATE VIEW "{view.name}" AS SELECT * FROM {scan}{limit}')  # noqa: S608 - Pulse's own
+        namespace, _, table = view.name.rpartition(".")
+        if namespace:
+            database.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')
+        name = f'"{namespace or "main"}"."{table}"'
+        database.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan}{limit}")  # noqa: S608 - names of the gate
 
 
 def secret(name: str, store: Store, view: View) -> str:

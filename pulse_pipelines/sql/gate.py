@@ -19,11 +19,13 @@ MAX_CHARACTERS = 65_536
 MAX_TABLES = 20
 SERIALIZED = "SELECT json_serialize_sql(?::VARCHAR)"
 SYSTEM_VIEWS = "SELECT view_name FROM duckdb_views() WHERE internal"
+SYSTEM_SCHEMAS = "SELECT unnest([database_name, schema_name]) FROM duckdb_schemas()"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?=[^\s(])(?!ANALYZE\b)", re.IGNORECASE)
 _PIVOT = re.compile(r"\bPIVOT", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ONE_QUERY = "Send one SELECT (or WITH, FROM, VALUES, DESCRIBE, SUMMARIZE), or EXPLAIN before it"
 _NAMES = "Name datasets by their slugs alone: GET /v1/datasets lists them"
+_OWN_NAMES = 'Name your own tables namespace.table, a nested namespace in quotes: "outer.inner".table'
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Query:
     """The SQL, without EXPLAIN."""
     explain: bool
     tables: frozenset[str]
-    """Lower-case names that must be tables ..."""
+    """Names that must be tables: slugs in lower case, and `namespace.table` as written ..."""
     maybe: frozenset[str]
     """... and names of common table expressions, which may also be tables outside of their scope."""
 
@@ -53,8 +55,9 @@ class Gate:
                 "lock_configuration": True,
             },
         )
-        self._system_views = frozenset(
-            str(name).lower() for (name,) in self._parser.execute(SYSTEM_VIEWS).fetchall()
+        self._system_views, self._system_schemas = (
+            frozenset(str(name).lower() for (name,) in self._parser.execute(query).fetchall())
+            for query in (SYSTEM_VIEWS, SYSTEM_SCHEMAS)
         )
 
     def check(self, sql: str) -> Query:
@@ -106,8 +109,16 @@ class Gate:
             if not _PLAIN.fullmatch(name):
                 raise UserError(f"{name[:100]!r} is no name for a part of a query", fix="Use a-z, 0-9 and _")
         for name in sorted(used | {each.lower() for each in defined}):
-            if name in self._system_views:
-                raise UserError(f"{name!r} is a table of DuckDB's own", fix=_NAMES)
+            namespace = name.rpartition(".")[0].lower()
+            if name in self._system_views or namespace in self._system_schemas:
+                raise UserError(f"{name[:100]!r} is a table of DuckDB's own", fix=_NAMES)
+        spelled: dict[str, str] = {}
+        for name in sorted(used):
+            # DuckDB does not tell them apart, but the catalog does.
+            if spelled.setdefault(name.lower(), name) != name:
+                raise UserError(
+                    f"{name[:100]!r} is spelled in two ways", fix="Write it as the catalog has it"
+                )
 
 
 def _nodes(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -148,13 +159,14 @@ def _check_function(node: Mapping[str, Any]) -> None:
 
 def _table(node: Mapping[str, Any]) -> str:
     name = str(node["table_name"])
-    if node["schema_name"] or node["catalog_name"]:
-        raise UserError(f"the table {name[:100]!r} is named with a schema", fix=_NAMES)
-    if not _PLAIN.fullmatch(name):
-        raise UserError(f"there is no table {name[:100]!r}", fix=_NAMES)
+    namespace = str(node["schema_name"])
+    if node["catalog_name"]:
+        raise UserError(f"the table {name[:100]!r} is named with more than a namespace", fix=_OWN_NAMES)
+    if not all(map(_PLAIN.fullmatch, (name, *(namespace.split(".") if namespace else ())))):
+        raise UserError(f"there is no table {name[:100]!r}", fix=_OWN_NAMES if namespace else _NAMES)
     if node["at_clause"]:
         raise UserError("AT is not understood", fix="Name the snapshots beside the SQL: `snapshots`")
-    return name.lower()
+    return f"{namespace}.{name}" if namespace else name.lower()
 
 
 def _unread(message: str, text: str) -> UserError:

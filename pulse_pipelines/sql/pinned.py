@@ -1,18 +1,27 @@
-"""Resolution of a query's tables: by slug in the tenant's RLS session, each pinned at a snapshot."""
+"""Resolution of a query's tables in the tenant's RLS session, each pinned at a snapshot.
+
+Datasets are named by their slugs, tables of the tenant's own `namespace.table`. The tenant's engines write
+the metadata of the latter: it is read with keys of the tenant's folder, and the query's key opens the folder
+that the catalog gave the table, whatever the metadata names.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pyiceberg.table.metadata import TableMetadata
+import orjson
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, names, paths, updates
+from pulse_pipelines.lake import metadata as files
+from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import CurrentTable
 from pulse_pipelines.sql.engine import View
-from pulse_resources import vended
-from pulse_resources.errors import Terminal, UserError
+from pulse_resources import iceberg, postgres, vended
+from pulse_resources.errors import NotFound, Terminal, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Mode
 
@@ -22,7 +31,7 @@ class Travel:
     """The time travel of a query; by default it reads the present."""
 
     snapshots: Mapping[str, int] = field(default_factory=dict)
-    """Snapshot ids by slug."""
+    """Snapshot ids by the tables' names in the query."""
     as_of: datetime | None = None
     """Moment for all other tables."""
 
@@ -31,7 +40,8 @@ class Travel:
 class PinnedTable:
     """A table at a snapshot; the key to its files is in its view only."""
 
-    slug: str
+    name: str
+    """A slug, or `namespace.table`."""
     snapshot_id: int | None
     """None: it had no rows yet."""
     view: View = field(repr=False)
@@ -43,35 +53,93 @@ def tables(
     """Resolve the tables that a query names, all at the same moment.
 
     Args:
-        optional: names that may be tables; the others are left out.
+        optional: slugs that may be tables; the others are left out.
 
     Raises:
-        NotFound: the tenant has no such dataset (another tenant may), the dataset has no such snapshot, or
-            the snapshot that was current then has been removed.
-        UserError: a snapshot is given for a table that the query does not name.
-        Terminal: a table is gone or damaged, or no credentials are vended.
+        NotFound: the tenant has no such table (another tenant may), the table has no such snapshot, or the
+            snapshot that was current then has been removed.
+        UserError: a snapshot is given for a table that the query does not name, or the metadata of a table
+            of the tenant's own is wrong.
+        Terminal: a dataset's table is gone or damaged, or no credentials are vended.
         Transient: the object store does not answer.
     """
-    found = registry.current_tables(tenant, named, optional)
-    unknown = sorted(travel.snapshots.keys() - {each.dataset.slug for each in found})
+    slugs = [name for name in named if "." not in name]
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        found = registry.current_tables(connection, tenant, slugs, optional)
+        own = {name: _location(connection, tenant, name) for name in named if "." in name}
+    unknown = sorted(travel.snapshots.keys() - {each.dataset.slug for each in found} - own.keys())
     if unknown:
         raise UserError(f"the query does not read {unknown[0]!r}, of which a snapshot is named")
-    return [_pinned(tenant, each, travel) for each in found]
+    datasets = [_dataset(tenant, each, travel) for each in found]
+    return datasets + [_own(tenant, name, at, travel) for name, at in own.items()]
 
 
-def _pinned(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
+def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str:
+    """The location of the current metadata of one of the tenant's own tables."""
+    namespace, _, table = name.rpartition(".")
+    place = names.stored_own(tenant, tuple(namespace.split(".")))
+    row = None
+    if place is not None and names.usable(table):
+        row = connection.execute(catalog.FIND, [iceberg.CATALOG, place, table, Kind.TABLE]).fetchone()
+    if row is None:
+        raise NotFound(
+            f"there is no table {name[:100]!r}",
+            fix="Datasets are named by their slugs alone, tables of your own namespace.table, as the catalog"
+            " spells them; views of engines are not read here",
+            tenant=tenant.slug,
+        )
+    return str(row[0])
+
+
+def _dataset(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
     slug, bucket = seen.dataset.slug, load_settings().object_store.bucket
     folder = tenant.table_location(bucket, slug, seen.dataset.dataset_id)
     if not seen.metadata_location.startswith(f"{folder}/"):
         raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, dataset=slug)
     with history.store_errors_explained():
         metadata = history.metadata_at((tenant.namespace, slug), seen.metadata_location)
-    snapshot_id = _snapshot(metadata, slug, travel)
+    return _pinned(slug, seen.metadata_location, folder, metadata, travel)
+
+
+def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
+    folder = at.rpartition("/metadata/")[0]
+    if not paths.is_location(tenant, folder):
+        raise Terminal("the table's metadata is not in a folder of the tenant's own", tenant=tenant.slug)
+    with history.store_errors_explained():
+        found = _read(tenant, name, at)
+    try:
+        document = orjson.loads(found.content)
+        paths.check(tenant, document)
+        if document["location"] != folder:
+            raise UserError("it is the metadata of another table")
+        metadata = TableMetadataUtil.parse_obj(document)
+    except (UserError, *updates.WRONG) as error:
+        raise _damaged(name, error) from None
+    return _pinned(name, at, folder, metadata, travel)
+
+
+def _read(tenant: Tenant, name: str, at: str) -> files.Metadata:
+    try:
+        return files.read(tenant, at)
+    except Terminal as error:  # its engines write, and drop, the files: no damage to Pulse
+        raise _damaged(name, error) from None
+
+
+def _damaged(name: str, error: Exception) -> UserError:
+    reason = error.message if isinstance(error, UserError | Terminal) else updates.wrong(error).message
+    return UserError(
+        f"the table {name!r} cannot be read: {reason}",
+        fix="Its metadata is what an engine of yours wrote: roll it back, or create the table again",
+    )
+
+
+def _pinned(name: str, at: str, folder: str, metadata: TableMetadata, travel: Travel) -> PinnedTable:
+    snapshot_id = _snapshot(metadata, name, travel)
     key = vended.credentials([folder], Mode.READ)
     current = snapshot_id == metadata.current_snapshot_id
     view = View(
-        name=slug,
-        metadata_location=seen.metadata_location,
+        name=name,
+        metadata_location=at,
         snapshot_id=None if current else snapshot_id,
         empty=snapshot_id is None,
         folder=f"{folder}/",
@@ -79,12 +147,12 @@ def _pinned(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
         secret_key=key.secret_key,
         session_token=key.session_token,
     )
-    return PinnedTable(slug, snapshot_id, view)
+    return PinnedTable(name, snapshot_id, view)
 
 
-def _snapshot(metadata: TableMetadata, slug: str, travel: Travel) -> int | None:
-    if slug in travel.snapshots:
-        return history.by_id(metadata, travel.snapshots[slug]).snapshot_id
+def _snapshot(metadata: TableMetadata, name: str, travel: Travel) -> int | None:
+    if name in travel.snapshots:
+        return history.by_id(metadata, travel.snapshots[name]).snapshot_id
     if travel.as_of is not None:
         found = history.as_of(metadata, travel.as_of)
         return found.snapshot_id if found else None

@@ -52,7 +52,7 @@ def run(
 
     Raises:
         UserError: the query is wrong, names something forbidden, or exceeds a limit.
-        NotFound: the tenant has no such dataset or snapshot.
+        NotFound: the tenant has no such table or snapshot.
         Conflict: it was cancelled, or the tenant already has a query with this id.
         Terminal: a table is damaged, or SQL is not set up.
         Transient: the object store does not answer.
@@ -99,7 +99,7 @@ def _tried(
 def _ran(process: Process, limits: Limits, asked: Asked, until: float) -> Result:
     query, _ = process.ask({"sql": asked.sql}, until, _HEAD_BYTES)
     tables = pinned.tables(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
-    snapshots = {table.slug: table.snapshot_id for table in tables}
+    snapshots = {table.name: table.snapshot_id for table in tables}
     audit.pinned(asked.tenant, asked.query_id, snapshots)
     job = _job(limits, asked, tables, snapshots, until)
     head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
@@ -114,7 +114,7 @@ def _too_late(limits: Limits) -> UserError:
 
 
 def _names(given: object) -> list[str]:
-    """Validate the names that the untrusted child sends: each is looked up among the tenant's datasets."""
+    """Validate the names that the untrusted child sends: each is looked up among the tenant's tables."""
     return [str(name) for name in given] if isinstance(given, list) else []
 
 

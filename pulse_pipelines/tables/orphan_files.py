@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow.fs as pafs
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
@@ -20,9 +21,19 @@ from pulse_pipelines.tables.reachable_files import ReachableFiles
 from pulse_resources import object_store, table_metadata
 from pulse_resources.faults import fail_point
 from pulse_resources.object_store import Object
+from pulse_resources.service_settings import Role
 
 PAGE = 1_000
 """Deletions between two reads of the catalog."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a table that other writers write is read and changed: by a key of its folder, and a role."""
+
+    store: pafs.S3FileSystem
+    role: Role
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ def remove(
     *,
     with_log: bool = True,
     by_log: bool = True,
+    by: Access | None = None,
 ) -> Removed:
     """Remove those of the `found` objects that are orphans.
 
@@ -50,14 +62,16 @@ def remove(
         in_flight: reads the batches that may still settle; names of their files begin with the batch id.
         with_log: whether to keep earlier metadata files that the table's log names.
         by_log: whether to keep the files that these reach, too.
+        by: for a table that other writers write; None: one of Pulse's.
 
     Raises:
         OSError: the object store failed; only orphans were removed.
         Transient: other writers kept committing first; nothing was removed.
     """
     spared = in_flight()
-    _fence(tenant, look, with_log=with_log)
-    reached = partial(ReachableFiles().of, by_log=by_log)
+    store = by.store if by else None
+    _fence(tenant, look, by, with_log=with_log)
+    reached = partial(ReachableFiles(store, by.folder if by else "").of, by_log=by_log)
     table = look()
     orphans = _orphans(found, table, reached(table), spared)
     fail_point("upkeep.before_delete")
@@ -66,7 +80,7 @@ def remove(
         table = look()
         spared |= in_flight()
         victims = _orphans(orphans[start : start + PAGE], table, reached(table), spared)
-        object_store.delete(each.path for each in victims)
+        object_store.delete((each.path for each in victims), store)
         count += len(victims)
         size += sum(each.bytes for each in victims)
     return Removed(count, size, table)
@@ -86,14 +100,17 @@ def _orphans(
     ]
 
 
-def _fence(tenant: Tenant, look: Callable[[], Table], *, with_log: bool) -> None:
+def _fence(tenant: Tenant, look: Callable[[], Table], by: Access | None, *, with_log: bool) -> None:
     """Move the table to identical new metadata, so that metadata staged before can never be committed."""
 
     def stage(lost: SwapLost | None) -> Work:
         table = look()
-        document = table_metadata.read(table.metadata_location)
-        new = table_metadata.write_next(document, table.metadata_location, with_log=with_log)
+        at, store = table.metadata_location, by.store if by else None
+        new = table_metadata.write_next(table_metadata.read(at, store), at, with_log=with_log, store=store)
         namespace, name = table.name()
-        return Work([Next((namespace, name), table.metadata_location, new)])
+        return Work([Next((namespace, name), at, new)])
 
-    commit(tenant, stage, lambda work: look().metadata_location == work.tables[0].new, point="upkeep.fence")
+    def moved(work: Work) -> bool:
+        return look().metadata_location == work.tables[0].new
+
+    commit(tenant, stage, moved, role=by.role if by else "pulse_pipeline", point="upkeep.fence")

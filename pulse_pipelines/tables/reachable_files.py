@@ -6,7 +6,10 @@ manifest is read once, however many snapshots share it.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
+import pyarrow.fs as pafs
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.utils.concurrent import ExecutorFactory
@@ -14,13 +17,26 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg, table_metadata
 from pulse_resources.errors import Terminal
+from pulse_resources.file_io import file_io_of
 from pulse_resources.table_metadata import Document
 
 
-class ReachableFiles:
-    """Finds the reachable files of tables; caches the metadata that it read, which is immutable."""
+class Outside(Terminal):
+    """Metadata that other writers wrote names a manifest outside of the table's folder."""
 
-    def __init__(self) -> None:
+
+class ReachableFiles:
+    """Finds the reachable files of tables; caches the metadata that it read, which is immutable.
+
+    Args:
+        store: reads the metadata of a table that other writers write, by a key of its folder alone; nothing
+            is believed about how they do it. None: tables of Pulse's.
+        folder: of that table.
+    """
+
+    def __init__(self, store: pafs.S3FileSystem | None = None, folder: str = "") -> None:
+        self._store, self._folder = store, folder
+        self._io = file_io_of(store) if store else iceberg.file_io()
         self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
         self._data: dict[str, frozenset[str]] = {}
         self._documents: dict[str, Document | None] = {}
@@ -33,6 +49,8 @@ class ReachableFiles:
 
         Raises:
             FileNotFoundError: a file that the current metadata reaches is gone.
+            Outside: other writers keep manifests elsewhere.
+            Terminal: they spell a path so that it cannot be compared with those of a listing.
         """
         current = self._document(table.metadata_location)
         if current is None:
@@ -43,12 +61,12 @@ class ReachableFiles:
         for location in earlier if by_log else ():
             if (document := self._document(location)) is not None:
                 reached |= self._of_document(document, known)
-        return frozenset(reached)
+        return frozenset(map(_plain, reached) if self._store else reached)
 
     def _document(self, location: str) -> Document | None:
         if location not in self._documents:
             try:
-                self._documents[location] = table_metadata.read(location)
+                self._documents[location] = table_metadata.read(location, self._store)
             except Terminal:
                 self._documents[location] = None
         return self._documents[location]
@@ -64,18 +82,24 @@ class ReachableFiles:
         for part in ("statistics", "partition-statistics"):
             reached |= {each["statistics-path"] for each in document.get(part, ())}
         found: dict[str, ManifestFile] = {}
-        for snapshot in _uncovered(snapshots):
-            for manifest in self._list(snapshot["manifest-list"], bool(known)):
-                found[manifest.manifest_path] = manifest
+        for snapshot in snapshots if self._store else _uncovered(snapshots):
+            for manifest in self._list(self._inside(snapshot["manifest-list"]), bool(known)):
+                found[self._inside(manifest.manifest_path)] = manifest
         fresh = [manifest for path, manifest in found.items() if path not in self._data]
-        for path, files in ExecutorFactory.get_or_create().map(lambda m: _data_files(m, bool(known)), fresh):
+        read = partial(_data_files, self._io, may_be_gone=bool(known))
+        for path, files in ExecutorFactory.get_or_create().map(read, fresh):
             self._data[path] = files
         return reached.union(found, *(self._data[path] for path in found))
+
+    def _inside(self, path: str) -> str:
+        if self._store and not _plain(path).startswith(f"{self._folder}/"):
+            raise Outside("a manifest is not in the table's folder", path=path[:300])
+        return path
 
     def _list(self, path: str, may_be_gone: bool) -> tuple[ManifestFile, ...]:
         if path not in self._manifests:
             try:
-                self._manifests[path] = tuple(read_manifest_list(iceberg.file_io().new_input(path)))
+                self._manifests[path] = tuple(read_manifest_list(self._io.new_input(path)))
             except FileNotFoundError:
                 if not may_be_gone:
                     raise
@@ -99,9 +123,18 @@ def _is_append(snapshot: Document) -> bool:
     return summary.get("operation") == "append" and BATCH_PROPERTY in summary
 
 
-def _data_files(manifest: ManifestFile, may_be_gone: bool) -> tuple[str, frozenset[str]]:
+def _plain(path: str) -> str:
+    """A path as a listing has it: engines write s3a:// and s3n:// for s3://."""
+    scheme, found, key = path.partition("://")
+    parts = key.split("/")
+    if not found or scheme not in ("s3", "s3a", "s3n") or {"", ".", ".."} & set(parts):
+        raise Terminal("a file is named by a path that is not plain", path=path[:300])
+    return f"s3://{key}"
+
+
+def _data_files(io: FileIO, manifest: ManifestFile, *, may_be_gone: bool) -> tuple[str, frozenset[str]]:
     try:
-        entries = manifest.fetch_manifest_entry(iceberg.file_io(), discard_deleted=True)
+        entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
     except FileNotFoundError:
         if not may_be_gone:
             raise

@@ -16,7 +16,7 @@ from support.lake import pointing_at, spark, with_value
 from chaos import batches, oracle, report
 from chaos.load import Load
 from chaos.report import Result
-from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison
+from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison, writers
 from chaos.sent import Sent
 from pulse_pipelines import registry
 from pulse_pipelines.tables import arrow_columns, parquet_files
@@ -168,6 +168,13 @@ def test_the_rest_of_the_shorter_part(stack: Settings, scenario: ModuleType, amo
     """Runs that are overtaken are fenced; poison holds up nothing; a loss is never silent."""
     outcome = scenario.run(None, SEED, amount, lambda _: None)
     assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+
+
+@pytest.mark.slow
+def test_engines_beside_all_other_writers(stack: Settings) -> None:
+    outcome = writers.run(None, SEED, 0.5, lambda _: None, external=True)
+    assert [*outcome.findings, *oracle.judge(outcome.sent, spark())] == []
+    assert {"external append", "upkeep of own tables", "batch"} <= outcome.places.keys()
 
 
 def test_the_page_keeps_the_last_result_of_each_scenario(tmp_path: Path) -> None:

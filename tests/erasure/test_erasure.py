@@ -21,6 +21,7 @@ from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
 from support.maintenance import rewritten
 from support.moves import moved
+from support.rest_catalog import SCHEMA
 from support.topics import delete_topic
 from typer.testing import CliRunner
 
@@ -33,6 +34,9 @@ from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.erasure import run as erasure_run
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.ingest import settle
+from pulse_pipelines.lake import namespaces, writing
+from pulse_pipelines.lake.requests import Once
+from pulse_pipelines.lake.writing import Name
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.query.preview import preview
@@ -683,6 +687,16 @@ def test_a_landed_dead_letter_is_a_dead_letter_again(owner: Owner) -> None:
     rebuilt(owner)
     assert [row["id"] for row in owner.rows()] == ["b"]
     balanced(owner)
+
+
+def test_the_receipt_names_each_table_that_the_tenant_s_engines_made(owner: Owner) -> None:
+    """They were not searched: whoever reads the receipt knows where to look."""
+    namespaces.create(owner.tenant, ("own",), {}, Once())
+    for name in ("people", "visits"):
+        writing.create(owner.tenant, Name(("own",), name), {"schema": SCHEMA}, Once())
+    left = [place for place in erase(owner, f"country={ADA}")["remains"] if "own table" in place["where"]]
+    assert [place["where"].split()[4].rstrip(":") for place in left] == ["own.people", "own.visits"]
+    assert all(place["until"] is None and "not searched" in place["why"] for place in left)
 
 
 def test_a_letter_that_landed_in_a_deleted_dataset_is_emptied(owner: Owner) -> None:

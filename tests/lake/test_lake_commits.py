@@ -164,6 +164,46 @@ def test_a_dropped_table_can_be_entered_again_and_a_purged_one_is_gone(lake: Lak
     assert lake.client.head(path).status_code == 404
 
 
+def test_a_table_is_registered_over(lake: Lake, tenant: Tenant) -> None:
+    """Back to an earlier metadata file, or to a dropped table's; never to another's or a view's."""
+    table, dropped, other = lake.make(), lake.make(), lake.make()
+    lake.commit(table.name, properties(a="b"))
+    lake.client.delete(f"{OWN}/tables/{dropped.name}")
+
+    def register(name: str, at: str, **more: Any) -> httpx.Response:
+        body = {"name": name, "metadata-location": at, "overwrite": True} | more
+        return lake.client.post(f"{OWN}/register", json=body)
+
+    assert register(table.name, table.at, overwrite=False).status_code == 409
+    assert register(table.name, table.at).json()["metadata"]["properties"].get("a") is None
+    assert lake.load(table.name)["metadata-location"] == table.at
+    for name, at_, status in (
+        (table.name, other.at, 400),  # another table has this folder
+        (table.name, f"{other.location}/metadata/none.metadata.json", 400),
+        (f"n{uuid.uuid4().hex[:8]}", other.at, 400),
+    ):
+        assert register(name, at_).status_code == status, (name, at_)
+    assert lake.load(table.name)["metadata-location"] == table.at
+    quotas.set_limits(tenant, max_lake_tables=1)
+    assert register(table.name, dropped.at).status_code == 200, "it is no table more"
+    quotas.set_limits(tenant, max_lake_tables=-1)
+    assert lake.load(table.name)["metadata"]["location"] == dropped.location
+    assert list(object_store.listed(table.location)), "the files that it had stay"
+    view = f"v{uuid.uuid4().hex[:8]}"
+    lake.client.post(f"{OWN}/views", json={"name": view, "schema": SCHEMA, "view-version": VIEW})
+    assert register(view, table.at).status_code == 409
+    won = threading.Event()
+
+    def overtake() -> None:
+        if not won.is_set():
+            won.set()
+            assert lake.commit(table.name, properties(c="d")).status_code == 200
+
+    with at("lake.before_swap", overtake):
+        assert register(table.name, table.at).status_code == 200
+    assert lake.load(table.name)["metadata-location"] == table.at
+
+
 def test_a_namespace_is_dropped_when_it_is_empty(lake: Lake) -> None:
     name = f"n{uuid.uuid4().hex[:8]}"
     outer, inner = f"/v1/namespaces/{name}", f"/v1/namespaces/{name}%1Fa%2Eb"

@@ -68,6 +68,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.lake_requests":        (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SID"),
+    "public.lake_purges":          (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SI"),
     "public.questions":            (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.deleted_datasets":     (OWN_FOR_OWNER, "own SI",    "own S",        NOTHING, NOTHING),
     "public.backfills":            (OWN_FOR_OWNER, "own S",     "all SI",       NOTHING, NOTHING),
@@ -83,7 +84,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "iceberg_catalog.iceberg_tables":
                                    ("none SIUD",   "own SIUD",  "own SIU",      "all! SIUD", "read SIUD"),
     "iceberg_catalog.iceberg_namespace_properties":
-                                   ("none SIUD",   "own SIU",   NOTHING,        "all! SIUD", "none SIUD"),
+                                   ("none SIUD",   "own SIU",   "all S",        "all! SIUD", "none SIUD"),
 }  # fmt: skip
 # These name no tenant: row-level security has nothing to say about them, privileges have.
 WITHOUT_TENANT: dict[str, tuple[str, str, str, str, str]] = {
@@ -172,7 +173,10 @@ QUERIES = (  # one of long ago: what is young nobody deletes
     "INSERT INTO sql_queries (tenant_id, query_id, sql, asked_at)"
     " VALUES (%(tenant)s, 'any', '', '2020-01-01')",
 )
-REQUESTS = ("INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (%(tenant)s, 'any', 'any')",)
+REQUESTS = (
+    "INSERT INTO lake_requests (tenant_id, request_key, asked) VALUES (%(tenant)s, 'any', 'any')",
+    "INSERT INTO lake_purges (tenant_id, location) VALUES (%(tenant)s, 'any')",
+)
 QUESTIONS = (
     "INSERT INTO questions (tenant_id, question_id, question, provider, asked_at)"
     " VALUES (%(tenant)s, 'any', '', 'grammar', '2020-01-01')",

@@ -15,7 +15,9 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.catalog import Guest
 from support.docs import blocks, run_as
+from support.engines import rest
 from support.http import Api, Caller, served
 from support.ingest import Owner, event, ingest, make_owner
 from support.lake import table
@@ -403,13 +405,18 @@ def test_each_tenant_sees_its_own_records_alone(lake: Lake, caller: Caller) -> N
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="the page's commands need curl")
-def test_the_page_is_true(api: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
+def test_the_page_is_true(api: Api, catalog: Api, new_caller: Callable[..., Caller], tmp_path: Path) -> None:
     """docs/sql.md: every command of it, in order, against the real server."""
     own = new_caller()
+    engine = rest(catalog, Guest(own.owner, own.key))
+    engine.create_namespace("reports")
+    goals = pa.table({"country": ["DE"], "target": pa.array([100], pa.int64())})
+    engine.create_table("reports.goals", goals.schema).append(goals)
     own.owner.send(event("o-1", country="DE", amount=12.5), event("o-2", country="FR", amount=7.5))
     ingest(own.owner)
     out = run_as(own.owner.tenant.slug, "sql.md", tmp_path, PULSE=api.url, KEY=own.key.text)
     assert '{"country":"DE","orders":1,"amount":12.5},{"country":"FR","orders":1,"amount":7.5}' in out
+    assert '"rows":[{"id":"o-1","target":100}]' in out
     assert out.count('"rows":[{"then":0}]') == 1
     assert out.count('"rows":[{"then":2}]') == 1
     assert pq.read_table(tmp_path / "orders.parquet").num_rows == 2

@@ -11,7 +11,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
-from pulse_api.http.models import Body, Moment, Slug
+from pulse_api.http.models import Body, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -29,6 +29,7 @@ INT64_MAX = 2**63 - 1
 MAX_LISTED = 1_000
 QUERY_ID = "Pulse-Query-Id"
 QueryId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+TableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,511}$")]
 Snapshot = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 RESULT: dict[str, Any] = {
@@ -38,7 +39,7 @@ RESULT: dict[str, Any] = {
         "query_id": {"type": "string"},
         "snapshots": {
             "type": "object",
-            "description": "What each table was read at, by slug; null: it had no rows yet.",
+            "description": "What each table was read at, by its name; null: it had no rows yet.",
             "additionalProperties": {"type": ["integer", "null"]},
         },
         "columns": {"type": "array", "items": {"type": "object"}},
@@ -63,11 +64,12 @@ class NewQuery(Body):
     sql: str = Field(
         min_length=1,
         max_length=MAX_CHARACTERS,
-        description="One SELECT, in DuckDB's dialect, over datasets by their slugs; or EXPLAIN before it.",
+        description="One SELECT, in DuckDB's dialect, or EXPLAIN before it. Datasets are named by their "
+        "slugs, tables of the tenant's own namespace.table.",
         examples=["SELECT country, count(*) AS orders FROM orders GROUP BY ALL"],
     )
-    snapshots: dict[Slug, Snapshot] = Field(
-        default_factory=dict, description="Snapshots to read tables as of, by slug."
+    snapshots: dict[TableName, Snapshot] = Field(
+        default_factory=dict, description="Snapshots to read tables as of, by the names in the query."
     )
     as_of: Moment | None = Field(default=None, description="Read all other tables as of this time.")
     query_id: QueryId | None = Field(
@@ -81,7 +83,7 @@ class QueryInfo(BaseModel):
     sql: str
     state: str = Field(description="running, done, failed or cancelled.")
     snapshots: dict[str, int | None] = Field(
-        description="What it reads, by slug; null: a table without rows."
+        description="What it reads, by name; null: a table without rows."
     )
     rows: int | None
     bytes: int | None = Field(description="Of the result, as it was sent.")
@@ -114,10 +116,11 @@ class _HeldResponse(Response):
     responses=ANSWER | documented(400, 401, 403, 404, 406, 409, 413, 422, 429, 501, 503),
 )
 async def query(request: Request, principal: LakeReader, body: NewQuery) -> Response:
-    """Rows of one SELECT over the tenant's datasets, as JSON, CSV, Arrow or Parquet by the header Accept.
+    """Rows of one SELECT over the tenant's tables, as JSON, CSV, Arrow or Parquet by the header Accept.
 
-    All tables are read as they are at one moment. A slug that only another tenant has is not found. One query
-    has limits of time, memory, rows and bytes: 422 says which was reached. It ends when its caller leaves.
+    All of them are read as they are at one moment. A table that only another tenant has is not found. One
+    query has limits of time, memory, rows and bytes: 422 says which was reached. It ends when its caller
+    leaves.
     """
     here, tenant = app_state(request), principal.tenant
     asked = Asked(

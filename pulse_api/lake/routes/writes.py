@@ -51,11 +51,11 @@ def _register(asked: Asked) -> Response:
     tenant, body = asked.caller.tenant, asked.json()
     name = Name(asked.namespace, text(body, "name"))
     at, overwrite = text(body, "metadata-location"), flag(body, "overwrite")
-    if overwrite:
-        raise refused(406, "A table that is there is not registered over: drop it first")
-    return table_of(
-        asked, name, _now(asked, name, lambda: moving.register(tenant, name, Kind.TABLE, at, asked.once))
-    )
+
+    def register() -> Metadata:
+        return moving.register(tenant, name, Kind.TABLE, at, asked.once, overwrite=overwrite)
+
+    return table_of(asked, name, _now(asked, name, register))
 
 
 def _commit(asked: Asked) -> Response:

@@ -45,6 +45,7 @@ RLS_TABLES = (
     "dataset_moves",
     "sql_queries",
     "lake_requests",
+    "lake_purges",
     "questions",
     "deleted_datasets",
     "backfills",
@@ -93,7 +94,7 @@ def _rls_problems(tenant: Tenant, dataset: Dataset) -> list[str]:
             "SELECT count(*) FROM pdm_datasets WHERE dataset_id = %s", [dataset.dataset_id]
         ).fetchone()
         catalog = stranger.execute(
-            "SELECT count(*) FROM iceberg_catalog.iceberg_tables WHERE table_namespace = %s",
+            "SELECT count(*) FROM iceberg_catalog.iceberg_tables WHERE starts_with(table_namespace, %s)",
             [tenant.namespace],
         ).fetchone()
     problems = [f"row-level security is not forced on {name}" for name in unforced]

@@ -1,0 +1,88 @@
+"""Removal of the folders of tenants' own tables: after a drop with its files, and of what was never entered.
+
+A folder is recorded before its first file is removed, and stays recorded: `room.admit` enters no table in it
+any more. So a writer that comes late gets an error, and not a table whose files are gone; and whatever a
+process left when it died, upkeep removes.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import metadata, paths, room
+from pulse_pipelines.lake.catalog import ROLE
+from pulse_resources import locks, object_store, postgres, table_metadata
+from pulse_resources.faults import fail_point
+from pulse_resources.locks import Lock
+from pulse_resources.object_store import Object
+from pulse_resources.vended import Mode
+
+RECORD = "INSERT INTO lake_purges (tenant_id, location) VALUES (app_tenant(), %s) ON CONFLICT DO NOTHING"
+DONE = "UPDATE lake_purges SET done_at = now() WHERE location = %s"
+UNFINISHED = "SELECT location FROM lake_purges WHERE done_at IS NULL ORDER BY at"
+
+
+def record(connection: postgres.Connection, location: str) -> None:
+    """Record, in this transaction, that the files of a folder are to be removed."""
+    connection.execute(RECORD, [location])
+
+
+def remove(tenant: Tenant, location: str) -> None:
+    """Remove the files of a recorded folder. Raises as `metadata.remove_all`."""
+    fail_point("lake.purge")
+    metadata.remove_all(tenant, location)
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        connection.execute(DONE, [location])
+
+
+def finish(tenant: Tenant) -> int:
+    """Remove what removals that failed, or died, have left; returns the number of folders."""
+    with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+        left = [location for (location,) in connection.execute(UNFINISHED).fetchall()]
+    for location in left:
+        remove(tenant, location)
+    return len(left)
+
+
+def remove_abandoned(tenant: Tenant, min_age: timedelta) -> int:
+    """Remove folders that never were a table's; returns their number.
+
+    These are folders of no table, with no metadata file that was committed: a client that staged a table
+    wrote data only; a process that died left the first metadata file alone. All their files are at least
+    `min_age` old, by the object store's clock. A table that was dropped without its files has more.
+
+    Raises:
+        as `metadata.remove_all`.
+    """
+    newest = object_store.store_time() - min_age
+    count = 0
+    for location, files in _folders(tenant).items():
+        if _never_entered(files) and all(each.modified <= newest for each in files):
+            with postgres.tenant_transaction(ROLE, tenant.tenant_id) as connection:
+                locks.wait(connection, Lock.LAKE, tenant.tenant_id)  # as `room.admit` takes it
+                unused = not room.in_use(connection, location)
+                if unused:
+                    record(connection, location)
+            if unused:
+                remove(tenant, location)
+                count += 1
+    return count
+
+
+def _folders(tenant: Tenant) -> Mapping[str, list[Object]]:
+    """The files in the folders of the tenant's own tables."""
+    found: dict[str, list[Object]] = defaultdict(list)
+    root = paths.own_folder(tenant)
+    for each in object_store.listed(root, metadata.file_system(tenant, Mode.READ)):
+        location = f"{root}/{each.path.removeprefix(f'{root}/').partition('/')[0]}"
+        if paths.is_location(tenant, location):
+            found[location].append(each)
+    return found
+
+
+def _never_entered(files: list[Object]) -> bool:
+    versions = [each for each in files if each.name.endswith(".metadata.json")]
+    if not versions:
+        return True
+    return len(files) == 1 and table_metadata.version(files[0].path) == 0

@@ -1,0 +1,271 @@
+"""Upkeep of a tenant's own tables: only where it is asked for, and never a file that somebody may commit."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import Table
+from support.catalog import Guest
+from support.engines import rest
+from support.faults import AtPoint
+from support.forged import Forger, put
+from support.http import Api
+from support.maintenance import do, done, objects
+from support.rest_catalog import OWN, SCHEMA, Lake
+
+from chaos.surroundings import with_settings
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.lake import catalog as names
+from pulse_pipelines.lake import metadata, paths
+from pulse_pipelines.maintenance import policy
+from pulse_pipelines.maintenance.own_tables import Keeper, Kept
+from pulse_resources import object_store
+
+ASKS = {"pulse.upkeep": "true", "history.expire.max-snapshot-age-ms": "0"}
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+@pytest.fixture
+def lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
+    with catalog.client(writer.key.text) as client:
+        client.post("/v1/namespaces", json={"namespace": ["own"]})
+        yield Lake(client)
+
+
+@pytest.fixture
+def engine(catalog: Api, writer: Guest, lake: Lake) -> RestCatalog:
+    return rest(catalog, writer)
+
+
+@pytest.fixture
+def no_age() -> Iterator[None]:
+    """Orphans are removed whatever their age: nobody else writes."""
+    with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
+        yield
+
+
+def make(engine: RestCatalog, **properties: str) -> Table:
+    """A table with four snapshots, of which the last deleted the first's row."""
+    table = engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=properties)
+    for number in range(3):
+        table.append(ids(number))
+    table.delete("id = 0")
+    return table
+
+
+def plain(engine: RestCatalog) -> Table:
+    """A table without snapshots."""
+    return engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema)
+
+
+def rows(engine: RestCatalog, table: Table) -> list[int]:
+    found: list[int] = engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist()
+    return sorted(found)
+
+
+def keep(writer: Guest) -> Kept:
+    metadata.forget()
+    return Keeper(writer.tenant).keep()
+
+
+def test_upkeep_is_where_it_is_asked_for(engine: RestCatalog, writer: Guest, no_age: None) -> None:
+    """By the job, in a process of its own: one table has one snapshot and its files, the other keeps all."""
+    asking = make(engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
+    silent = make(engine)
+    before = {each.location(): objects(each.location()) for each in (asking, silent)}
+    assert Task.OWN in {each.task for each in policy.needs(writer.tenant.slug)}
+    (kept,) = done(writer.owner, Task.OWN)
+    assert kept.after["asked"] == 1
+    assert kept.after["snapshots"] == len(asking.metadata.snapshots) - 1
+    assert objects(silent.location()) == before[silent.location()]
+    left = objects(asking.location())
+    assert len(before[asking.location()] - left) >= kept.after["objects"] > 0
+    now = engine.load_table(asking.name()[-2:])
+    assert len(now.metadata.snapshots) == 1
+    assert rows(engine, asking) == [1, 2]
+    now.append(ids(9))
+    assert rows(engine, asking) == [1, 2, 9]
+    assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug)}
+    assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug, recent=True)}
+    engine.drop_table(asking.name()[-2:])
+
+
+def test_young_files_are_somebody_s_who_may_commit_them(engine: RestCatalog, writer: Guest) -> None:
+    table = make(engine, **ASKS)
+    uncommitted = f"{table.location()}/data/in-flight.parquet"
+    put(uncommitted, b"x")
+    before = objects(table.location())
+    keep(writer)
+    assert before <= objects(table.location())
+    with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
+        keep(writer)
+    assert uncommitted not in objects(table.location())
+    assert rows(engine, table) == [1, 2]
+    engine.drop_table(table.name()[-2:])
+
+
+def test_a_commit_in_between_is_kept(engine: RestCatalog, writer: Guest, no_age: None, at: AtPoint) -> None:
+    """One while the expiry is staged, one while orphans are searched: both win, and lose no file."""
+    table = make(engine, **ASKS | {"history.expire.min-snapshots-to-keep": "2"})
+    late = [
+        at(point, lambda n=n: engine.load_table(table.name()[-2:]).append(ids(n)))
+        for n, point in enumerate(("own.expire.staged", "upkeep.fence.staged", "upkeep.before_delete"), 10)
+    ]
+    found = keep(writer)
+    assert (all(late), found.left) == (True, [])
+    assert rows(engine, table) == [1, 2, 10, 11, 12]
+    assert len(engine.load_table(table.name()[-2:]).metadata.snapshots) >= 3
+    engine.drop_table(table.name()[-2:])
+
+
+def test_a_name_of_another_scheme_is_no_orphan(
+    engine: RestCatalog, writer: Guest, lake: Lake, no_age: None
+) -> None:
+    """Hadoop's engines write s3a://; a name that cannot be compared leaves the table as it is."""
+    for way, stays in (
+        (lambda p: p.replace("s3://", "s3a://"), True),
+        (lambda p: p.replace("/data/", "//data/"), False),
+    ):
+        table = engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=ASKS)
+        sink = pa.BufferOutputStream()
+        pq.write_table(ids(5), sink)
+        path = f"{table.location()}/data/named.parquet"
+        put(path, sink.getvalue().to_pybytes())
+        forger = Forger(table)
+        listing = forger.manifest_list(forger.manifest(way(path)))
+        assert lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
+        orphan = f"{table.location()}/data/orphan.parquet"
+        put(orphan, b"x")
+        found = keep(writer)
+        left = objects(table.location())
+        assert path in left
+        assert (orphan in left) is not stays
+        assert any(table.name()[-1] in each for each in found.left) is not stays, found
+        engine.drop_table(table.name()[-2:])
+
+
+def test_a_table_that_leads_elsewhere_is_reported(
+    engine: RestCatalog, writers: tuple[Guest, Guest], catalog: Api, lake: Lake, no_age: None
+) -> None:
+    """The isolation check: of every own table, whether or not it asks for upkeep; for the operator."""
+    other = rest(catalog, writers[1])
+    other.create_namespace_if_not_exists("own")
+    theirs = other.create_table("own.theirs", ids().schema)
+    theirs.append(ids(1))
+    (task,) = theirs.scan().plan_files()
+    (manifest,) = theirs.current_snapshot().manifests(theirs.io)  # type: ignore[union-attr]
+    for leads in (lambda f: f.manifest(task.file.file_path), lambda f: manifest):
+        table = plain(engine)
+        forger = Forger(table)
+        updates = forger.updates(forger.manifest_list(leads(forger)))
+        assert lake.commit(table.name()[-1], *updates).status_code == 200
+        assert [table.name()[-1] in each for each in keep(writers[0]).outside] == [True]
+        if leads(forger) is not manifest:
+            engine.drop_table(table.name()[-2:])
+    (reported,) = do(writers[0].owner, Task.OWN)
+    assert (reported.outcome, table.name()[-1] in str(reported.detail)) == ("failed", True)
+    assert task.file.file_path in objects(theirs.location())
+    engine.drop_table(table.name()[-2:])
+    assert keep(writers[0]).outside == []
+    other.drop_table("own.theirs")
+
+
+def test_damaged_files_leave_their_table_and_no_other(
+    engine: RestCatalog, writer: Guest, no_age: None
+) -> None:
+    damaged, sound = make(engine, **ASKS), make(engine, **ASKS)
+    put(str(damaged.current_snapshot().manifest_list), b"Obj\x01 no Avro")  # type: ignore[union-attr]
+    orphans = [f"{each.location()}/data/orphan.parquet" for each in (damaged, sound)]
+    for each in orphans:
+        put(each, b"x")
+    found = keep(writer)
+    assert [damaged.name()[-1] in each for each in found.left] == [True]
+    assert [each in objects(each.rpartition("/data/")[0]) for each in orphans] == [True, False]
+    for each in (damaged, sound):
+        engine.drop_table(each.name()[-2:])
+
+
+def test_a_purge_that_died_is_finished(engine: RestCatalog, writer: Guest, lake: Lake, at: AtPoint) -> None:
+    """The table is dropped, its files are there; nothing enters the folder again, and upkeep removes them."""
+    table = make(engine)
+
+    def die() -> None:
+        raise OSError("the object store is gone")
+
+    at("lake.purge", die)
+    name = table.name()[-1]
+    assert lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code >= 500
+    assert objects(table.location())
+    body: dict[str, Any] = {"name": name, "metadata-location": table.metadata_location}
+    refused = lake.client.post(f"{OWN}/register", json=body)
+    assert (refused.status_code, "were removed" in refused.text) == (400, True), refused.text
+    assert keep(writer).numbers["folders"] == 1
+    assert not objects(table.location())
+    assert keep(writer).numbers["folders"] == 0
+
+
+def test_what_never_was_a_table_goes_and_what_was_one_stays(
+    engine: RestCatalog, writer: Guest, lake: Lake
+) -> None:
+    dropped = make(engine)
+    engine.drop_table(dropped.name()[-2:])
+    staged = lake.client.post(
+        f"{OWN}/tables", json={"name": "staged", "schema": SCHEMA, "stage-create": True}
+    )
+    location = staged.json()["metadata"]["location"]
+    put(f"{location}/data/x.parquet", b"x")
+    died = paths.new_location(writer.tenant)
+    put(f"{died}/metadata/00000-{uuid.uuid4()}.metadata.json", b"{}")
+    held = lake.make()
+    assert keep(writer).numbers["folders"] == 0, "they are young"
+    with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
+        assert keep(writer).numbers["folders"] == 2
+    assert not objects(location)
+    assert not objects(died)
+    assert objects(dropped.location())
+    assert objects(held.location)
+    late = [
+        {"action": "set-location", "location": location},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": SCHEMA | {"schema-id": 0}, "last-column-id": 1},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+    ]
+    answer = lake.commit("staged", *late, requirements=[{"type": "assert-create"}])
+    assert (answer.status_code, "were removed" in answer.text) == (400, True), answer.text
+    body = {"name": "again", "metadata-location": engine_metadata(dropped)}
+    assert lake.client.post(f"{OWN}/register", json=body).status_code == 200
+    assert names.find(writer.tenant, ("own",), "again")
+
+
+def engine_metadata(table: Table) -> str:
+    """The last metadata file of a dropped table."""
+    found = [path for path in objects(f"{table.location()}/metadata") if path.endswith(".metadata.json")]
+    return max(found, key=lambda path: path.rpartition("/")[2])
+
+
+def test_upkeep_opens_nothing_but_the_table_s_folder(
+    engine: RestCatalog, writer: Guest, no_age: None
+) -> None:
+    """A forged metadata file with another location is no way to have other files removed."""
+    table, victim = make(engine, **ASKS), make(engine)
+    bystander = f"{victim.location()}/data/uncommitted.parquet"
+    put(bystander, b"x")
+    with object_store.file_system().open_input_file(object_store.key(table.metadata_location)) as source:
+        content = source.read().replace(table.location().encode(), victim.location().encode())
+    put(table.metadata_location, content)
+    found = keep(writer)
+    assert any(table.name()[-1] in each for each in found.left)
+    assert bystander in objects(victim.location())
+    engine.drop_table(victim.name()[-2:])
+    engine.drop_table(table.name()[-2:])

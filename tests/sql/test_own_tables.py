@@ -1,0 +1,418 @@
+"""SQL over tables of a tenant's own, whose files its engines write: honest ones, and traps."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+from support.catalog import Guest
+from support.engines import rest
+from support.forged import Forger, put
+from support.http import Api, Caller
+from support.rest_catalog import Lake
+from support.sql import NOWHERE, less, processes, said
+from typer.testing import CliRunner
+
+from chaos.surroundings import superuser
+from pulse_api import cli
+from pulse_pipelines.lake import metadata
+from pulse_pipelines.sql import pinned
+from pulse_pipelines.sql.engine import View
+from pulse_resources import iceberg, landlock, object_store, postgres, vended
+from pulse_resources.errors import UserError
+from pulse_resources.settings import load_settings
+
+SECRET = 987_654_321
+"""The other tenant's only row."""
+MINE = 7
+needs_landlock = pytest.mark.skipif(
+    landlock.version() < landlock.CONNECTIONS_SINCE,
+    reason="the kernel has no Landlock that knows connections",
+)
+pytestmark = needs_landlock
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+@dataclass(frozen=True)
+class Two:
+    """A tenant with a table, and another one."""
+
+    mine: Guest
+    lake: Lake
+    theirs: Table
+
+    def make(self, catalog: Api, name: str, *rows: int) -> Table:
+        engine = rest(catalog, self.mine)
+        engine.create_namespace_if_not_exists("own")
+        table = engine.create_table(f"own.{name}", ids().schema)
+        table.append(ids(*rows))
+        return table
+
+
+@pytest.fixture(scope="module")
+def two(catalog: Api, guests: tuple[Guest, Guest]) -> Iterator[Two]:
+    mine, other = guests
+    engine = rest(catalog, other)
+    engine.create_namespace_if_not_exists("own")
+    theirs = engine.create_table("own.secret", ids().schema)
+    theirs.append(ids(SECRET))
+    with catalog.client(mine.key.text) as client:
+        yield Two(mine, Lake(client), theirs)
+    engine.drop_table("own.secret")
+
+
+@pytest.fixture
+def caller(two: Two, new_caller: Callable[..., Caller]) -> Caller:
+    return new_caller(owner=two.mine.owner)
+
+
+def ask(caller: Caller, sql: str, **more: object) -> httpx.Response:
+    return caller.http.post("/v1/sql", json={"sql": sql} | more)
+
+
+def test_own_tables_are_read_beside_datasets(catalog: Api, two: Two, caller: Caller) -> None:
+    engine = rest(catalog, two.mine)
+    table = two.make(catalog, "Counts", MINE)
+    first = table.metadata.current_snapshot_id
+    table.append(ids(8))
+    engine.create_namespace_if_not_exists(("own", "deep"))
+    engine.create_table(("own", "deep", "empty"), ids().schema)
+    join = (
+        'SELECT count(DISTINCT o.id) AS orders, sum(c.id) AS s, (SELECT count(*) FROM "own.deep".empty) AS e '
+        "FROM orders o, own.Counts c"
+    )
+    answer = ask(caller, join)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["rows"] == [{"orders": 6, "s": 6 * 15, "e": 0}]
+    read = answer.json()["snapshots"]
+    assert (set(read), read["own.deep.empty"]) == ({"orders", "own.Counts", "own.deep.empty"}, None)
+    assert read["own.Counts"] == table.metadata.current_snapshot_id
+
+    query = "SELECT list(id ORDER BY id) AS ids FROM own.Counts"
+    assert ask(caller, query, snapshots={"own.Counts": first}).json()["rows"] == [{"ids": [MINE]}]
+    assert ask(caller, query, as_of="2020-01-01T00:00:00Z").json()["rows"] == [{"ids": None}]
+    assert ask(caller, query, snapshots={"own.Counts": 1}).status_code == 404
+    assert ask(caller, "DESCRIBE own.Counts").json()["rows"][0]["column_name"] == "id"
+    spoken = CliRunner().invoke(cli.app, ["sql", two.mine.tenant.slug, query, "--csv"])
+    assert spoken.stdout.splitlines()[1] == '"[7,8]"'
+    for missing in ("own.counts", "own.secret", "events.orders", "nowhere.t"):
+        answer = ask(caller, f"FROM {missing}")
+        assert (answer.status_code, answer.json()["type"]) == (404, "urn:pulse:problem:not-found"), missing
+    listed = caller.http.get("/v1/sql").json()["queries"]
+    assert any("own.Counts" in each["snapshots"] for each in listed)
+
+
+def test_the_api_sees_own_tables_of_its_tenant_and_writes_none(catalog: Api, two: Two) -> None:
+    two.make(catalog, "seen", MINE)
+    count = "SELECT count(*) FROM iceberg_catalog.iceberg_tables WHERE table_namespace LIKE '%%.own'"
+    with superuser() as connection:
+        assert connection.execute(count).fetchone() > (1,)
+    with postgres.tenant_transaction("pulse_api", two.mine.tenant.tenant_id) as connection:
+        theirs = connection.execute(f"{count} AND table_name = 'secret'").fetchone()
+        change = "SET table_name = 'x' WHERE table_name = 'seen'"
+        changed = connection.execute(f"UPDATE iceberg_catalog.iceberg_tables {change}").rowcount
+        dropped = connection.execute("DELETE FROM iceberg_catalog.iceberg_tables WHERE table_name = 'seen'")
+        assert (theirs, changed, dropped.rowcount) == ((0,), 0, 0)
+    with postgres.transaction("pulse_api") as connection:
+        assert connection.execute(count).fetchone() == (0,)
+
+
+@dataclass
+class Outside:
+    """A Parquet file beside the lake, on the disk and at an address."""
+
+    file: Path
+    port: int
+    connections: list[object] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    file = tmp_path_factory.mktemp("outside") / "secret.parquet"
+    as_iceberg = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    pq.write_table(pa.table({"id": [SECRET]}, as_iceberg), file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = Outside(file, listener.getsockname()[1])
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                found.connections.append(connection)
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield found
+
+
+@dataclass(frozen=True)
+class Trap:
+    """What a forged table leads to.
+
+    Args:
+        build: makes the manifest list, in whoever's folder it likes.
+        honest: whether the metadata file is such that the catalog takes it: only what it names is not.
+    """
+
+    build: Callable[[Forger, Table, Outside], str]
+    honest: bool = True
+    reads: bool = True
+    """Whether the other tenant's row comes out where nothing stops it."""
+
+
+def their_file(theirs: Table) -> str:
+    (task,) = theirs.scan().plan_files()
+    return task.file.file_path
+
+
+def their_manifest(theirs: Table) -> object:
+    (manifest,) = theirs.current_snapshot().manifests(iceberg.file_io())  # type: ignore[union-attr]
+    return manifest
+
+
+def climbed(forger: Forger, path: str) -> str:
+    """A path to a file of another's that begins in one's own folder."""
+    return f"{forger.folder}/../../../../{path.partition('/iceberg/')[2]}"
+
+
+def with_deletes(forger: Forger, path: str) -> str:
+    (mine,) = [task.file.file_path for task in forger.table.scan().plan_files()]
+    return forger.manifest_list(forger.manifest(mine, rows=1), forger.manifest(path, deletes=True))
+
+
+def their_deletes(forger: Forger, theirs: Table) -> str:
+    """A file of deleted positions in the other's folder, which would take away one's own row."""
+    (mine,) = [task.file.file_path for task in forger.table.scan().plan_files()]
+    at = f"{theirs.location()}/data/deletes.parquet"
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), metadata={"PARQUET:field_id": "2147483546"}),
+            pa.field("pos", pa.int64(), metadata={"PARQUET:field_id": "2147483545"}),
+        ]
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"file_path": [mine], "pos": [0]}, schema), sink)
+    put(at, sink.getvalue().to_pybytes())
+    return with_deletes(forger, at)
+
+
+TRAPS = {
+    "manifest list of another": Trap(
+        lambda f, t, o: str(t.current_snapshot().manifest_list),  # type: ignore[union-attr]
+        honest=False,
+    ),
+    "manifest list, climbing": Trap(
+        lambda f, t, o: climbed(f, str(t.current_snapshot().manifest_list)),  # type: ignore[union-attr]
+        honest=False,
+        reads=False,
+    ),
+    "manifest list on the disk": Trap(lambda f, t, o: f"file://{o.file}", honest=False, reads=False),
+    "manifest of another": Trap(lambda f, t, o: f.manifest_list(their_manifest(t))),  # type: ignore[arg-type]
+    "data file of another": Trap(lambda f, t, o: f.manifest_list(f.manifest(their_file(t)))),
+    "data file, climbing": Trap(
+        lambda f, t, o: f.manifest_list(f.manifest(climbed(f, their_file(t)))), reads=False
+    ),
+    "data file, s3a": Trap(
+        lambda f, t, o: f.manifest_list(f.manifest(their_file(t).replace("s3://", "s3a://"))), reads=False
+    ),
+    "data file on the disk": Trap(lambda f, t, o: f.manifest_list(f.manifest(str(o.file)))),
+    "data file on the disk, as a URL": Trap(lambda f, t, o: f.manifest_list(f.manifest(f"file://{o.file}"))),
+    "the environment": Trap(lambda f, t, o: f.manifest_list(f.manifest("/proc/self/environ")), reads=False),
+    "data file at an address": Trap(
+        lambda f, t, o: f.manifest_list(f.manifest(f"http://127.0.0.1:{o.port}/x.parquet")), reads=False
+    ),
+    "all data files": Trap(
+        lambda f, t, o: f.manifest_list(f.manifest(f"{t.location()}/data/*.parquet")), reads=False
+    ),
+    "deletes of another": Trap(lambda f, t, o: their_deletes(f, t), reads=False),
+    "deletes on the disk": Trap(lambda f, t, o: with_deletes(f, str(o.file)), reads=False),
+}
+"""Some lead nowhere even where nothing stops them: that DuckDB does not follow them today is no layer."""
+
+
+@pytest.fixture(scope="module")
+def forged(catalog: Api, two: Two, outside: Outside) -> dict[str, tuple[str, str]]:
+    """For each trap a table of the tenant's: its name, and a metadata file of it that leads into the trap.
+
+    The catalog takes all that are honest: it reads no manifests, which is why the reader must hold.
+    """
+    found = {}
+    for number, (trap, how) in enumerate(TRAPS.items()):
+        name = f"trap_{number}"
+        table = two.make(catalog, name, MINE)
+        forger = Forger(table)
+        listing = how.build(forger, two.theirs, outside)
+        answer = two.lake.commit(name, *forger.updates(listing))
+        assert (answer.status_code == 200) is how.honest, answer.text
+        at = answer.json()["metadata-location"] if how.honest else forger.metadata(listing)
+        if not how.honest:  # a tenant may write over the file that the catalog points at
+            with object_store.file_system().open_input_file(object_store.key(at)) as source:
+                put(table.metadata_location, source.read())
+        found[trap] = (name, at)
+    metadata.forget()
+    return found
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_gives_nothing(
+    two: Two, caller: Caller, outside: Outside, forged: dict[str, tuple[str, str]], trap: str
+) -> None:
+    """By the whole of it: an error that tells the caller that it is the table's."""
+    name, _ = forged[trap]
+    answer = ask(caller, f"SELECT id FROM own.{name}")
+    assert str(SECRET) not in answer.text
+    assert (answer.status_code, "detail" in answer.json()) == (422, True), answer.text
+    joined = ask(caller, f"SELECT t.id FROM own.{name} t, orders")
+    assert (joined.status_code, str(SECRET) in joined.text) == (422, False)
+    assert not outside.connections
+
+
+def place() -> tuple[dict[str, object], int]:
+    address = load_settings().object_store.endpoint.removeprefix("http://")
+    return NOWHERE | {"address": address}, int(address.rpartition(":")[2])
+
+
+def view_of(two: Two, name: str, at: str) -> View:
+    """The view of an honest table with the metadata of a forged one, as if nobody had read it before."""
+    store = object_store.file_system()
+    folder = at.rpartition("/metadata/")[0]
+    key = vended.credentials([folder], vended.Mode.READ)
+    assert store.get_file_info(object_store.key(at)).is_file
+    return View(
+        f"own.{name}", at, None, f"{folder}/", False, key.access_key, key.secret_key, key.session_token
+    )
+
+
+def scan(at: str) -> str:
+    return f"SELECT * FROM iceberg_scan('{at}', allow_moved_paths = false)"
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        (),
+        pytest.param(("landlock",), marks=pytest.mark.slow),
+        ("gate", "locks"),
+        pytest.param(("gate", "locks", "landlock", "limits"), marks=pytest.mark.slow),
+    ],
+    ids=lambda off: "without " + " ".join(off) if off else "all layers",
+)
+def test_each_layer_holds_alone(
+    two: Two, outside: Outside, forged: dict[str, tuple[str, str]], off: tuple[str, ...]
+) -> None:
+    """DuckDB's locks; the key and Landlock; and the key alone, for what is in the object store."""
+    store, port = place()
+    with processes(off, port=port) as made:
+        for trap, (name, at) in forged.items():
+            if "landlock" in off and "locks" in off and ("disk" in trap or "address" in trap):
+                continue
+            view = view_of(two, name, at)
+            sql = scan(at) if "gate" in off else f"SELECT id FROM own.{name}"
+            came_out = said(made, sql, store=store, views=[view])
+            assert str(SECRET) not in came_out, trap
+            assert '"rows":[]' not in came_out, f"{trap}: the other's deletes took effect"
+    assert not outside.connections
+
+
+@pytest.mark.slow
+def test_these_traps_work_where_nothing_stops_them(
+    two: Two, outside: Outside, forged: dict[str, tuple[str, str]]
+) -> None:
+    """With the store's root key, no locks and no Landlock: else the tests above would show nothing."""
+    store, port = place()
+    keys = load_settings().object_store
+    with processes(("gate", "locks", "landlock", "limits"), port=port) as made:
+        for trap, (name, at) in forged.items():
+            view = View(
+                **vars(view_of(two, name, at))
+                | {
+                    "access_key": keys.access_key,
+                    "secret_key": keys.secret_key.get_secret_value(),
+                    "session_token": "",
+                }
+            )
+            came_out = said(made, scan(at), store=store, views=[view])
+            if TRAPS[trap].reads:
+                assert str(SECRET) in came_out, f"{trap}: {came_out}"
+            if trap == "deletes of another":
+                assert '"rows":[]' in came_out, came_out
+    assert outside.connections
+    outside.connections.clear()
+
+
+def test_statistics_elsewhere_are_refused(catalog: Api, two: Two, caller: Caller) -> None:
+    table = two.make(catalog, "statistics", MINE)
+    entry = {
+        "snapshot-id": table.metadata.current_snapshot_id,
+        "statistics-path": f"{two.theirs.location()}/metadata/x.puffin",
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    with object_store.file_system().open_input_file(object_store.key(table.metadata_location)) as source:
+        document = json.loads(source.read())
+    assert ask(caller, "FROM own.statistics").status_code == 200
+    put(table.metadata_location, json.dumps(document | {"statistics": [entry]}).encode())
+    metadata.forget()
+    answer = ask(caller, "FROM own.statistics")
+    assert (answer.status_code, "below the folder" in answer.json()["detail"]) == (422, True), answer.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"[]", b'{"location": 1}', os.urandom(2_000), b"[" * 100_000],
+    ids=["cut", "a list", "numbers", "bytes", "deep"],
+)
+def test_damaged_metadata_is_the_tenants_own_matter(
+    catalog: Api, two: Two, caller: Caller, content: bytes
+) -> None:
+    table = two.make(catalog, f"damaged_{len(content)}", MINE)
+    put(table.metadata_location, content)
+    metadata.forget()
+    name = table.name()[-1]
+    answer = ask(caller, f"FROM own.{name}")
+    assert (answer.status_code, f"own.{name}" in answer.json()["detail"]) == (422, True), answer.text
+
+
+def test_a_query_is_pinned_to_the_folder_that_the_catalog_gave(catalog: Api, two: Two) -> None:
+    """Not to the one that the metadata names: also not one of the tenant's own."""
+    first, second = two.make(catalog, "first", 1), two.make(catalog, "second", 2)
+    with object_store.file_system().open_input_file(object_store.key(second.metadata_location)) as source:
+        put(first.metadata_location, source.read())
+    metadata.forget()
+    with pytest.raises(UserError, match="another table"):
+        pinned.tables(two.mine.tenant, ["own.first"], [], pinned.Travel())
+
+
+def test_large_files_of_ones_own_stay_within_the_limits(catalog: Api, two: Two) -> None:
+    """A Parquet file of few bytes and many rows: its owner's query ends at the limit, as any."""
+    table = two.make(catalog, "bomb", MINE)
+    sink = pa.BufferOutputStream()
+    bomb = pa.table({"id": pa.array([0] * 3_000_000, pa.int64())}).cast(table.schema().as_arrow())
+    pq.write_table(bomb, sink, compression="zstd")
+    at = f"{table.location()}/data/bomb.parquet"
+    put(at, sink.getvalue().to_pybytes())
+    forger = Forger(table)
+    listing = forger.manifest_list(forger.manifest(at, rows=3_000_000))
+    assert two.lake.commit("bomb", *forger.updates(listing)).status_code == 200
+    (seen,) = pinned.tables(two.mine.tenant, ["own.bomb"], [], pinned.Travel())
+    store, port = place()
+    with processes(port=port) as made:
+        came_out = said(made, "FROM own.bomb", store=store, views=[seen.view], limits=less(rows=1_000))
+        assert "1,000 rows" in came_out
+        cross = "SELECT list(a.id) FROM own.bomb a, own.bomb b"
+        came_out = said(made, cross, store=store, views=[seen.view], limits=less(memory_bytes=64 * 2**20))
+        assert "MiB of memory" in came_out or "ended" in came_out
