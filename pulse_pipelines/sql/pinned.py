@@ -1,4 +1,4 @@
-"""Resolution of a query's tables: by slug in the tenant's RLS session, each pinned at a snapshot."""
+"""Resolution of a query's tables: by name in the tenant's RLS session, each pinned at a snapshot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import snapshots as history
-from pulse_pipelines.registry import CurrentTable
+from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql.engine import View
 from pulse_resources import vended
 from pulse_resources.errors import Terminal, UserError
@@ -22,7 +22,7 @@ class Travel:
     """The time travel of a query; by default it reads the present."""
 
     snapshots: Mapping[str, int] = field(default_factory=dict)
-    """Snapshot ids by slug."""
+    """Snapshot ids by table."""
     as_of: datetime | None = None
     """Moment for all other tables."""
 
@@ -31,7 +31,8 @@ class Travel:
 class PinnedTable:
     """A table at a snapshot; the key to its files is in its view only."""
 
-    slug: str
+    name: str
+    """A dataset's slug, or `<slug>__<rollup>`."""
     snapshot_id: int | None
     """None: it had no rows yet."""
     view: View = field(repr=False)
@@ -46,31 +47,31 @@ def tables(
         optional: names that may be tables; the others are left out.
 
     Raises:
-        NotFound: the tenant has no such dataset (another tenant may), the dataset has no such snapshot, or
+        NotFound: the tenant has no such table (another tenant may), the table has no such snapshot, or
             the snapshot that was current then has been removed.
         UserError: a snapshot is given for a table that the query does not name.
         Terminal: a table is gone or damaged, or no credentials are vended.
         Transient: the object store does not answer.
     """
-    found = registry.current_tables(tenant, named, optional)
-    unknown = sorted(travel.snapshots.keys() - {each.dataset.slug for each in found})
+    found = registry.named_tables(tenant, named, optional)
+    unknown = sorted(travel.snapshots.keys() - {each.name for each in found})
     if unknown:
         raise UserError(f"the query does not read {unknown[0]!r}, of which a snapshot is named")
     return [_pinned(tenant, each, travel) for each in found]
 
 
-def _pinned(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
-    slug, bucket = seen.dataset.slug, load_settings().object_store.bucket
-    folder = tenant.table_location(bucket, slug, seen.dataset.dataset_id)
+def _pinned(tenant: Tenant, seen: NamedTable, travel: Travel) -> PinnedTable:
+    name, bucket = seen.name, load_settings().object_store.bucket
+    folder = tenant.table_location(bucket, name, seen.dataset.dataset_id)
     if not seen.metadata_location.startswith(f"{folder}/"):
-        raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, dataset=slug)
+        raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, table=name)
     with history.store_errors_explained():
-        metadata = history.metadata_at((tenant.namespace, slug), seen.metadata_location)
-    snapshot_id = _snapshot(metadata, slug, travel)
+        metadata = history.metadata_at((tenant.namespace, name), seen.metadata_location)
+    snapshot_id = _snapshot(metadata, name, travel)
     key = vended.credentials([folder], Mode.READ)
     current = snapshot_id == metadata.current_snapshot_id
     view = View(
-        name=slug,
+        name=name,
         metadata_location=seen.metadata_location,
         snapshot_id=None if current else snapshot_id,
         empty=snapshot_id is None,
@@ -79,12 +80,12 @@ def _pinned(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
         secret_key=key.secret_key,
         session_token=key.session_token,
     )
-    return PinnedTable(slug, snapshot_id, view)
+    return PinnedTable(name, snapshot_id, view)
 
 
-def _snapshot(metadata: TableMetadata, slug: str, travel: Travel) -> int | None:
-    if slug in travel.snapshots:
-        return history.by_id(metadata, travel.snapshots[slug]).snapshot_id
+def _snapshot(metadata: TableMetadata, name: str, travel: Travel) -> int | None:
+    if name in travel.snapshots:
+        return history.by_id(metadata, travel.snapshots[name]).snapshot_id
     if travel.as_of is not None:
         found = history.as_of(metadata, travel.as_of)
         return found.snapshot_id if found else None

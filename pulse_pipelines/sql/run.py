@@ -99,7 +99,7 @@ def _tried(
 def _ran(process: Process, limits: Limits, asked: Asked, until: float) -> Result:
     query, _ = process.ask({"sql": asked.sql}, until, _HEAD_BYTES)
     tables = pinned.tables(asked.tenant, _names(query["tables"]), _names(query["maybe"]), asked.travel)
-    snapshots = {table.slug: table.snapshot_id for table in tables}
+    snapshots = {table.name: table.snapshot_id for table in tables}
     audit.pinned(asked.tenant, asked.query_id, snapshots)
     job = _job(limits, asked, tables, snapshots, until)
     head, content = process.ask(job, until, limits.bytes + _HEAD_BYTES)
