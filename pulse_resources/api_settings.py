@@ -160,6 +160,8 @@ class AskSettings(BaseModel):
     """Questions that are answered at a time, in each API process; half of them of one tenant."""
     tokens_per_day: int = Field(default=0, ge=0)
     """That models may read and write for one tenant in 24 hours; 0: no limit."""
+    samples: int = Field(default=0, ge=0, le=20)
+    """Rows of each dataset that a question names, which a model is shown; 0: none leaves the installation."""
 
 
 class DagsterSettings(BaseModel):

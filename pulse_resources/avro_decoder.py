@@ -113,4 +113,4 @@ class CheckedDecoder(BinaryDecoder):
 
 def install() -> None:
     """Make pyiceberg decode with it."""
-    file.new_decoder = CheckedDecoder  # type: ignore[attr-defined]
+    file.new_decoder = CheckedDecoder  # type: ignore[assignment, attr-defined]

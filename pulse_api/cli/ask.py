@@ -81,7 +81,7 @@ def describe(
 ) -> None:
     """Show what can be asked for: measures, dimensions, units and other words.
 
-    They come from the schemas of the tenant's datasets.
+    They come from the schemas of the tenant's datasets, and from the rollups of these, which are tables, too.
 
     Example: pulse describe acme orders
     """
@@ -111,10 +111,9 @@ def describe(
             spare=("meaning", "also called"),
         )
         for rollup in each.rollups:
-            say(
-                f"rollup {rollup.name}, each day{' by ' if rollup.grain else ''}{', '.join(rollup.grain)}: "
-                f"{rollup.description}"
-            )
+            by = f" by {', '.join(rollup.grain)}" if rollup.grain else ""
+            where = f" in {rollup.table}" if rollup.table else ", not computed yet"
+            say(f"rollup {rollup.name}, each day{by}{where}: {rollup.description}")
     if not found:
         remark("No datasets yet.")
 
@@ -128,7 +127,7 @@ def _list(found: "list[record.Asked]") -> None:
             q.provider,
             len(q.queries),
             q.tokens,
-            q.seconds,
+            None if q.seconds is None else f"{q.seconds:.2f}",
             q.key_id,
             q.question,
         )

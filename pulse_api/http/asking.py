@@ -3,7 +3,6 @@
 import asyncio
 
 import orjson
-from starlette.requests import Request
 
 from pulse_api.http.app_state import AppState, Kind
 from pulse_api.http.auth import Principal, take
@@ -12,11 +11,11 @@ from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.run import Asked
 
 
-def runner(here: AppState, principal: Principal, request: Request | None = None) -> Run:
+def runner(here: AppState, principal: Principal) -> Run:
     """SQL runner for a caller's tenant: gated, rate limited, in the tenant's turn, recorded for its key."""
 
     async def run(sql: str) -> Ran:
-        return await run_query(here, principal, sql, request=request)
+        return await run_query(here, principal, sql)
 
     return run
 
@@ -27,7 +26,6 @@ async def run_query(
     sql: str,
     *,
     travel: Travel | None = None,
-    request: Request | None = None,
 ) -> Ran:
     """Result of a query. Raises PulseError as `Queries.run`, and ProblemError beyond the tenant's rate."""
     tenant = principal.tenant
@@ -36,7 +34,7 @@ async def run_query(
     with here.results.of(tenant.tenant_id) as holding:
         holding.add(0)  # nothing more is computed while too many result bytes wait to be fetched
         async with here.turns[Kind.SQL].take(tenant.tenant_id):
-            result = await here.queries.run(asked, request)
+            result = await here.queries.run(asked)
         holding.count(len(result.content))
         document = await asyncio.to_thread(orjson.loads, result.content)
     return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)

@@ -4,6 +4,7 @@ It is stateless: there are no sessions, so any process of the API can answer a r
 refused at once. The server sends no notifications, so there is no stream to open: GET is a 405.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.asking import run_query
 from pulse_api.http.auth import Principal, authenticate, take
 from pulse_api.http.collect.body import received
+from pulse_api.http.leaving import unless_left
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.routing import MAX_BYTES
 from pulse_api.mcp.server import Context, server
@@ -63,15 +65,18 @@ class Mcp:
         with here.held.of(whom) as holding:
             body = await received(request, MAX_BYTES, holding)
             async with here.turns[Kind.ASK].take(whom):
-                await self._manager.handle_request(scope, _again(body, receive), send)
+                handling = self._manager.handle_request(scope, _again(body), send)
+                await unless_left(receive, handling)  # it ends its tool, which ends its query
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A receive channel that first replays the body, then continues with `receive`."""
+def _again(body: bytes) -> Receive:
+    """A receive channel that replays the body, and then has nothing more."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
-        return messages.pop() if messages else await receive()
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
 
     return again
 

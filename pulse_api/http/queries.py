@@ -5,23 +5,21 @@ key that started it is no longer in force.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 import psycopg
-from starlette.requests import ClientDisconnect, Request
 
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import Views
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import audit
 from pulse_pipelines.sql.limits import Limits
-from pulse_pipelines.sql.processes import Process, Processes
+from pulse_pipelines.sql.processes import Cancellable, Processes
 from pulse_pipelines.sql.run import Asked, Result, run
 from pulse_resources.errors import PulseError
 from pulse_resources.settings import load_settings
@@ -30,22 +28,10 @@ _log = logging.getLogger("pulse.api")
 
 
 @dataclass(eq=False)
-class _Running:
-    """A query under way; its process may not have started yet."""
+class _Running(Cancellable):
+    """A query under way."""
 
     asked: Asked
-    process: Process | None = None
-    cancelled: bool = field(default=False)
-
-    def begun(self, process: Process) -> None:
-        self.process = process
-        if self.cancelled:
-            process.cancel()
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.process is not None:
-            self.process.cancel()
 
 
 class Queries:
@@ -77,34 +63,23 @@ class Queries:
         if self._processes is not None:
             self._processes.stop()
 
-    async def run(self, asked: Asked, request: Request | None) -> Result:
-        """Run a query and return its result, unless its caller disconnects first.
-
-        Args:
-            request: watched for a disconnect; None: the calling task is cancelled instead.
+    async def run(self, asked: Asked) -> Result:
+        """Run a query and return its result. It is cancelled with the task that calls this.
 
         Raises:
             ProblemError: 501, queries cannot run here.
-            ClientDisconnect: the caller has left; the query is cancelled.
             PulseError: as `run.run`.
         """
         if self._processes is None:
             raise ProblemError(501, "switched-off", self._off.message, fix=self._off.fix)
         loop, query = asyncio.get_running_loop(), _Running(asked)
-        work = loop.run_in_executor(self._threads, run, self._processes, self._limits, asked, query.begun)
-        leaving = asyncio.create_task(_left(request))
         self._running.add(query)
         try:
-            await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
-            query.cancel()
-            with contextlib.suppress(Exception):
-                await work
-            raise ClientDisconnect
+            return await loop.run_in_executor(
+                self._threads, run, self._processes, self._limits, asked, query.begun
+            )
         finally:
             query.cancel()
-            leaving.cancel()
             self._running.discard(query)
 
     def cancel(self, tenant_id: UUID, query_id: str) -> None:
@@ -134,12 +109,3 @@ class Queries:
                 key = keys.get(each.asked.key_id or "")
                 if each.asked.query_id in ended or key is None or not key.in_force(datetime.now(UTC)):
                     each.cancel()
-
-
-async def _left(request: Request | None) -> None:
-    """Wait until the caller has disconnected."""
-    if request is None:
-        await asyncio.Event().wait()
-        return
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 
@@ -10,10 +10,16 @@ MAX_ROWS = 500
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Column = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows of this page.")]
-Offset = Annotated[int, Field(ge=0, le=1_000_000, description="Rows before this page.")]
+Offset = Annotated[int, Field(ge=0, le=1_000_000, description="Rows, or columns, before this page.")]
+SnapshotId = Annotated[
+    int,
+    Field(ge=0, lt=2**63),
+    # As text: many clients have numbers of 53 bits.
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,19}$"}),
+]
 Snapshots = Annotated[
-    dict[Slug, int],
-    Field(description="Tables to read at these snapshots, by slug: those of the page before."),
+    dict[Slug, SnapshotId],
+    Field(description="Tables to read at these snapshots, by name: those of the page before."),
 ]
 
 
@@ -21,25 +27,36 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class NoArguments(Arguments):
-    pass
+class OfAll(Arguments):
+    limit: Annotated[int, Field(ge=1, le=100, description="Most datasets of this page.")] = 50
+    after: Slug | None = Field(
+        default=None, description="The slug before this page: `next` of the page before."
+    )
 
 
 class OfDataset(Arguments):
     dataset: Slug = Field(description="Slug of one of the datasets that list_datasets names.")
 
 
-class OfSome(Arguments):
+class DescribeArguments(OfDataset):
+    limit: Annotated[int, Field(ge=1, le=200, description="Most columns of this page.")] = 100
+    offset: Offset = 0
+
+
+class OfSome(OfAll):
     dataset: Slug | None = Field(default=None, description="One dataset; all if not given.")
 
 
-class QueryArguments(Arguments):
-    sql: str = Field(
-        min_length=1, max_length=MAX_CHARACTERS, description="One SELECT in DuckDB's dialect, over slugs."
-    )
+class Paged(Arguments):
     limit: Limit = 100
     offset: Offset = 0
     snapshots: Snapshots = Field(default_factory=dict)
+
+
+class QueryArguments(Paged):
+    sql: str = Field(
+        min_length=1, max_length=MAX_CHARACTERS, description="One SELECT in DuckDB's dialect, over slugs."
+    )
 
 
 class ExplainArguments(Arguments):
@@ -61,7 +78,7 @@ class Filter(Arguments):
     )
 
 
-class MeasureArguments(OfDataset):
+class MeasureArguments(Paged, OfDataset):
     measures: list[MeasureOf] = Field(min_length=1, max_length=10)
     by: list[Column] = Field(default_factory=list, max_length=5, description="Columns to break down by.")
     grain: Literal["minute", "hour", "day", "week", "month", "quarter", "year"] | None = Field(
@@ -71,7 +88,7 @@ class MeasureArguments(OfDataset):
     start: AwareDatetime | None = Field(default=None, description="Events at this moment or later.")
     end: AwareDatetime | None = Field(default=None, description="Events before this moment.")
     top: int | None = Field(
-        default=None, ge=1, le=MAX_ROWS, description="Only the groups with the greatest first measure."
+        default=None, ge=1, le=10_000, description="Only the groups with the greatest first measure."
     )
 
 

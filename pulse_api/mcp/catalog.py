@@ -29,23 +29,25 @@ TOOLS = {
     for tool in (
         Tool(
             "list_datasets",
-            "List the tenant's datasets, what they are about, and when events landed in them last.",
-            {},
-            arguments.NoArguments,
+            "List the tenant's datasets: what they are about, their rollups' tables, and when events landed "
+            "last. Give a page's `next` for the page after it.",
+            {"limit": 50},
+            arguments.OfAll,
             lookups.list_datasets,
         ),
         Tool(
             "describe_dataset",
             "Say what a dataset's columns mean: types, units, which are measures, other words for them, the "
-            "schema versions, rollups, limits and a few rows. Call it before query or measure.",
+            "schema versions, checks, rollups, limits and a few rows. Call it before query or measure.",
             {"dataset": "orders"},
-            arguments.OfDataset,
+            arguments.DescribeArguments,
             lookups.describe_dataset,
         ),
         Tool(
             "query",
-            "Run one SELECT in DuckDB's dialect over datasets by their slugs. Give a page's `next` for the "
-            "page after it. `timestamp` is when an event happened, in UTC.",
+            "Run one SELECT in DuckDB's dialect over datasets by their slugs, and rollups by their tables. "
+            "`timestamp` is when an event happened, in UTC. Sort the rows, and give a page's `next` for the "
+            "page after it.",
             {
                 "sql": "SELECT country, count(*) AS orders FROM orders GROUP BY ALL ORDER BY 2 DESC",
                 "limit": 20,
@@ -56,7 +58,7 @@ TOOLS = {
         Tool(
             "measure",
             "Compute measures of a dataset by dimensions and time, without writing SQL; entities count in "
-            "their newest versions.",
+            "their newest versions. Give a page's `next` for the page after it.",
             {
                 "dataset": "orders",
                 "measures": [{"aggregation": "sum", "column": "amount"}],

@@ -1,99 +1,141 @@
 """MCP tools that look up datasets and events, without running a query of the caller's."""
 
 import asyncio
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from pulse_api.mcp.arguments import DeadLetterArguments, NoArguments, OfDataset, OfSome, TraceArguments
+from pulse_api.mcp.arguments import DeadLetterArguments, DescribeArguments, OfAll, OfSome, TraceArguments
+from pulse_api.mcp.queries import read
 from pulse_api.mcp.session import Answer, Session
 from pulse_pipelines import dead_letters, registry
-from pulse_pipelines.ask import meaning, record
+from pulse_pipelines.ask import meaning, record, samples
+from pulse_pipelines.ask.meaning import Field, Meaning
+from pulse_pipelines.curated import tables
 from pulse_pipelines.dead_letters import Filter
 from pulse_pipelines.domain.requests import State
-from pulse_pipelines.monitoring import trace
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.query import snapshots
-from pulse_resources.errors import Forbidden
+from pulse_resources.errors import Forbidden, NotFound, Terminal
 from pulse_resources.settings import load_settings
 
+T = TypeVar("T")
+Next = Mapping[str, Any] | None
+"""Arguments that lead to the page after this one; None: there is none."""
 SAMPLED_ROWS = 3
+SHOWN_VALUES = 50
+"""Most values of a column that are shown, of those that its schema lists."""
 
 
-async def list_datasets(session: Session, _: NoArguments) -> Answer:
-    """Every dataset, with what it is about."""
+async def list_datasets(session: Session, given: OfAll) -> Answer:
+    """A page of the datasets, with what each is about."""
 
-    def look() -> list[dict[str, Any]]:
+    def look() -> tuple[Next, list[dict[str, Any]]]:
         found = meaning.of_tenant(session.tenant)
-        fresh = record.freshness(session.tenant, [each.dataset for each in found])
-        return [
+        page, following = _page(found, given, lambda each: each.dataset)
+        about = [
             {
-                "dataset": each.dataset,
                 "title": each.title,
                 "description": each.description,
                 "rows_are": "versions of entities" if each.of_entities else "events",
                 "columns": len(each.fields),
-                "events_landed_last": fresh.get(each.dataset),
+                "rollups": [rollup.table for rollup in each.rollups if rollup.table],
             }
-            for each in found
+            for each in page
         ]
+        states = _states(session.tenant, [each.dataset for each in page])
+        return following, [state | more for state, more in zip(states, about, strict=True)]
 
-    return Answer({"tenant": session.tenant.slug}, {"datasets": await asyncio.to_thread(look)})
+    following, datasets = await asyncio.to_thread(look)
+    return Answer({"tenant": session.tenant.slug, "next": following}, {"datasets": datasets})
 
 
-async def describe_dataset(session: Session, given: OfDataset) -> Answer:
-    """Contract, meaning of the columns, freshness, limits, and a few rows."""
+async def describe_dataset(session: Session, given: DescribeArguments) -> Answer:
+    """Contract, meaning of the columns, freshness, checks, rollups, limits, and a few rows."""
 
-    def look() -> tuple[dict[str, Any], dict[str, Any]]:
+    def look() -> tuple[dict[str, Any], Meaning]:
         dataset = registry.find_dataset(session.tenant, given.dataset)
         found = meaning.of_one(session.tenant, given.dataset)
         limits = load_settings().sql
+        names = [each.name for each in found.rollups]
+        states = tables.states(session.tenant, dataset.slug, names)
         facts = {
             "dataset": dataset.slug,
             "schema": dataset.schema_uri,
             "schema_versions": sorted(dataset.documents),
             "invalid_events": dataset.on_invalid,
             "created_at": dataset.created_at,
-            "events_landed_last": record.freshness(session.tenant, [dataset.slug]).get(dataset.slug),
+            "time_column": "timestamp",
+            "checks": [asdict(each) for each in checks.latest_results(session.tenant, dataset.slug)],
+            "rollups": [{"rollup": name, **asdict(states[name])} for name in names],
             "limits_of_a_query": {
                 "seconds": limits.seconds,
                 "rows": limits.rows,
                 "bytes": limits.result_bytes,
             },
-            "time_column": "timestamp",
         }
-        return facts, {"meaning": asdict(found)}
+        return facts, found
 
-    facts, untrusted = await asyncio.to_thread(look)
-    sample = await session.query(f'SELECT * FROM "{given.dataset}" LIMIT {SAMPLED_ROWS}')  # noqa: S608
-    facts["snapshots"] = dict(sample.snapshots)
-    return Answer(facts, untrusted | {"sample_rows": list(sample.rows)})
+    facts, found = await asyncio.to_thread(look)
+    last = given.offset + given.limit
+    fields = found.fields[given.offset : last]
+    sample = await session.query(samples.sql(found, fields, SAMPLED_ROWS))
+    facts |= await read(session, sample)
+    facts |= {
+        "columns_in_all": len(found.fields),
+        "next": {"offset": last} if last < len(found.fields) else None,
+    }
+    shown = asdict(replace(found, fields=tuple(map(_shortened, fields))))
+    return Answer(facts, {"meaning": shown, "sample_rows": [samples.shown(row) for row in sample.rows]})
+
+
+def _shortened(field: Field) -> Field:
+    return replace(field, values=field.values[:SHOWN_VALUES])
 
 
 async def freshness(session: Session, given: OfSome) -> Answer:
-    """When events landed last, and with which snapshot."""
+    """When events landed last in one dataset, or in a page of all, and with which snapshot."""
 
-    def look() -> list[dict[str, Any]]:
-        slugs = (
-            [given.dataset]
-            if given.dataset
-            else [each.slug for each in registry.list_datasets(session.tenant)]
+    def look() -> dict[str, Any]:
+        if given.dataset:
+            found = registry.find_dataset(session.tenant, given.dataset)
+            return {"datasets": _states(session.tenant, [found.slug]), "next": None}
+        slugs = [each.slug for each in registry.list_datasets(session.tenant)]
+        page, following = _page(slugs, given, lambda slug: slug)
+        return {"datasets": _states(session.tenant, page), "next": following}
+
+    return Answer(await asyncio.to_thread(look))
+
+
+def _page(found: Sequence[T], given: OfAll, slug: Callable[[T], str]) -> tuple[list[T], Next]:
+    """The datasets of a page."""
+    ordered = sorted((each for each in found if slug(each) > (given.after or "")), key=slug)
+    page = ordered[: given.limit]
+    return page, {"after": slug(page[-1])} if len(ordered) > given.limit else None
+
+
+def _states(tenant: Tenant, slugs: Sequence[str]) -> list[dict[str, Any]]:
+    """Freshness and snapshot of some datasets."""
+    fresh, found = record.freshness(tenant, slugs), list[dict[str, Any]]()
+    for slug in slugs:
+        try:
+            newest = next(iter(snapshots.snapshots(tenant, slug, 1)), None)
+        except (Terminal, NotFound):  # one damaged table, or one deleted just now, is not all of them
+            found.append({"dataset": slug, "problem": "its table cannot be read"})
+            continue
+        found.append(
+            {
+                "dataset": slug,
+                "events_landed_last": fresh.get(slug),
+                "snapshot_id": str(newest.snapshot_id) if newest else None,
+                "committed_at": newest.committed_at if newest else None,
+                "rows": newest.total_rows if newest else 0,
+            }
         )
-        found = []
-        fresh = record.freshness(session.tenant, slugs)
-        for slug in slugs:
-            newest = snapshots.snapshots(session.tenant, slug, 1)
-            found.append(
-                {
-                    "dataset": slug,
-                    "events_landed_last": fresh.get(slug),
-                    "snapshot_id": newest[0].snapshot_id if newest else None,
-                    "committed_at": newest[0].committed_at if newest else None,
-                    "rows": newest[0].total_rows if newest else 0,
-                }
-            )
-        return found
-
-    return Answer({"datasets": await asyncio.to_thread(look)})
+    return found
 
 
 async def letters(session: Session, given: DeadLetterArguments) -> Answer:
@@ -110,7 +152,11 @@ async def letters(session: Session, given: DeadLetterArguments) -> Answer:
     page = await asyncio.to_thread(look)
     counts = await asyncio.to_thread(dead_letters.summary, session.tenant, Filter(given.dataset))
     return Answer(
-        {"next_cursor": page.next, "open_by_reason": {each.reason: each.count for each in counts}},
+        {
+            "as_of": datetime.now(UTC),
+            "next_cursor": page.next,
+            "open_by_reason": {each.reason: each.count for each in counts},
+        },
         {"dead_letters": [asdict(letter) for letter in page.letters]},
     )
 
@@ -120,8 +166,14 @@ async def trace_event(session: Session, given: TraceArguments) -> Answer:
     _needs_read(session)
     look = partial(trace.by_id, session.tenant, given.event_id, dataset=given.dataset)
     found: trace.Trace = await session.look(look)
+    slugs = sorted({fate.dataset for fate in found.fates if fate.dataset})
     return Answer(
-        {"state": found.state, "settled": found.settled, "looked_at": list(found.looked_at)},
+        {
+            "state": found.state,
+            "settled": found.settled,
+            "looked_at": list(found.looked_at),
+            "freshness": await asyncio.to_thread(record.freshness, session.tenant, slugs),
+        },
         {"fates": [asdict(fate) for fate in found.fates]},
     )
 

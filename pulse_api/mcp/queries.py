@@ -23,33 +23,41 @@ async def query(session: Session, given: QueryArguments) -> Answer:
 async def explain(session: Session, given: ExplainArguments) -> Answer:
     """The plan of a query, which reads nothing."""
     ran = await session.query(f"EXPLAIN {given.sql}")
-    return Answer(
-        {"query_id": ran.query_id, "plan": "\n".join(str(row["explain_value"]) for row in ran.rows)}
-    )
+    plan_of_it = "\n".join(str(row["explain_value"]) for row in ran.rows)
+    return Answer(await read(session, ran) | {"plan": plan_of_it})
 
 
 async def measure(session: Session, given: MeasureArguments) -> Answer:
-    """Measures by dimensions, as a query of Pulse's own making."""
+    """A page of measures by dimensions, as a query of Pulse's own making, which sorts them."""
     found = await asyncio.to_thread(meaning.of_one, session.tenant, given.dataset)
     asked = _plan(found, given)
     sql = write.sql(asked)
-    ran = await session.query(sql)
-    answer = await _page(session, ran, sql, 0, len(ran.rows) or 1)
+    ran = await session.query(sql, Travel(dict(given.snapshots)))
+    answer = await _page(session, ran, sql, given.offset, given.limit)
     return Answer(dict(answer.facts) | {"understood": plan.said(asked)}, answer.untrusted)
 
 
 async def _page(session: Session, ran: Ran, sql: str, offset: int, limit: int) -> Answer:
     rows = list(ran.rows[offset : offset + limit])
+    pinned = {name: found for name, found in _ids(ran).items() if found}
     more = offset + limit < len(ran.rows)
-    facts: dict[str, Any] = {
-        "query_id": ran.query_id,
+    facts = await read(session, ran) | {
         "sql": sql,
-        "snapshots": dict(ran.snapshots),
-        "freshness": await asyncio.to_thread(record.freshness, session.tenant, list(ran.snapshots)),
         "rows_in_all": len(ran.rows),
-        "next": {"offset": offset + limit, "snapshots": dict(ran.snapshots)} if more else None,
+        "next": {"offset": offset + limit, "snapshots": pinned} if more else None,
     }
     return Answer(facts, {"columns": list(ran.columns), "rows": rows})
+
+
+async def read(session: Session, ran: Ran) -> dict[str, Any]:
+    """What a query has read: its tables at their snapshots, and when events landed in them last."""
+    freshness = await asyncio.to_thread(record.freshness, session.tenant, list(ran.snapshots))
+    return {"query_id": ran.query_id, "snapshots": _ids(ran), "freshness": freshness}
+
+
+def _ids(ran: Ran) -> dict[str, str | None]:
+    """The snapshots of a query's tables; as text, since many clients have numbers of 53 bits."""
+    return {name: None if found is None else str(found) for name, found in ran.snapshots.items()}
 
 
 def _plan(found: Meaning, given: MeasureArguments) -> Plan:

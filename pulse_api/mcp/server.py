@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from pulse_api.mcp.catalog import PROMPTS, TOOLS
-from pulse_api.mcp.session import UNTRUSTED, Session
+from pulse_api.mcp.session import QUOTED, UNTRUSTED, Session
 from pulse_pipelines import registry
 from pulse_resources.errors import PulseError, UserError, meant
 
@@ -23,6 +24,9 @@ Explain = Callable[[Exception], PulseError]
 MAX_TEXT = 200_000
 """Maximum bytes of an answer; a larger one is refused, with advice what to request instead."""
 PAGE = 100
+ELSEWHERE = "Look at list_datasets for what there is, and at dead_letters for what could not land"
+NAMED = 20
+"""Most datasets that the description of a schema names."""
 INSTRUCTIONS = (
     "Pulse holds one tenant's events in tables, its datasets. Call list_datasets and describe_dataset first, "
     "then measure or query. Always tell the snapshot and when events landed last. " + UNTRUSTED
@@ -45,25 +49,27 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
             return _result(await _call(session_of(context), params), is_error=False)
         except Exception as error:
             known = error if isinstance(error, PulseError) else explain(error)
-            return _result({"error": known.message, "fix": known.fix} | known.where, is_error=True)
+            said = {"error": known.message, "fix": known.fix or ELSEWHERE, "note": QUOTED}
+            return _result(said | known.where, is_error=True)
 
     async def list_resources(
         context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        tenant = session_of(context).tenant
-        found = await asyncio.to_thread(registry.list_datasets, tenant)
+        datasets = defaultdict[str, list[str]](list)
+        for each in await asyncio.to_thread(registry.list_datasets, session_of(context).tenant):
+            datasets[each.schema_uri].append(each.slug)
         after = params.cursor if params and params.cursor else ""
-        page = [each for each in found if each.slug > after]
+        page = sorted(uri for uri in datasets if uri > after)
         resources = [
             types.Resource(
-                name=each.slug,
-                uri=each.schema_uri,
-                description=f"JSON Schema of the dataset {each.slug}",
+                name=datasets[uri][0],
+                uri=uri,
+                description=f"JSON Schema of {', '.join(datasets[uri][:NAMED])}",
                 mime_type="application/schema+json",
             )
-            for each in page[:PAGE]
+            for uri in page[:PAGE]
         ]
-        following = page[PAGE - 1].slug if len(page) > PAGE else None
+        following = page[PAGE - 1] if len(page) > PAGE else None
         return types.ListResourcesResult(resources=resources, next_cursor=following, cache_scope="private")
 
     async def read_resource(

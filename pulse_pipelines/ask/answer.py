@@ -130,6 +130,9 @@ async def answer(
         found = await provider.understand(meanings, kept, now or datetime.now(UTC), recorded, budget)
         fresh = await asyncio.to_thread(record.freshness, tenant, list(found.ran.snapshots))
         state = "answered"
+    except asyncio.CancelledError:
+        error = "whoever asked has left before the answer"
+        raise
     except NotUnderstood as refused:
         state, error = "refused", refused.message
         raise

@@ -55,12 +55,40 @@ class Clauses(Phrases):
         yield from self._group(plan, i)
         if plan.measures and self.at(i) in ("of", "for"):
             yield from ((plan, end) for end in self.row(i + 1))
+        if _are(plan, "avg") and self.at(i) == "per" and not self.plural(i + 2):
+            yield from ((plan, end) for end in self.row(i + 1))  # an average is one per row
+        if _are(plan, "count_distinct") and self.at(i - 1) in ("have", "had"):  # carriers that have flights
+            yield from ((plan, end) for end in self.row(i))
+        yield from self._in_unit(plan, i)
         if _counts(plan) and len(plan.dimensions) == 1 and not plan.order:
             yield from ((replace(plan, outer="avg"), end) for end in self.one_of(i, "on average"))
         if plan.counted:  # ambiguous: of all rows, or of those that are counted?
             return
         for condition, end in self.condition(i):
             yield replace(plan, conditions=(*plan.conditions, condition)), end
+            yield from self._versus(plan, condition, end)
+
+    def _in_unit(self, plan: Plan, i: int) -> Found:
+        """The unit that all measures have: in miles."""
+        ends = [
+            {end for scale, end in self.unit(each.field, i + 1) if scale == 1 and end > i + 1}
+            for each in plan.measures
+            if each.field
+        ]
+        if self.at(i) == "in" and ends and len(ends) == len(plan.measures):
+            yield from ((plan, end) for end in set.intersection(*ends))
+
+    def _versus(self, plan: Plan, condition: Condition, i: int) -> Found:
+        """A second value of the same column, to be told apart from the first: JFK vs LGA."""
+        field = condition.field
+        if (condition.operator, len(condition.values)) != ("=", 1) or not isinstance(field, Field):
+            return
+        for start in self.one_of(i, *VERSUS) if field not in plan.dimensions else ():
+            for values, end in self.value(field, start):
+                if len(values) == 1 and values != condition.values:
+                    both = replace(condition, values=(*condition.values, *values))
+                    compared = (*plan.dimensions, field)
+                    yield replace(plan, conditions=(*plan.conditions, both), dimensions=compared), end
 
     def _time(self, plan: Plan, i: int) -> Found:
         if plan.spans:
@@ -198,6 +226,11 @@ class Clauses(Phrases):
         for day in DAYS:
             if self.at(i + 1) == day.lower() and self.plural(i + 2):
                 yield Condition(weekday, "=", (day,)), i + 2
+
+
+def _are(plan: Plan, aggregation: str) -> bool:
+    """Whether all measures are of one kind."""
+    return {each.aggregation for each in plan.measures} == {aggregation}
 
 
 def _counts(plan: Plan) -> bool:

@@ -14,6 +14,7 @@ from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
 from pulse_pipelines.ask.plan import Condition, Measure, Plan
 from pulse_pipelines.ask.words import Word, names_of
+from pulse_pipelines.domain.columns import Kind
 
 
 def plans(
@@ -63,28 +64,30 @@ class _Grammar(Clauses):
         counted = replace(plan, measures=(Measure("count"),))
         said = ("how many", "number of", "total number of", "count of", "count", "total count of", "total")
         for start in self.one_of(self.skip(i), *said):
-            for narrowed, end in self._narrowed_rows(counted, start):
-                yield narrowed, end
+            yield from self._narrowed_rows(counted, start)
             different = self.at(self.skip(start)) in DIFFERENT
             at = self.skip(start) + different
-            if self.at(start - 1) != "total":
-                for field, end in self.field(at):
-                    if different or not field.measure:
-                        yield replace(plan, measures=(Measure("count_distinct", field),)), end
+            fields = [each for each in self.field(at) if each[0].kind != Kind.BOOLEAN]
+            numbers = any(field.measure for field, _ in fields)  # how many engines: of planes, or kinds?
+            for field, end in fields if self.at(start - 1) != "total" else ():
+                if different or not numbers:
+                    yield replace(plan, measures=(Measure("count_distinct", field),)), end
+                elif field.measure and self.at(start - 1) == "many" and self.plural(end):
+                    summed = replace(plan, measures=(Measure("sum", field),))
+                    last = next(self.one_of(end, "are there", "were there"), end)
+                    yield from ((summed, done) for done in self.one_of(last, "in total", "in all"))
         for narrowed, end in self._narrowed_rows(counted, i):
-            for last in self.one_of(end, "count"):
-                yield narrowed, last
+            yield from ((narrowed, last) for last in self.one_of(end, "count"))
             if plan.dimensions or self._grouped(narrowed, end):  # flights per month
                 yield narrowed, end
 
     def _grouped(self, plan: Plan, i: int) -> bool:
-        """Whether the next clause adds a dimension."""
-        return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self._group(plan, i))
+        """Whether one of the clauses that follow adds a dimension."""
+        return any(len(found.dimensions) > len(plan.dimensions) for found, _ in self.clauses(plan, i))
 
     def _measures(self, plan: Plan, i: int) -> Found:
         """Minimum and maximum of one column, or the average of several columns."""
-        for measures, end in self._some_measures(i):
-            yield replace(plan, measures=measures), end
+        yield from ((replace(plan, measures=found), end) for found, end in self._some_measures(i))
 
     def _some_measures(
         self, i: int, aggregation: str | None = None
@@ -94,13 +97,12 @@ class _Grammar(Clauses):
             said = [((aggregation,), i)]
         for aggregations, start in said:
             of = self.skip(next(self.one_of(start, "of"), start))
-            for field, end in self.measure_field(of):
+            for field, end in self.measured(of):
                 own = tuple(Measure(each, field) for each in aggregations)
                 yield own, end
-                joint = next(self.one_of(end, "and", ", and", ","), 0)
-                if joint:
-                    for more, last in self._some_measures(joint, aggregations[-1]):
-                        yield (*own, *more), last
+                for joint in list(self.one_of(end, "and", ", and", ","))[:1]:
+                    others = self._some_measures(joint, aggregations[-1])
+                    yield from (((*own, *more), last) for more, last in others)
         if not said:
             for measure, end in self.target(i):
                 if measure.field is not None:
@@ -162,10 +164,9 @@ class _Grammar(Clauses):
         """Ranking: top 5 carriers by flights, the 3 origins with the most flights, the busiest day."""
         i = self.skip(i)
         if self.at(i) == "busiest":
-            count = Measure("count")
             for dimension, end in self.dimension(i + 1):
                 if not self.plural(end):
-                    yield _ranked(plan, dimension, count, True, 1), end
+                    yield _ranked(plan, dimension, Measure("count"), True, 1), end
         for common in self.one_of(i, "most common", "most frequent", "most popular", "least common"):
             for field, end in self.field(common):
                 if not self.plural(end):
@@ -186,14 +187,15 @@ class _Grammar(Clauses):
             rows = replace(plan, limit=int(number))
             yield from self._extreme(rows, end)
             for by in self.one_of(end, "by") if ranks else ():
-                for field, last in self.measure_field(by):
-                    yield replace(rows, order=(field, down)), last
+                yield from ((replace(rows, order=(field, down)), x) for field, x in self.measure_field(by))
 
     def _listing(self, plan: Plan, i: int) -> Found:
         """Rows, the latest first; or the distinct values of a column."""
         said = self.at(i) in ("list", "show", "which", "what") or self.at(i - 1) in ("show", "me", "list")
         i = self.skip(i + (self.at(i) in ("list", "show", "which", "what")), keys("the me all are is"))
         start = self.skip(i + (self.at(i) in DIFFERENT), keys("values of"))
+        if self.is_at(start, "number of"):  # ambiguous: all numbers, or their sum?
+            return
         if said or self.at(i) in DIFFERENT or self.at(i - 1) == "the":
             for field, end in self.field(start):
                 if self.plural(end):

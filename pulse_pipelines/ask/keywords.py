@@ -9,6 +9,7 @@ from pulse_pipelines.ask.phrases import (
     GRAINS,
     HIGH,
     LOW,
+    NUMBERS,
     keys,
 )
 from pulse_pipelines.ask.times import MONTHS
@@ -26,7 +27,7 @@ OLDEST = keys("earliest oldest")
 
 KEYWORDS = frozenset().union(
     *(LEAD, HAVE, NEWEST, OLDEST, HIGH, LOW, DIFFERENT, ARTICLES, FILLERS, CONNECTORS, NEUTRAL),
-    *(AGGREGATIONS, ADJECTIVES, GRAINS, MONTHS, keys(" ".join((*GROUPERS, *VERSUS)))),
+    *(AGGREGATIONS, ADJECTIVES, GRAINS, MONTHS, NUMBERS, keys(" ".join((*GROUPERS, *VERSUS)))),
     *(keys(" ".join(said)) for said in COMPARATORS.values()),
     keys("how many number count percentage percent share compare top bottom busiest common not except"),
     keys("list or between from to since after before last past previous this yesterday today weekend"),

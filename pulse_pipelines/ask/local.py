@@ -12,7 +12,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.sql import run as sql
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.pinned import Travel
-from pulse_pipelines.sql.processes import Processes
+from pulse_pipelines.sql.processes import Cancellable, Processes
 
 
 class Query(Protocol):
@@ -25,20 +25,26 @@ class Query(Protocol):
 def queries(tenant: Tenant) -> Iterator[Query]:
     """A function that runs SQL as a tenant, valid while the block runs.
 
+    A query is cancelled with the task that waits for it.
+
     Raises:
         Terminal: SQL is off.
     """
     limits = Limits.of_settings()
     processes = Processes(limits.confinement(), ready=0)
 
-    def ran(text: str, travel: Travel | None) -> Ran:
+    def ran(text: str, travel: Travel | None, running: Cancellable) -> Ran:
         asked = sql.Asked(tenant, text, travel=travel or Travel())
-        result = sql.run(processes, limits, asked)
+        result = sql.run(processes, limits, asked, running.begun)
         document = orjson.loads(result.content)
         return Ran(asked.query_id, document["columns"], document["rows"], result.snapshots)
 
     async def query(text: str, travel: Travel | None = None) -> Ran:
-        return await asyncio.to_thread(ran, text, travel)
+        running = Cancellable()
+        try:
+            return await asyncio.to_thread(ran, text, travel, running)
+        finally:
+            running.cancel()
 
     try:
         yield query

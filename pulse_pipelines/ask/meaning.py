@@ -3,7 +3,8 @@
 Besides types a schema may contain `title`, `description`, `enum`, and on a property `x-pulse-unit`
 ("minutes"), `x-pulse-measure` (the property's default aggregation: "sum", "avg", "min", "max", "median";
 false: a number that is an identifier), `x-pulse-synonyms` (other words for it; at the root: words for a row).
-All of it is optional, and invalid values are ignored.
+All of it is optional, and invalid values are ignored. A number whose name ends with a unit has
+that one; one whose name ends with `_id` is an identifier.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulse_pipelines import registry
+from pulse_pipelines.curated import tables
+from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.curated.rollups import of_dataset, team_rollups
-from pulse_pipelines.curated.sqlfile import TeamRollup
 from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
@@ -20,6 +22,14 @@ from pulse_pipelines.domain.tenant import Tenant
 MAX_TEXT, MAX_WORD, MAX_WORDS = 500, 60, 40
 AGGREGATIONS = ("sum", "avg", "min", "max", "median")
 NUMBERS = (Kind.LONG, Kind.DOUBLE)
+_NAMED = "km miles meters kg bytes ms seconds minutes hours percent celsius fahrenheit usd eur gbp"
+UNITS = {name: name for name in _NAMED.split()} | {
+    "pct": "percent",
+    "secs": "seconds",
+    "mins": "minutes",
+    "hrs": "hours",
+}
+"""Units of numbers by the last word of their names. Not days: `orders_30_days` counts orders."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +57,15 @@ class Field:
 
 @dataclass(frozen=True)
 class RollupMeaning:
-    """A rollup: what is computed per day."""
+    """A rollup: what is computed per day, in a table that queries may name."""
 
     name: str
+    table: str
+    """The name of its table; empty: no day has been computed yet."""
     description: str
     grain: tuple[str, ...]
     columns: Mapping[str, str]
+    """Descriptions by column, with `day`; empty where a team's file gives none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,29 +96,42 @@ class Meaning:
 
 def of_tenant(tenant: Tenant) -> list[Meaning]:
     """The semantic layers of all datasets of a tenant, by slug."""
-    team = team_rollups()
-    return [of(dataset, team) for dataset in registry.list_datasets(tenant)]
+    return _of(tenant, registry.list_datasets(tenant))
 
 
 def of_one(tenant: Tenant, slug: str) -> Meaning:
     """The semantic layer of one dataset. Raises NotFound, also for a slug that only another tenant has."""
-    return of(registry.find_dataset(tenant, slug), team_rollups())
+    return _of(tenant, [registry.find_dataset(tenant, slug)])[0]
 
 
-def of(dataset: Dataset, team: Sequence[TeamRollup] = ()) -> Meaning:
-    """The semantic layer of a dataset, from the schema version that it follows."""
-    rollups = tuple(
-        RollupMeaning(each.name, each.description, each.grain, dict(each.columns))
-        for each in of_dataset(dataset, team)
-    )
-    columns = [(column.field, column.name, column.type) for column in dataset.columns]
+def _of(tenant: Tenant, datasets: Sequence[Dataset]) -> list[Meaning]:
+    team = team_rollups()
+    rollups = [(dataset, of_dataset(dataset, team)) for dataset in datasets]
+    names = [(dataset.slug, each.name) for dataset, own in rollups for each in own]
+    computed = tables.columns(tenant, names)
+    return [_of_dataset(tenant, dataset, own, computed) for dataset, own in rollups]
+
+
+def _of_dataset(
+    tenant: Tenant,
+    dataset: Dataset,
+    rollups: Sequence[Rollup],
+    computed: Mapping[tuple[str, str], Sequence[str]],
+) -> Meaning:
+    """The semantic layer of a dataset, from the schema version that it follows, and its rollups."""
+    described = []
+    for each in rollups:
+        columns = computed.get((dataset.slug, each.name))
+        table = tenant.curated_table(dataset.slug, each.name)[1] if columns else ""
+        said = {name: _text(each.columns.get(name)) for name in columns or each.columns}
+        described.append(RollupMeaning(each.name, table, _text(each.description), each.grain, said))
     return of_schema(
         dataset.slug,
         dataset.schema,
-        columns,
+        [(column.field, column.name, column.type) for column in dataset.columns],
         schema_uri=dataset.schema_uri,
         of_entities=dataset.of_entities,
-        rollups=rollups,
+        rollups=tuple(described),
     )
 
 
@@ -156,13 +182,26 @@ def _fields(name: str, kind: FieldType, said: Mapping[str, Any]) -> list[Field]:
             kind.kind.value,
             _text(said.get("title")),
             _text(said.get("description")),
-            _text(said.get("x-pulse-unit"))[:MAX_WORD],
+            _unit(name, kind.kind, said),
             _words(said.get("x-pulse-synonyms")),
             tuple(value for value in listed if isinstance(value, str)),
-            kind.kind in NUMBERS and measure is not False,
+            kind.kind in NUMBERS and measure is not False and not (measure is None and _is_id(name)),
             measure if kind.kind in NUMBERS and measure in AGGREGATIONS else None,
         )
     ]
+
+
+def _unit(name: str, kind: Kind, said: Mapping[str, Any]) -> str:
+    if "x-pulse-unit" in said or kind not in NUMBERS:
+        return _text(said.get("x-pulse-unit"))[:MAX_WORD]
+    before, _, last = name.lower().rpartition("_")
+    return UNITS.get(last, "") if before else ""
+
+
+def _is_id(name: str) -> bool:
+    """Whether a number is one that nobody adds up, by its name alone."""
+    last = name.rpartition(".")[2].lower()
+    return last == "id" or last.endswith("_id")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -40,6 +40,12 @@ ADJECTIVES = {
     "annual": "year",
 }
 TEXT = (Kind.STRING, Kind.JSON)
+NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 2
+    )
+}
 
 
 class TooLongError(Exception):
@@ -107,6 +113,16 @@ class Phrases:
     def measure_field(self, i: int) -> Iterator[tuple[Field, int]]:
         yield from (found for found in self.field(i) if found[0].measure)
 
+    def measured(self, i: int) -> Iterator[tuple[Field, int]]:
+        """A measure behind its aggregation: the average delay; the average number of seats."""
+        yield from self.measure_field(i)
+        for start in self.one_of(self.skip(i), "number of"):
+            yield from (
+                (field, end)
+                for field, end in self.measure_field(start)
+                if field.kind == Kind.LONG and self.plural(end)
+            )
+
     def row(self, i: int) -> Iterator[int]:
         """A word for rows."""
         i = self.skip(i)
@@ -166,7 +182,7 @@ class Phrases:
             yield Measure("count"), end + (self.at(end) == "count")
         for aggregation, start in self.aggregation(i):
             of = next(self.one_of(start, "of"), start)
-            found = self.field(of) if aggregation == "count_distinct" else self.measure_field(of)
+            found = self.field(of) if aggregation == "count_distinct" else self.measured(of)
             yield from ((Measure(aggregation, field), end) for field, end in found)
         for field, end in self.measure_field(i):
             average = next(self.one_of(end, "on average"), 0)
@@ -213,6 +229,9 @@ class Phrases:
         return " ".join(word.text.lower() for word in some) if len(some) == size else ""
 
     def number(self, i: int) -> float | int | None:
+        """A number, in digits or as a word; "one" is none: it stands for a thing, too."""
+        if i < len(self.words) and self.words[i].kind == "word" and self.at(i) in NUMBERS:
+            return NUMBERS[self.at(i)]
         if i >= len(self.words) or self.words[i].kind != "number":
             return None
         text = self.words[i].text.replace(",", "")
@@ -220,11 +239,13 @@ class Phrases:
 
     def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
         """The factor that converts a number to the column's unit, and the end of the unit's words."""
-        own = tuple(lemma(part) for part in field.unit.split())
-        if own and tuple(self.at(i + n) for n in range(len(own))) == own:
+        own = tuple(_SAME_UNIT.get(part, part) for part in map(lemma, field.unit.split()))
+        said = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(own)))
+        if own and said == own:
             yield 1, i + len(own)
             return
-        ours, theirs = _SECONDS.get(own[0]) if own else None, _SECONDS.get(self.at(i))
+        theirs = _SECONDS.get(_SAME_UNIT.get(self.at(i), self.at(i)))
+        ours = _SECONDS.get(own[0]) if own else None
         if ours and theirs:
             factor = theirs / ours
             yield (int(factor) if factor.is_integer() else factor), i + 1
@@ -232,4 +253,13 @@ class Phrases:
             yield 1, i
 
 
-_SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3_600, "day": 86_400}
+_SECONDS = {"ms": 0.001, "second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3_600, "day": 86_400}
+_SAME_UNIT = {
+    "%": "percent",
+    "euro": "eur",
+    "kilogram": "kg",
+    "kilometer": "km",
+    "kilometre": "km",
+    "metre": "meter",
+    "millisecond": "ms",
+}

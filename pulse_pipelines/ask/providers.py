@@ -19,4 +19,4 @@ def of_settings() -> Provider:
     if not ask.model:
         raise Terminal("no model is named", fix="Set PULSE_ASK__MODEL, or PULSE_ASK__PROVIDER=grammar")
     url = ask.url or URLS[ask.provider]
-    return Model(ask.model, ask.provider, url, ask.key.get_secret_value(), ask.seconds)
+    return Model(ask.model, ask.provider, url, ask.key.get_secret_value(), ask.seconds, ask.samples)

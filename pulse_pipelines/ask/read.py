@@ -11,7 +11,7 @@ from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import Hit
 from pulse_pipelines.ask.plan import Plan
-from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, names_of, words
+from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma, names_of, words
 from pulse_pipelines.domain.columns import Kind
 from pulse_resources.errors import UserError
 
@@ -68,20 +68,22 @@ async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: R
     asked = words(question)
     if not asked or len(asked) > MAX_WORDS:
         raise NotUnderstood(f"the question has {len(asked)} words", fix=f"Ask in 1 to {MAX_WORDS} words")
-    near = await asyncio.to_thread(_near, meanings, asked) or list(meanings)
+    near = await asyncio.to_thread(nearest, meanings, asked) or list(meanings)
     found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
+    heard: list[Hit] = []
     if not found:
         for each in near[:MAX_LOOKED_AT]:
             if hits := await _values(each, asked, run):
                 found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
-    return _only(found, meanings, asked)
+                heard += [hit for said in hits.values() for hit in said] if each is near[0] else []
+    return _only(found, meanings, asked, heard)
 
 
 def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
     return {plan for each in meanings for plan in grammar.plans(each, asked, now, {})}
 
 
-def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word]) -> Plan:
+def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
     if len({plan.dataset.dataset for plan in found}) > 1:
         named = {each for each in found if _names_rows(each.dataset, asked)}
         found = named or found
@@ -91,7 +93,7 @@ def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word]) 
         readings = sorted(plan.said(each) for each in found)
         fix = "Say which of these is meant: " + " | ".join(readings[:4])
         raise NotUnderstood("the question can mean several things", fix=fix, understood=readings)
-    raise _refusal(meanings, asked)
+    raise _refusal(meanings, asked, heard)
 
 
 def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
@@ -100,7 +102,7 @@ def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
     return any(tuple(lemmas[i : i + len(row)]) == row for row in rows for i in range(len(lemmas)))
 
 
-def _near(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
+def nearest(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
     """Datasets with names that occur in a question, those with the most first."""
     shared = [(len(_known_words(each, asked)), each) for each in meanings]
     return [each for count, each in sorted(shared, key=lambda pair: -pair[0]) if count]
@@ -152,12 +154,14 @@ def _said(hits: Mapping[str, Sequence[Hit]]) -> tuple[str, ...]:
     return (f"in the data, {', '.join(shown[:6])}",)
 
 
-def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word]) -> NotUnderstood:
-    near = _near(meanings, asked)[:3] or list(meanings)[:3]
+def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> NotUnderstood:
+    """What is not understood: words that neither the names nor the data of the nearest dataset have."""
+    near = nearest(meanings, asked)[:3] or list(meanings)[:3]
     if not near:
         return NotUnderstood("the tenant has no datasets", fix="Create one, and send events to it")
     first = near[0]
     names, known = names_of(first), _known_words(first, asked) | KEYWORDS
+    known |= {part for hit in heard for part in map(lemma, hit.value.split())}
     strange = [each.text for each in asked if each.kind == "word" and each.lemma not in known]
     understood, unclear = [], []
     for word in asked:
@@ -172,10 +176,15 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word]) -> NotUnderstoo
         message += f": {', '.join(map(repr, strange[:6]))} means nothing in {first.dataset}"
     elif unclear:
         message += f": {'; '.join(unclear[:3])}"
+    fix = "Ask for a measure, by a dimension, with conditions, in a range of time; or send SQL"
+    if heard and not strange:
+        fix = f"Say what {heard[0].value!r} is, as in: where {heard[0].field} is {heard[0].value}"
+    elif any(each.lemma == "hour" for each in asked) and not strange:
+        fix = "Say hourly, or by hour of the day"
     return NotUnderstood(
         message,
-        fix="Ask for a measure, by a dimension, with conditions, in a range of time; or send SQL",
-        understood=(*understood, *unclear),
+        fix=fix,
+        understood=(*understood, *unclear, *(f"{hit.value!r} is a value of {hit.field}" for hit in heard)),
         known={each.dataset: [field.name for field in each.fields][:_SHOWN] for each in near},
     )
 

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pulse_pipelines.curated import tables
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import postgres
 from pulse_resources.settings import load_settings
 
+MAX_LOOKS = 5
+"""Most queries or calls of a model that answer one question."""
 BEGIN = """
 INSERT INTO questions (tenant_id, question_id, key_id, question, provider) VALUES (%s, %s, %s, %s, %s)
 """
@@ -16,10 +19,13 @@ SPENT = """
 UPDATE questions SET queries = queries || %s::text[], tokens = tokens + %s WHERE question_id = %s
 """
 END = "UPDATE questions SET state = %s, seconds = %s, error = %s WHERE question_id = %s"
-FIELDS = """
-question_id, key_id, question, provider, state, queries, tokens, seconds, error, asked_at
+# A question that is recorded as running for longer than one can take: its process died before it ended.
+LIST = """
+SELECT question_id, key_id, question, provider,
+    CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => %s) THEN 'failed' ELSE state END,
+    queries, tokens, seconds, error, asked_at
+FROM questions ORDER BY asked_at DESC LIMIT %s
 """
-LIST = f"SELECT {FIELDS} FROM questions ORDER BY asked_at DESC LIMIT %s"  # noqa: S608 - from constants
 TOKENS = "SELECT coalesce(sum(tokens), 0)::bigint FROM questions WHERE asked_at > now() - interval '1 day'"
 LANDED = """
 SELECT d.slug, (SELECT max(l.landed_at) FROM landings l
@@ -70,8 +76,10 @@ def end(tenant: Tenant, question_id: str, state: str, seconds: float, error: str
 
 def questions(tenant: Tenant, limit: int) -> list[Asked]:
     """List the tenant's questions, the latest first."""
+    settings = load_settings()
+    once = settings.ask.seconds + settings.sql.seconds + settings.api.wait_seconds
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return [Asked(*row) for row in connection.execute(LIST, [limit])]
+        return [Asked(*row) for row in connection.execute(LIST, [MAX_LOOKS * once + 60, limit])]
 
 
 def tokens_of_a_day(tenant: Tenant) -> int:
@@ -81,7 +89,9 @@ def tokens_of_a_day(tenant: Tenant) -> int:
         return int(found)
 
 
-def freshness(tenant: Tenant, slugs: Sequence[str]) -> dict[str, datetime | None]:
-    """When events last landed in some datasets; None: never."""
+def freshness(tenant: Tenant, names: Sequence[str]) -> dict[str, datetime | None]:
+    """When events last landed in some datasets, or in what some rollups were computed from; None: never."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return dict(connection.execute(LANDED, [tenant.tenant_id, list(slugs)]).fetchall())
+        found = dict(connection.execute(LANDED, [tenant.tenant_id, list(names)]).fetchall())
+    rollups = [name for name in names if name not in found]
+    return found | (tables.landed(tenant, rollups) if rollups else {})

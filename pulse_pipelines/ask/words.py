@@ -4,9 +4,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 
-from pulse_pipelines.ask.meaning import Field, Meaning
+from pulse_pipelines.ask.meaning import UNITS, Field, Meaning
+from pulse_pipelines.domain.columns import Kind
 
 MAX_PHRASE = 6
 _TOKEN = re.compile(
@@ -18,12 +19,14 @@ _TOKEN = re.compile(
 )
 _POSSESSIVE = re.compile(r"(?<=\w)(?:'s|\u2019s)\b")
 LONG_FORMS = {
+    "alt": "altitude",
     "amt": "amount",
     "arr": "arrival",
     "avg": "average",
     "cnt": "count",
     "dep": "departure",
     "dest": "destination",
+    "dewp": "dew point",
     "dir": "direction",
     "humid": "humidity",
     "lat": "latitude",
@@ -33,9 +36,22 @@ LONG_FORMS = {
     "qty": "quantity",
     "sched": "scheduled",
     "temp": "temperature",
+    "tz": "time zone",
+    "tzone": "time zone",
     "visib": "visibility",
 }
 """Common abbreviations in column names."""
+SYNONYMS = {
+    "altitude": ("elevation",),
+    "destination": ("to",),
+    "manufacturer": ("maker", "made by"),
+    "origin": ("from",),
+    "source": ("from",),
+}
+"""Other words for a column that is called just so, in any schema: "from JFK" is an origin of JFK."""
+_TO_BE = ("is_", "was_")
+_GLUED = "num"
+"""An abbreviation that is often written together with the word before it."""
 ROWS = ("row", "record", "event", "entry", "observation")
 """Words for a row of any dataset."""
 
@@ -98,12 +114,14 @@ class Names:
         self.own_rows = {found for name in own if (found := phrase(name))}
         """Words for rows of this dataset that hardly fit another one."""
         self.rows = self.own_rows | {(word,) for word in ROWS}
-        fields: dict[Phrase, dict[str, Field]] = defaultdict(dict)
-        for field in meaning.fields:
-            for known in _phrases(field):
-                if known not in self.rows:
+        self.rows |= {(*name, word) for name in self.own_rows for word in ROWS if len(name) < MAX_PHRASE}
+        self._fields: dict[Phrase, tuple[Field, ...]] = {}
+        for names in (_given, _derived):  # what a schema says means that column, and no other that may
+            fields: dict[Phrase, dict[str, Field]] = defaultdict(dict)
+            for field in meaning.fields:
+                for known in names(field) - self.rows - self._fields.keys():
                     fields[known][field.name] = field
-        self._fields = {known: tuple(found.values()) for known, found in fields.items()}
+            self._fields |= {known: tuple(found.values()) for known, found in fields.items()}
         self.units: dict[str, list[Field]] = defaultdict(list)
         for field in meaning.fields:
             if field.unit:
@@ -120,12 +138,35 @@ class Names:
         )
 
 
-def _phrases(field: Field) -> set[Phrase]:
-    """All phrases that can name a column."""
+def _given(field: Field) -> set[Phrase]:
+    """The names that the schema gives a column."""
     last = field.name.split(".")[-1]
-    found: set[Phrase] = {(lemma(field.name),), (lemma(last),)}
-    for name in (field.name, last, field.title, *field.synonyms):
-        if 0 < len(known := phrase(name)) <= MAX_PHRASE:
-            longer = [{part, lemma(LONG_FORMS.get(part, part))} for part in known]
-            found |= {tuple(each) for each in product(*longer)}
-    return {known for known in found if known}
+    names = [phrase(name) for name in (field.name, last, field.title, *field.synonyms)]
+    return {known for known in (*names, (lemma(field.name),), (lemma(last),)) if 0 < len(known) <= MAX_PHRASE}
+
+
+def _derived(field: Field) -> set[Phrase]:
+    """Names that follow from these: without abbreviations, without a unit, and usual words for the same."""
+    name = field.name.split(".")[-1].lower()
+    before, _, last = name.rpartition("_")
+    plain = set()
+    if before and (last == "id" or (field.unit and UNITS.get(last) == field.unit)):
+        plain.add(phrase(before))  # user_id: a user; distance_km: a distance
+    if field.kind == Kind.BOOLEAN and name.startswith(_TO_BE):
+        plain.add(phrase(name.partition("_")[2]))  # is_gift: what is a gift
+    found = set().union(*map(_spelled_out, _given(field) | plain))
+    for word, others in SYNONYMS.items():
+        if (word,) in found:
+            found |= set(map(phrase, others))
+    return {known for known in found if 0 < len(known) <= MAX_PHRASE}
+
+
+def _spelled_out(known: Phrase) -> set[Phrase]:
+    """A name with its abbreviations as they are, and spelled out: dep_delay, tailnum."""
+    ways = []
+    for part in known:
+        forms = {(part,), phrase(LONG_FORMS.get(part, part))}
+        if len(part) > len(_GLUED) + 2 and part.endswith(_GLUED):
+            forms.add((part.removesuffix(_GLUED), "number"))
+        ways.append(forms)
+    return {tuple(chain.from_iterable(each)) for each in product(*ways)}

@@ -11,7 +11,7 @@ from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.schema import check_document
-from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_pipelines.domain.tenant import CURATED, Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
@@ -53,6 +53,10 @@ DELETE_CURATED = """
 DELETE FROM iceberg_catalog.iceberg_tables t
 WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
     AND NOT EXISTS (SELECT FROM pdm_datasets d WHERE d.slug = t.table_name)
+"""
+CURATED_TABLES = """
+SELECT table_name FROM iceberg_catalog.iceberg_tables
+WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s) ORDER BY table_name
 """
 REMEMBER_DELETED = """
 INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location, kind)
@@ -150,26 +154,61 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
         Terminal: the dataset's table is not in the catalog.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        (found,) = current_tables(connection, tenant, [slug])
-    return found
+        dataset = _find(connection, tenant, slug)
+        return CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, slug)))
 
 
-def current_tables(
-    connection: postgres.Connection, tenant: Tenant, slugs: Sequence[str], optional: Sequence[str] = ()
-) -> list[CurrentTable]:
-    """Several datasets and their tables' metadata; otherwise as `current_table`.
+@dataclass(frozen=True)
+class NamedTable:
+    """A table that queries may name: a dataset's by its slug, a rollup's as `<slug>__<rollup>`."""
+
+    name: str
+    dataset: Dataset
+    """For a rollup's table the dataset that it is computed from."""
+    metadata_location: str
+
+
+def named_tables(
+    connection: postgres.Connection, tenant: Tenant, names: Sequence[str], optional: Sequence[str] = ()
+) -> list[NamedTable]:
+    """The current metadata of several tables of datasets and rollups.
 
     Args:
         connection: the tenant's session, in which all reads see one snapshot.
-        optional: slugs that are skipped if the tenant has no such dataset.
+        optional: names that are skipped if there is no such table.
+
+    Raises:
+        NotFound: the tenant has no such dataset, or the dataset no such rollup.
+        Terminal: a dataset's table is not in the catalog.
     """
-    found = [_find(connection, tenant, slug) for slug in slugs]
-    if optional:
-        found += dataset_rows.read(connection, "d.slug = ANY(%s)", [list(optional)])
-    return [
-        CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, dataset.slug)))
-        for dataset in found
-    ]
+    found = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
+    more = [_named(connection, tenant, name) for name in optional]
+    return [*found, *(each for each in more if each is not None)]
+
+
+def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:
+    for dataset in dataset_rows.read(connection, "d.slug = %s", [name]):  # of a rollup's name: an old one
+        return NamedTable(name, dataset, iceberg.current_location(connection, (tenant.namespace, name)))
+    slug, _, rollup = name.rpartition(CURATED)
+    location = iceberg.find_location(connection, (tenant.namespace, name)) if slug and rollup else None
+    if location is not None:
+        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+            return NamedTable(name, dataset, location)
+    return None
+
+
+def _missing(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable:
+    """Raise the NotFound of a table that there is not."""
+    slug, _, rollup = name.rpartition(CURATED)
+    dataset = _find(connection, tenant, slug if slug and rollup else name)
+    rows = connection.execute(CURATED_TABLES, [iceberg.CATALOG, *tenant.curated_table(dataset.slug, "")])
+    known = ", ".join(table for (table,) in rows) or "no rollup yet"
+    raise NotFound(
+        "the dataset has no such rollup, or none of its days has been computed",
+        fix=f"It has {known}",
+        tenant=tenant.slug,
+        table=name,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Resolution of a query's tables in the tenant's RLS session, each pinned at a snapshot.
 
-Datasets are named by their slugs, tables of the tenant's own `namespace.table`. The tenant's engines write
-the metadata of the latter: it is read with keys of the tenant's folder, and the query's key opens the folder
-that the catalog gave the table, whatever the metadata names.
+Datasets are named by their slugs, rollups `<slug>__<rollup>`, tables of the tenant's own `namespace.table`. The
+tenant's engines write the metadata of the latter: it is read with keys of the tenant's folder, and the query's
+key opens the folder that the catalog gave the table, whatever the metadata names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from pulse_pipelines.lake import catalog, names, paths, updates
 from pulse_pipelines.lake import metadata as files
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
-from pulse_pipelines.registry import CurrentTable
+from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql.engine import View
 from pulse_resources import iceberg, postgres, vended
 from pulse_resources.errors import NotFound, Terminal, UserError
@@ -41,7 +41,7 @@ class PinnedTable:
     """A table at a snapshot; the key to its files is in its view only."""
 
     name: str
-    """A slug, or `namespace.table`."""
+    """A dataset's slug, `<slug>__<rollup>`, or `namespace.table` of the tenant's own."""
     snapshot_id: int | None
     """None: it had no rows yet."""
     view: View = field(repr=False)
@@ -53,25 +53,25 @@ def tables(
     """Resolve the tables that a query names, all at the same moment.
 
     Args:
-        optional: slugs that may be tables; the others are left out.
+        optional: names without a namespace that may be tables; the others are left out.
 
     Raises:
         NotFound: the tenant has no such table (another tenant may), the table has no such snapshot, or the
             snapshot that was current then has been removed.
         UserError: a snapshot is given for a table that the query does not name, or the metadata of a table
             of the tenant's own is wrong.
-        Terminal: a dataset's table is gone or damaged, or no credentials are vended.
+        Terminal: the table of a dataset or rollup is gone or damaged, or no credentials are vended.
         Transient: the object store does not answer.
     """
-    slugs = [name for name in named if "." not in name]
+    ours = [name for name in named if "." not in name]
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        found = registry.current_tables(connection, tenant, slugs, optional)
+        found = registry.named_tables(connection, tenant, ours, optional)
         own = {name: _location(connection, tenant, name) for name in named if "." in name}
-    unknown = sorted(travel.snapshots.keys() - {each.dataset.slug for each in found} - own.keys())
+    unknown = sorted(travel.snapshots.keys() - {each.name for each in found} - own.keys())
     if unknown:
         raise UserError(f"the query does not read {unknown[0]!r}, of which a snapshot is named")
-    datasets = [_dataset(tenant, each, travel) for each in found]
-    return datasets + [_own(tenant, name, at, travel) for name, at in own.items()]
+    pinned = [_ours(tenant, each, travel) for each in found]
+    return pinned + [_own(tenant, name, at, travel) for name, at in own.items()]
 
 
 def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str:
@@ -91,14 +91,14 @@ def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str
     return str(row[0])
 
 
-def _dataset(tenant: Tenant, seen: CurrentTable, travel: Travel) -> PinnedTable:
-    slug, bucket = seen.dataset.slug, load_settings().object_store.bucket
-    folder = tenant.table_location(bucket, slug, seen.dataset.dataset_id)
+def _ours(tenant: Tenant, seen: NamedTable, travel: Travel) -> PinnedTable:
+    name, bucket = seen.name, load_settings().object_store.bucket
+    folder = tenant.table_location(bucket, name, seen.dataset.dataset_id)
     if not seen.metadata_location.startswith(f"{folder}/"):
-        raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, dataset=slug)
+        raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, table=name)
     with history.store_errors_explained():
-        metadata = history.metadata_at((tenant.namespace, slug), seen.metadata_location)
-    return _pinned(slug, seen.metadata_location, folder, metadata, travel)
+        metadata = history.metadata_at((tenant.namespace, name), seen.metadata_location)
+    return _pinned(name, seen.metadata_location, folder, metadata, travel)
 
 
 def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:

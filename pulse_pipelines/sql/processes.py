@@ -111,6 +111,25 @@ class Process:
         return self._connection.recv_bytes(most)
 
 
+class Cancellable:
+    """A query that can be cancelled from any thread; its process may not have started yet."""
+
+    _process: Process | None = None
+    _cancelled = False
+
+    def begun(self, process: Process) -> None:
+        """Take note of the process, which ends at once if the query has been cancelled."""
+        self._process = process
+        if self._cancelled:
+            process.cancel()
+
+    def cancel(self) -> None:
+        """End the query, now or when it begins; one that has ended stays as it is."""
+        self._cancelled = True
+        if self._process is not None:
+            self._process.cancel()
+
+
 class Processes:
     """Pool of idle children. Thread-safe.
 

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from support.http import Caller
+from support.http import Caller, served
 from support.ingest import Owner, event, ingest, make_owner
 from typer.testing import CliRunner
 
-from chaos.surroundings import superuser
+from chaos.surroundings import superuser, with_settings
 from pulse_api import cli
 from pulse_pipelines.ask import record
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.registry import keys
 from pulse_resources import postgres
 from pulse_resources.settings import Settings
 
@@ -93,6 +96,47 @@ def test_tenants_see_nothing_of_each_other(
         assert connection.execute("SELECT count(*) FROM questions").fetchone() > (0,)
     with postgres.transaction("pulse_api") as connection:
         assert connection.execute("SELECT count(*) FROM questions").fetchone() == (0,)
+
+
+def test_tenants_that_ask_at_once_get_their_own_answers(
+    owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]
+) -> None:
+    """The same question, whose words are looked up in the data, by both, again and again."""
+    callers = [new_caller(owner=owner) for owner in owners]
+
+    def asked(turn: int) -> tuple[int, list[Any]]:
+        caller = callers[turn % 2]
+        return turn % 2, answered(caller, "How many orders are there by country on 2026-11-19?")["rows"]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(asked, range(8)))
+    mine, theirs = (
+        [{"country": "DE", "number": 15}, {"country": "FR", "number": 5}],
+        [{"country": "XX", "number": 1}],
+    )
+    assert found == [(0, mine), (1, theirs)] * 4
+
+
+def test_each_tenant_asks_at_its_own_rate(owners: tuple[Owner, Owner]) -> None:
+    """One question a second, and what has run for it: a second one waits; another tenant's does not."""
+    ours, theirs = (keys.issue_key(owner.tenant, "asks", [KeyScope.READ]) for owner in owners)
+    with (
+        with_settings(ASK__PER_SECOND=1, API__BURST_SECONDS=1),
+        served() as api,
+        api.client(ours.text) as mine,
+        api.client(theirs.text) as other,
+    ):
+
+        def status(client: httpx.Client) -> httpx.Response:
+            return client.post("/v1/ask", json={"question": BY_COUNTRY})
+
+        answers = [status(mine) for _ in range(4)]
+        assert answers[0].status_code == 200
+        (refused, *_) = [answer for answer in answers if answer.status_code == 429]
+        assert "questions" in refused.json()["detail"]
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert status(other).status_code == 200
+        assert mine.post("/v1/sql", json={"sql": "SELECT 1 AS one"}).status_code == 200
 
 
 def test_a_question_is_never_sql(caller: Caller) -> None:

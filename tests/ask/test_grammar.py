@@ -3,15 +3,15 @@
 import asyncio
 import json
 from collections import Counter
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from benchmarks import ask
-from pulse_pipelines.ask import plan, read
+from pulse_pipelines.ask import meaning, plan, read
 from pulse_pipelines.ask.meaning import Meaning
 from pulse_pipelines.ask.read import NotUnderstood, Ran
+from pulse_pipelines.domain.columns import columns
 
 ASKED = json.loads(ask.QUESTIONS.read_text())
 
@@ -38,19 +38,16 @@ def test_there_are_enough_questions() -> None:
     assert len({each["question"] for each in ASKED}) == len(ASKED) >= 150
 
 
+@pytest.mark.parametrize("annotated", [True, False])
 @pytest.mark.parametrize(
     "every", [pytest.param(7, id="a seventh"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
-def test_no_answer_is_wrong(flights: duckdb.DuckDBPyConnection, known: list[Meaning], every: int) -> None:
-    verdicts = ask.judge(flights, known, ASKED[::every])
+def test_no_answer_is_wrong_and_most_are_right(
+    flights: duckdb.DuckDBPyConnection, annotated: bool, every: int
+) -> None:
+    verdicts = ask.judge(flights, ask.meanings(annotated=annotated), ASKED[::every])
     assert not [each for each in verdicts if each.outcome == "wrong"]
     assert Counter(each.outcome for each in verdicts)["right"] >= 0.6 * len(verdicts)
-
-
-@pytest.mark.slow
-def test_no_answer_is_wrong_without_annotations(flights: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    verdicts = ask.judge(flights, ask.meanings(annotated=False), ASKED)
-    assert not [each for each in verdicts if each.outcome == "wrong"]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +69,12 @@ def test_no_answer_is_wrong_without_annotations(flights: duckdb.DuckDBPyConnecti
         "How many flights between JFK and LAX?",
         "How many flights on Monday?",
         "How many flights on February 30?",
+        "What is the number of seats?",
+        "what is the number of engines",
+        "How many flights from JFK or LGA vs EWR?",
+        "flights from LAX",
+        "total distance per flight",
+        "total distance in hours",
         "How many flights were there in the 2013 season?",
         "'; DROP TABLE flights --",
         "How many flights? SELECT * FROM flights",
@@ -100,6 +103,15 @@ def test_what_could_be_wrong_is_refused(
         ("average distance excluding carrier UA", "where carrier != 'UA'"),
         ("How many flights from JFK, EWR or LGA?", "where origin = 'JFK' or 'EWR' or 'LGA'"),
         ("How many flights had 60 minutes or more?", None),
+        ("average number of seats", "average seats in planes"),
+        ("average distance per flight", "average distance (miles) in flights"),
+        ("total distance in miles last month", "total distance (miles) in flights"),
+        ("flights from JFK vs LGA", "by origin; where origin = 'JFK' or 'LGA'"),
+        (
+            "How many carriers have flights to BOS?",
+            "number of distinct carrier in flights; where dest = 'BOS'",
+        ),
+        ("top five carriers by flights", "the first 5"),
     ],
 )
 def test_what_is_understood_is_said(
@@ -110,3 +122,53 @@ def test_what_is_understood_is_said(
             understood(flights, known, question)
         return
     assert said in understood(flights, known, question)
+
+
+TRIPS = {
+    "origin": {"type": "string"},
+    "destination": {"type": "string"},
+    "distance_km": {"type": "number"},
+    "wait_mins": {"type": "integer"},
+    "tz": {"type": "string"},
+    "tzone": {"type": "string"},
+    "orders_30_days": {"type": "integer"},
+    "driver_id": {"type": "integer"},
+    "is_shared": {"type": "boolean"},
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("average distance", "average distance_km (km) in trips"),
+        ("average wait in minutes", "average wait_mins (minutes) in trips"),
+        ("How many trips had a wait over 2 hours?", "where wait_mins > 120"),
+        ("How many trips from Berlin to Rome?", "where origin = 'Berlin' and destination = 'Rome'"),
+        ("trips from Berlin by month", "by month; where origin = 'Berlin'"),
+        ("How many trips with a distance over 2 miles?", "'miles' means nothing"),
+        ("How many trips from Rome?", "Say what 'Rome' is, as in: where destination is Rome"),
+        ("trips by hour", "Say hourly, or by hour of the day"),
+        ("hourly trips", "number of rows in trips; by hour"),
+        ("trips by time zone", "by tz | number of rows in trips; by tzone"),
+        ("How many trips have orders 30 days over 2 days?", "not understood"),
+        ("average distance in kilometers by driver", "average distance_km (km) in trips; by driver_id"),
+        ("total drivers", "not understood"),
+        ("How many trips are shared?", "where is_shared = True"),
+        ("How many shared were there?", "not understood"),
+    ],
+)
+def test_names_alone_say_what_they_say(question: str, said: str) -> None:
+    """Units and usual words follow from names; two columns of one name are a question, not a guess."""
+    document = {"type": "object", "properties": TRIPS}
+    typed = [(each.field, each.name, each.type) for each in columns(document)]
+    trips = meaning.of_schema("trips", document, typed)
+
+    async def run(sql: str) -> Ran:
+        found = ([value] if f"'{value.lower()}'" in sql else [] for value in ("Berlin", "Rome", "-", "-"))
+        return Ran("", [], [{f"f{n}": values for n, values in enumerate(found)}], {})
+
+    try:
+        found = plan.said(asyncio.run(read.read([trips], question, ask.NOW, run)))
+    except NotUnderstood as refused:
+        found = str(refused)
+    assert said in found

@@ -15,8 +15,10 @@ from support.forked import forked
 from support.http import Api, Caller
 from support.ingest import event, ingest, make_owner
 
+from chaos.surroundings import with_settings
 from pulse_pipelines import registry
-from pulse_pipelines.curated import rollups
+from pulse_pipelines.ask import record
+from pulse_pipelines.curated import rollups, tables
 from pulse_pipelines.curated.commit import commit, forget
 from pulse_pipelines.curated.compute import compute
 from pulse_pipelines.curated.daily import DAILY
@@ -151,6 +153,31 @@ def test_the_table_has_what_is_served(filled: Zone, rollup: str) -> None:
     assert filled.session.sql(f"SELECT * FROM {name}").count() == sum(map(len, served.values()))
 
 
+def test_its_table_can_be_asked_by_its_tenant_alone(filled: Zone, new_caller: Callable[..., Caller]) -> None:
+    caller, stranger = new_caller(owner=filled.owner), new_caller()
+    joined = (
+        "SELECT sum(r.n) AS n, (SELECT count(*) FROM visits) AS events FROM visits__by_kind r JOIN"
+        " visits__daily d USING (day) WHERE d.events > 0"
+    )
+    answer = caller.http.post("/v1/sql", json={"sql": joined}).json()
+    assert answer["rows"] == [{"n": len(FILLED), "events": len(FILLED)}]
+    assert sorted(answer["snapshots"]) == ["visits", "visits__by_kind", "visits__daily"]
+    pinned = {"visits__by_kind": answer["snapshots"]["visits__by_kind"]}
+    again = {"sql": "SELECT sum(n) AS n FROM visits__by_kind", "snapshots": pinned}
+    assert caller.http.post("/v1/sql", json=again).json()["rows"] == [{"n": len(FILLED)}]
+    missing = caller.http.post("/v1/sql", json={"sql": "FROM visits__by_king"})
+    assert (missing.status_code, "visits__by_kind" in missing.json()["fix"]) == (404, True)
+    assert stranger.http.post("/v1/sql", json={"sql": "FROM visits__by_kind"}).status_code == 404
+    assert stranger.http.post("/v1/sql", json={"sql": "FROM orders__daily"}).status_code == 404
+    with with_settings(CURATED__ROLLUPS_DIR=filled.folder):
+        meant = caller.http.get("/v1/datasets/visits/meaning").json()["rollups"]
+    (by_kind,) = [each for each in meant if each["name"] == "by_kind"]
+    assert by_kind["table"] == "visits__by_kind"
+    assert list(by_kind["columns"]) == ["day", "kind", "n", "amount", "last"]
+    (daily,) = new_caller().http.get("/v1/datasets/orders/meaning").json()["rollups"]
+    assert daily["table"] == "", "nothing of it has been computed"
+
+
 def test_it_was_computed_from_the_snapshot_that_is_named(filled: Zone) -> None:
     table = registry.current_table(filled.owner.tenant, "visits")
     snapshot = iceberg.load_table(("n", "t"), table.metadata_location).current_snapshot()
@@ -174,14 +201,25 @@ def test_reconcile_knows_that_its_rows_are_no_events(filled: Zone) -> None:
 
 
 def test_late_events_make_their_day_due_and_change_it(zone: Zone) -> None:
+    """Until then it is known how far behind the rollup is."""
+    tenant = zone.owner.tenant
+    assert tables.states(tenant, "visits", ["daily"]) == {"daily": tables.RollupState()}
     zone.owner.send(visit("2026-11-18T09:00:00", who="ann"), visit("2026-11-19T09:00:00", who="ann"))
     ingest(zone.owner)
+    assert tables.states(tenant, "visits", ["daily"])["daily"].days_behind == 2
     zone.curate()
     before = zone.state("daily", "computed_at")
+    landed = record.freshness(tenant, ["visits", "visits__daily"])
+    assert landed["visits"] == landed["visits__daily"]
     zone.owner.send(visit("2026-11-18T10:00:00", who="bob"))
     ingest(zone.owner)
+    state = tables.states(tenant, "visits", ["daily"])["daily"]
+    assert (state.days, state.days_behind, state.events_landed_last) == (2, 1, landed["visits"])
+    later = record.freshness(tenant, ["visits", "visits__daily"])
+    assert later["visits__daily"] == landed["visits"] < later["visits"]
     assert [(day.day, [r.name for r in day.rollups]) for day in zone.due()] == [(D1, ["daily", "behaviour"])]
     zone.curate()
+    assert tables.states(tenant, "visits", ["daily"])["daily"].days_behind == 0
     assert zone.due() == []
     after = zone.state("daily", "computed_at")
     assert after[D2] == before[D2]

@@ -76,6 +76,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.erased_offsets":       (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
     "public.accepted_losses":      (OWN_FOR_OWNER, NOTHING,     "own SI",       NOTHING, NOTHING),
     "public.summaries":            (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING, NOTHING),
+    "public.check_results":        (OWN_FOR_OWNER, "own S",     "own SIU",      NOTHING, NOTHING),
     "public.failures":             (OWN_FOR_OWNER, NOTHING,     "all SIUD",     NOTHING, NOTHING),
     "public.upkeep_log":           (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
     "public.upkeep_tables":        (OWN_FOR_OWNER, NOTHING,     "all SIU",      NOTHING, NOTHING),
@@ -148,6 +149,8 @@ UPKEEP = (
     "INSERT INTO upkeep_days (tenant_id, dataset_id, day, level, landed_files, landed_bytes, files, bytes)"
     " SELECT tenant_id, dataset_id, '2026-11-19', 1, 1, 1, 1, 1 FROM pdm_datasets"
     " WHERE tenant_id = %(tenant)s",
+    "INSERT INTO check_results (tenant_id, dataset_id, name, scope, problems)"
+    " SELECT tenant_id, dataset_id, 'any', 'table', 0 FROM pdm_datasets WHERE tenant_id = %(tenant)s",
     "INSERT INTO upkeep_tenants (tenant_id) VALUES (%(tenant)s)",
     "INSERT INTO failures (tenant_id, job, task, error, retry_at)"
     " VALUES (%(tenant)s, 'any', 'any', 'any', now())",

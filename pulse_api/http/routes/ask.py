@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.asking import runner
 from pulse_api.http.auth import LakeReader
+from pulse_api.http.leaving import unless_left
 from pulse_api.http.models import Body, DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -78,6 +79,7 @@ class FieldInfo(BaseModel):
 
 class RollupInfo(BaseModel):
     name: str
+    table: str = Field(description="Its table in SQL; empty: no day has been computed yet.")
     description: str
     grain: list[str]
     columns: dict[str, str]
@@ -99,16 +101,18 @@ async def ask(request: Request, principal: LakeReader, body: NewQuestion) -> Ans
     """Rows that answer a question in plain language, with the query that gave them.
 
     The embedded grammar answers what it understands as a whole. 422 of the type `not-understood` says what it
-    understood, and what can be asked for: it never guesses. Queries of a question are the tenant's own.
+    understood, and what can be asked for: it never guesses. Queries of a question are the tenant's own. The
+    model and the query end when the caller leaves.
     """
-    found = await answer(
+    answering = answer(
         principal.tenant,
         body.question,
         providers.of_settings(),
-        runner(app_state(request), principal, request),
+        runner(app_state(request), principal),
         key_id=principal.key_id,
         tokens_per_day=load_settings().ask.tokens_per_day,
     )
+    found = await unless_left(request.receive, answering)
     return AnswerInfo(**vars(found))
 
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
+from pulse_api.http.leaving import unless_left
 from pulse_api.http.models import Body, Moment
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
@@ -133,7 +134,7 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     )
     with here.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
-    result = await here.queries.run(asked, request)
+    result = await unless_left(request.receive, here.queries.run(asked))
     holding = here.results.of(tenant.tenant_id)
     holding.count(len(result.content))
     headers = {"Vary": "Accept", QUERY_ID: asked.query_id}

@@ -16,6 +16,7 @@ from pulse_pipelines.monitoring.checks.conformance import schema_conformance
 from pulse_pipelines.monitoring.checks.health import file_health
 from pulse_pipelines.monitoring.checks.isolation import tenant_isolation
 from pulse_pipelines.monitoring.checks.latest import latest_equals_log
+from pulse_pipelines.monitoring.checks.latest_results import save
 from pulse_pipelines.monitoring.checks.reconciled import proven, reconciled
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Scope, Subject, load
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
@@ -76,7 +77,8 @@ class Inspection:
     def of(self, slug: str, tenants: Sequence[Tenant]) -> dict[str, CheckSummary]:
         """Run all checks on the datasets that these tenants have under a slug; results by check.
 
-        A table that cannot be read is a problem in the result, not an error.
+        The tenants' latest results are recorded. A table that cannot be read is a problem in the result, not
+        an error.
 
         Raises:
             Transient: the object store does not answer.
@@ -88,6 +90,8 @@ class Inspection:
             with _timed(summaries["freshness"]):
                 found = self._lateness.get(tenant.tenant_id, CheckResult())
                 summaries["freshness"].results[tenant.slug] = found
+            found_here = {name: summary.results[tenant.slug] for name, summary in summaries.items()}
+            save(tenant, slug, self._scope, found_here)
         return summaries
 
     def _tables(self, slug: str, tenant: Tenant, summaries: Mapping[str, CheckSummary]) -> None:

@@ -57,6 +57,7 @@ RLS_TABLES = (
     "erased_offsets",
     "accepted_losses",
     "summaries",
+    "check_results",
     "failures",
     "iceberg_tables",
     "iceberg_namespace_properties",
