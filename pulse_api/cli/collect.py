@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from pulse_api import client
-from pulse_api.cli.arguments import TenantSlug, duration
+from pulse_api.cli.arguments import TenantSlug, duration, without_mark
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
@@ -132,7 +132,8 @@ def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
     Args:
         lines: receives each event's line number, from 1; 0 for an element of an array.
     """
-    found = ((number, text) for number, line in enumerate(source, 1) if (text := line.strip()))
+    marked = (line if number > 1 else without_mark(line, "file") for number, line in enumerate(source, 1))
+    found = ((number, text) for number, line in enumerate(marked, 1) if (text := line.strip()))
     for number, text in found:
         if not lines and text.startswith(b"["):
             for element in _elements(b"\n".join([text, *(rest for _, rest in found)])):

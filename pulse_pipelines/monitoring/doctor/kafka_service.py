@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ClusterMetadata, NewTopic
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import kafka
+from pulse_resources.errors import first_line
 from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 

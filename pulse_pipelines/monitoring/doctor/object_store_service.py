@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import object_store, store_key, vended
-from pulse_resources.errors import PulseError, UserError
+from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.settings import Settings
 from pulse_resources.vended import Mode
 

@@ -7,8 +7,9 @@ from typing import get_args
 
 import psycopg
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Proof, Tls, offered
+from pulse_resources.errors import first_line
 from pulse_resources.postgres import missing_migrations
 from pulse_resources.service_settings import PostgresSettings, Role
 from pulse_resources.settings import Settings
