@@ -37,7 +37,10 @@ EVERYTHING = {
     "settings": {"values"},
     "machine": {"python", "home", "disk"},
     "alerts": {"log"},
-    "postgres": {"address", "roles", "superuser", "version", "rights", "migrations", "connections", "clock"},
+    "postgres": {
+        *("address", "roles", "superuser", "dagster database"),
+        *("version", "rights", "migrations", "connections", "clock"),
+    },
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
     "object store": {"address", "rights", "clock", "vending"},
     "spark": {"address", "server", "job", "packages", "network"},
