@@ -927,11 +927,19 @@ def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.Capt
     assert [line for line in printed(30) if "amount" in line and "timestamp" not in line]
 
 
-def test_verdicts_name_the_line_of_the_file() -> None:
+def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = array("Q")
     given = [b"\n", b'{"a": 1}\n', b"  \n", b'{"a": 2}\n']
     assert list(collecting._payloads(given, lines)) == [b'{"a": 1}', b'{"a": 2}']
     assert [*lines] == [2, 4]
+    over = [b'{"a":\n', b'  {"b": "}"}\n', b"}\n", b"\n", b'{"c": 1}\n', b'{"d": }\n', b'{"e": 1}\n']
+    assert list(collecting._payloads(over, begins := array("Q"))) == [
+        *(b'{"a": {"b": "}"} }', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
+    ]
+    assert [*begins] == [1, 5, 6, 7]
+    broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
+    monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
+    assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
     marked = codecs.BOM_UTF8 + given[1]
     assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]
