@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from chaos.surroundings import superuser, with_settings
 from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
-from pulse_pipelines.monitoring.doctor import Finding, finding
+from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
 from pulse_resources import kafka, setting_sources
 from pulse_resources.settings import Settings
 
@@ -80,8 +80,9 @@ def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: 
     assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
 
 
-def test_what_is_not_spark_connect_is_found_at_once() -> None:
+def test_what_is_not_spark_connect_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client tries again for ten minutes."""
+    monkeypatch.setattr(spark_service, "PATIENCE_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         with_settings(SPARK__REMOTE=f"sc://127.0.0.1:{silent.getsockname()[1]}"),
