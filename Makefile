@@ -93,22 +93,28 @@ clean: ## Stop the stack and DELETE its data, the caches and .venv (downloads st
 	@rm -rf "$(PULSE_HOME)" .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Once for each lock: other clones of this account link what is in ~/.cache/pulse.
 # pip compiles one module after the other, tests too: a third of its time, which all cores share here.
 # It says nothing or far too much: this prints a line now and then, and errors in full.
 $(PACKAGES): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
-	@echo "Installing $$(grep -c '==' requirements.lock) packages into .venv (some minutes the first time; MinIO is built meanwhile)"
 	@$(PYTHON) -m pulse_resources.local.minio_program </dev/null >/dev/null 2>&1 &
-	@$(PYTHON) -m venv --clear .venv
-	@{ $(BIN)/python -m pip install --no-compile --progress-bar off -r requirements.lock 2>&1 || echo "ERROR: pip failed"; } | awk ' \
-		/^ERROR|^error:/ { print; bad = 1; next } bad { print; next } \
-		/^Collecting/ { if (++n % 20 == 0) { print "  " n " collected"; fflush() } } \
-		/^Installing collected/ { print "  " n " collected, unpacking"; fflush() } \
-		END { exit bad }'
-	@echo "  compiling them on $$(getconf _NPROCESSORS_ONLN) cores"
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+	@if $(PYTHON) -m pulse_resources.local.environment take .venv; then \
+		echo "Linked the packages of requirements.lock into .venv, from the cache"; \
+	else \
+		echo "Installing $$(grep -c '==' requirements.lock) packages into .venv (some minutes the first time; MinIO is built meanwhile)"; \
+		$(PYTHON) -m venv --clear .venv && \
+		{ $(BIN)/python -m pip install --no-compile --progress-bar off -r requirements.lock 2>&1 || echo "ERROR: pip failed"; } | awk ' \
+			/^ERROR|^error:/ { print; bad = 1; next } bad { print; next } \
+			/^Collecting/ { if (++n % 20 == 0) { print "  " n " collected"; fflush() } } \
+			/^Installing collected/ { print "  " n " collected, unpacking"; fflush() } \
+			END { exit bad }' && \
+		echo "  compiling them on $$(getconf _NPROCESSORS_ONLN) cores" && \
+		{ $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib; \
+			$(PYTHON) -m pulse_resources.local.environment keep .venv || true; }; \
+	fi
 	@touch $@
 
 $(READY): $(PACKAGES) pyproject.toml
-	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -17,6 +17,7 @@ The class decides between retry and dead letter; nothing parses messages.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,17 @@ def meant(given: str, known: Iterable[str], otherwise: str | None = None) -> str
     """Fix for an unknown name: the known name that was probably meant, else `otherwise`."""
     near = difflib.get_close_matches(given, list(known), 1, _ALIKE)
     return f"Did you mean {near[0]}?" if near else otherwise
+
+
+_OF_GRPC = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an error of a client library, without what the library adds."""
+    said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
+    if said.startswith("<_") and (details := _OF_GRPC.search(said)):
+        said = details[1]
+    return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 class PulseError(Exception):

@@ -18,8 +18,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
 from pulse_resources import locks
-from pulse_resources.errors import UserError
-from pulse_resources.home import pulse_home
+from pulse_resources.home import never_ran
 from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
@@ -45,10 +44,7 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         UserError: the settings have no address of Postgres.
     """
     if "postgres" not in load_settings().model_fields_set:
-        raise UserError(
-            f"Pulse has never run in {pulse_home()}",
-            fix="Start it there with `pulse up`, or name the folder in which it runs: PULSE_HOME=/path",
-        )
+        raise never_ran()
     opened = ConnectionPool(
         load_settings().postgres.url(role),
         min_size=0,

@@ -5,12 +5,14 @@ import os
 import pkgutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
+import grpc
 import pyarrow as pa
+from pyspark.sql.connect.client.core import DefaultChannelBuilder
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -63,6 +65,19 @@ def shared() -> SparkSession:
     leave_at_once(entered)
     spark_server.prepare(entered)
     return entered
+
+
+def answers(patience: float) -> bool:
+    """Whether a Spark Connect server answers at the settings' address within `patience` seconds.
+
+    Without a client, which tries again for ten minutes where something else listens.
+    """
+    with closing(DefaultChannelBuilder(load_settings().spark.url()).toChannel()) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=patience)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
 
 
 @contextmanager

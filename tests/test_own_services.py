@@ -13,14 +13,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
 import psycopg2
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from dagster import RunsFilter
+from psycopg import sql
 from support.docs import blocks
 from support.http import sample
 from support.ingest import Owner, event, ingest, make_owner
@@ -327,6 +338,48 @@ FAULTS = {
         "password authentication failed",
         "PULSE_POSTGRES__ROLE_PASSWORDS",
     ),
+    "postgres, another service's port": Fault(
+        "postgres",
+        {"POSTGRES__PORT": "{kafka}"},
+        "address",
+        "does not answer as Postgres does",
+        "Correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT",
+    ),
+    "postgres, database": Fault(
+        "postgres",
+        {"POSTGRES__DATABASE": "nowhere"},
+        "roles",
+        'pulse_lake: database "nowhere" does not exist',
+        "correct PULSE_POSTGRES__DATABASE",
+    ),
+    "postgres, Dagster's database": Fault(
+        "postgres",
+        {"POSTGRES__DAGSTER_DATABASE": "nowhere"},
+        "dagster database",
+        'database "nowhere" does not exist',
+        "correct PULSE_POSTGRES__DAGSTER_DATABASE",
+    ),
+    "kafka, no SASL": Fault(
+        "kafka",
+        {"KAFKA__SECURITY_PROTOCOL": "SSL"},
+        "login",
+        "ends connections without an answer",
+        "set PULSE_KAFKA__SECURITY_PROTOCOL to SASL_SSL",
+    ),
+    "kafka, no password": Fault(
+        "kafka",
+        {"KAFKA__PASSWORD": ""},
+        "login",
+        "must be set",
+        "Set PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD",
+    ),
+    "kafka, a URL": Fault(
+        "kafka",
+        {"KAFKA__BOOTSTRAP_SERVERS": "kafka://127.0.0.1:{kafka}"},
+        "address",
+        "is not host:port",
+        "PULSE_KAFKA__BOOTSTRAP_SERVERS as host:port",
+    ),
     "kafka, password": Fault(
         "kafka", {"KAFKA__PASSWORD": "wrong"}, "login", "invalid credentials", "Correct PULSE_KAFKA__USERNAME"
     ),
@@ -342,7 +395,49 @@ FAULTS = {
         {"OBJECT_STORE__SECRET_KEY": "wrong"},
         "rights",
         "cannot write",
-        "PULSE_OBJECT_STORE__SECRET_KEY",
+        "Correct PULSE_OBJECT_STORE__SECRET_KEY",
+    ),
+    "object store, key": Fault(
+        "object store",
+        {"OBJECT_STORE__ACCESS_KEY": "shop"},
+        "rights",
+        "cannot write",
+        "Correct PULSE_OBJECT_STORE__ACCESS_KEY",
+    ),
+    "object store, bucket": Fault(
+        "object store",
+        {"OBJECT_STORE__BUCKET": "nowhere"},
+        "rights",
+        "cannot write in nowhere",
+        "`pulse up` create the bucket nowhere, or correct PULSE_OBJECT_STORE__BUCKET",
+    ),
+    "object store, a bucket's address": Fault(
+        "object store",
+        {"OBJECT_STORE__BUCKET": "s3://pulse"},
+        "address",
+        "is not the name of a bucket",
+        "PULSE_OBJECT_STORE__BUCKET to the name alone",
+    ),
+    "object store, bucket in the address": Fault(
+        "object store",
+        {"OBJECT_STORE__ENDPOINT": "https://127.0.0.1:{minio}/pulse"},
+        "address",
+        "is not the address of a service",
+        "PULSE_OBJECT_STORE__ENDPOINT as https://host:port",
+    ),
+    "object store, region": Fault(
+        "object store",
+        {"OBJECT_STORE__REGION": "eu-central-1"},
+        "rights",
+        "region is wrong",
+        "Set PULSE_OBJECT_STORE__REGION",
+    ),
+    "object store, another service's port": Fault(
+        "object store",
+        {"OBJECT_STORE__ENDPOINT": "https://127.0.0.1:{kafka}"},
+        "rights",
+        "NETWORK_CONNECTION",
+        "Correct PULSE_OBJECT_STORE__ENDPOINT",
     ),
 }
 
@@ -363,6 +458,56 @@ def test_what_is_wrong_is_named_with_its_setting(
     assert fault.found in found[fault.check].found
     assert fault.fix in (found[fault.check].fix or "")
     assert HOSTILE not in str(found)
+
+
+def test_a_role_that_is_missing_is_told_from_a_wrong_password(settings: Settings) -> None:
+    """Postgres says the same of both; the superuser, where there is one, sees which roles there are."""
+    with superuser() as connection:
+        connection.execute("ALTER ROLE pulse_lake RENAME TO elsewhere")
+    try:
+        found = wrong("postgres")["roles"]
+        assert (found.found, found.fix) == (
+            "pulse_lake: does not exist",
+            "Let `pulse up` make the roles, with PULSE_POSTGRES__SUPERUSER and its password",
+        )
+        with with_settings(POSTGRES__SUPERUSER_PASSWORD=""):
+            found = wrong("postgres")["roles"]
+        assert found.found == "pulse_lake: password authentication failed for the user"
+        assert "let `pulse up` make them" in str(found.fix)
+    finally:
+        secret = sql.Literal(settings.postgres.role_passwords["pulse_lake"].get_secret_value())
+        with superuser() as connection:
+            connection.execute("ALTER ROLE elsewhere RENAME TO pulse_lake")
+            connection.execute(sql.SQL("ALTER ROLE pulse_lake PASSWORD {}").format(secret))
+
+
+def test_rights_on_topics_that_are_missing_come_with_the_command_that_grants_them(tenant: Owner) -> None:
+    """The command's operations are all that the user then needs."""
+    admin, info = kafka.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    upsert = UserScramCredentialUpsertion("shop", info, b"shop")
+    settled(admin.alter_user_scram_credentials([upsert]))
+
+    def grant(*operations: str) -> None:
+        where = ResourceType.TOPIC, "pulse.", ResourcePatternType.PREFIXED, "User:shop", "*"
+        wanted = (AclOperation[each] for each in operations)
+        settled(admin.create_acls([AclBinding(*where, each, AclPermissionType.ALLOW) for each in wanted]))
+
+    with with_settings(KAFKA__USERNAME="shop", KAFKA__PASSWORD="shop"):
+        forget_connections()
+        assert wrong("kafka")["rights"].found == "no topic may be created: Authorization failed"
+        grant("CREATE", "DESCRIBE")
+        (found,) = wrong("kafka").values()
+        assert "the user lacks DESCRIBE_CONFIGS, ALTER, READ, WRITE on pulse." in found.found
+        assert "--allow-principal User:shop" in str(found.fix)
+        named = re.findall(r"--operation (\w+)", str(found.fix))
+        grant(*(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each).upper() for each in named))
+        assert wrong("kafka") == {}
+    forget_connections()
+
+
+def settled(futures: dict[Any, Any]) -> None:
+    for future in futures.values():
+        future.result()
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,10 @@ PARTS = {
         "config",
         "Show every setting: its environment variable, value and source. Secrets are hidden.",
     ),
-    "collect": ("collect", "Send events through the HTTP API: one JSON object a line, or one JSON array."),
+    "collect": (
+        "collect",
+        "Send events through the HTTP API: JSON objects, one a line or more, or one JSON array.",
+    ),
     "preview": ("lake", "Show the newest rows of a dataset."),
     "snapshots": (
         "lake",

@@ -1,5 +1,6 @@
 """Arguments shared by several commands, and parsers of their values."""
 
+import codecs
 import re
 import sys
 from datetime import UTC, date, datetime, time, timedelta
@@ -70,14 +71,20 @@ def day(text: str) -> date:
 
 
 def read(file: Path, what: str) -> bytes:
-    """The content of a file, or of standard input for `-`.
+    """The content of a text file, or of standard input for `-`, without a byte order mark.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: it cannot be read, or is UTF-16.
     """
-    if str(file) == "-":
-        return sys.stdin.buffer.read()
     try:
-        return file.read_bytes()
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the {what}: {error}") from error
+    return without_mark(content, what)
+
+
+def without_mark(content: bytes, what: str) -> bytes:
+    """Text, or its beginning, without a byte order mark. Raises UserError if it is UTF-16."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"the {what} is not UTF-8: its first bytes say UTF-16", fix="Save the file as UTF-8")
+    return content.removeprefix(codecs.BOM_UTF8)

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from pulse_api import client
-from pulse_api.cli.arguments import TenantSlug, duration
+from pulse_api.cli.arguments import TenantSlug, duration, without_mark
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
@@ -28,6 +29,8 @@ app = typer.Typer()
 MAX_VERDICTS = 1_000
 """Maximum verdicts kept and printed; further ones are only counted."""
 MAX_SHOWN = 20
+MAX_EVENT_BYTES = 1 << 20
+"""Text that is looked at for the end of an event: more than the API accepts of one."""
 
 
 @app.command()
@@ -49,7 +52,7 @@ def collect(
     ] = "10m",  # type: ignore[assignment]  # typer parses it
     as_json: AsJson = False,
 ) -> None:
-    """Send events through the HTTP API: one JSON object a line, or one JSON array.
+    """Send events through the HTTP API: JSON objects, one a line or more, or one JSON array.
 
     Retries while the API is busy or the tenant is over its rate. Sending the same events again is safe:
     an event id lands once. Exit code 1, with the reasons, if events were refused or, with --wait, if
@@ -127,20 +130,52 @@ def _open(file: Path, stack: ExitStack) -> BinaryIO:
 
 
 def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
-    """Lines as they are; elements of an array, each serialized as one line.
+    """Lines as they are; elements of an array, each serialized as one line; objects of several lines joined.
 
     Args:
         lines: receives each event's line number, from 1; 0 for an element of an array.
     """
-    found = ((number, text) for number, line in enumerate(source, 1) if (text := line.strip()))
+    marked = (line if number > 1 else without_mark(line, "file") for number, line in enumerate(source, 1))
+    found = ((number, text) for number, line in enumerate(marked, 1) if (text := line.strip()))
     for number, text in found:
         if not lines and text.startswith(b"["):
             for element in _elements(b"\n".join([text, *(rest for _, rest in found)])):
                 lines.append(0)
                 yield element
             return
+        if not lines and text.startswith(b"{") and not _is_json(text):
+            for first, event in _joined(chain([(number, text)], found)):
+                lines.append(first)
+                yield event
+            return
         lines.append(number)
         yield text
+
+
+def _joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Events that are written over several lines, each with the number of its first line.
+
+    Lines that make no event together remain as they are: each is refused, or accepted, by itself.
+    """
+    begun: list[tuple[int, bytes]] = []
+    for line in lines:
+        begun.append(line)
+        whole = b" ".join(text for _, text in begun)
+        if line[1].endswith(b"}") and _is_json(whole):
+            yield begun[0][0], whole
+            begun = []
+        elif len(whole) > MAX_EVENT_BYTES:
+            yield from begun
+            begun = []
+    yield from begun
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _elements(text: bytes) -> Iterator[bytes]:

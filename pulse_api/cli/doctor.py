@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from pulse_api.cli import running
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table, working
 from pulse_pipelines.monitoring import doctor
 from pulse_resources.home import pulse_home
 from pulse_resources.local import provision
@@ -30,11 +30,14 @@ def examine(
     layout = Layout(pulse_home())
     if not layout.settings_file.exists() and not provision.external():
         remark(f"No stack was ever started in {layout.home}: what follows is of the default addresses.")
-        remark("Start one with pulse up, name its folder by PULSE_HOME, or see docs/own-services.md.")
+        remark(
+            f"Start one with pulse up, name the folder of one ({running.elsewhere()}), or see "
+            "docs/own-services.md."
+        )
     found: list[doctor.Finding] = []
-    with Console(stderr=True).status("looking") as status:
+    with working("looking") as begins:
         for service in doctor.SERVICES:
-            status.update(f"looking at {service}")
+            begins(f"looking at {service}")
             found.extend(doctor.examine(service))
     wrong = [each for each in found if not each.ok]
     if as_json:

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table, working
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
@@ -65,8 +64,8 @@ def erase(
             _show_preview(found, as_json)
             return
         _confirm(owner, [found])
-    with Console(stderr=True).status("erasing") as status:
-        receipt = erasure.erase(owner, dataset, where, lambda step: status.update(f"erasing: {step}"))
+    with working("erasing") as begins:
+        receipt = erasure.erase(owner, dataset, where, lambda step: begins(f"erasing: {step}"))
     if as_json:
         emit(receipt)
     else:
@@ -88,9 +87,9 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
             _show_left_out(left)
             return
         _confirm(owner, previews.values())
-    with Console(stderr=True).status("erasing") as status:
-        receipts = erasure.everywhere.erase(owner, found, lambda step: status.update(f"erasing from {step}"))
-        status.update("looking for what is left out")
+    with working("erasing") as begins:
+        receipts = erasure.everywhere.erase(owner, found, lambda step: begins(f"erasing from {step}"))
+        begins("looking for what is left out")
         left = list(erasure.everywhere.left_out(owner, found))
     if as_json:
         emit({"datasets": receipts, "left_out": left})
@@ -121,7 +120,7 @@ def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"]) -> Non
 
 
 def _verify(owner: Tenant, erasure_id: str, where: str, as_json: bool) -> None:
-    with Console(stderr=True).status("looking everywhere"):
+    with working("looking everywhere"):
         found = erasure.verified(owner, erasure_id, where)
     if as_json:
         emit({"clean": found.clean, "looked_at": found.looked_at, "leftovers": found.leftovers})

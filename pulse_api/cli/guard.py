@@ -9,7 +9,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from pulse_api.cli.output import harmless
-from pulse_resources.errors import PulseError, UserError
+from pulse_resources.errors import PulseError, UserError, first_line
 
 FAILED, WRONG = 1, 2
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
@@ -58,9 +58,3 @@ def complain(message: str, severity: str = "error") -> None:
     Console(stderr=True, soft_wrap=True).print(
         f"[red]{severity}:[/red] {escape(harmless(message))}", highlight=False
     )
-
-
-def first_line(error: Exception) -> str:
-    """The message of an error, without hints that its library appends."""
-    said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
-    return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, cell, emit, harmless, remark, show_table, write
+from pulse_api.cli.output import AsJson, cell, emit, harmless, remark, show_table, working, write
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.monitoring import reconcile as reconciling
@@ -150,11 +150,10 @@ def reconcile(
     Example: pulse reconcile acme
     """
     chosen = [registry.find_tenant(tenant)] if tenant else registry.list_tenants()
-    console = Console(stderr=True)
-    with console.status("reading tables") as status:
+    with working("reading tables") as begins:
         reports: list[reconciling.TenantReport] = []
         for owner in chosen:
-            status.update(f"reconciling {owner.slug} ({len(reports) + 1} of {len(chosen)})")
+            begins(f"reconciling {owner.slug} ({len(reports) + 1} of {len(chosen)})")
             reports.append(reconciling.reconcile_tenant(owner, raw=raw))
     balanced = all(report.balanced for report in reports)
     if as_json:

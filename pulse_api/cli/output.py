@@ -4,9 +4,13 @@ Text of tenants and their events is escaped: it cannot control a person's termin
 """
 
 import dataclasses
+import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -22,9 +26,11 @@ from pulse_pipelines.domain.naming import STEERING
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
 """Control characters that JSON does not escape; the lower ones are escaped by the encoder."""
 PIPED = 400
-"""Width of a table that goes to a file or a pipe."""
+"""Width of a table that goes to a file or a pipe, unless COLUMNS gives another."""
 PROSE = 24
 """Minimum width of a column of sentences."""
+TELL_S = 15.0
+"""How often a long command says what it does, where no terminal shows it."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -54,7 +60,7 @@ def show_table(
 ) -> None:
     """Print a table for a person, or `empty` on stderr where it has no rows.
 
-    On a terminal too narrow for it sentences are wrapped; then columns are left out, and named.
+    Where the width does not suffice, sentences are wrapped; then columns are left out, and named.
 
     Args:
         spare: columns that may be left out, in this order.
@@ -63,8 +69,7 @@ def show_table(
     if not texts:
         remark(empty)
         return
-    # A piped table has no width to fit in: addresses must stay whole, to be copied.
-    console = Console(width=None if sys.stdout.isatty() else PIPED)
+    console = _console()
     needs = {name: _need(name, column) for name, *column in zip(columns, *texts, strict=True)}
     left_out: list[str] = []
     for name in spare:
@@ -82,7 +87,7 @@ def show_table(
         table.add_row(*(escape(text) for text in shown))
     console.print(table)
     if left_out:
-        remark(f"Columns left out to fit the terminal: {', '.join(left_out)}. --json has everything.")
+        remark(f"Columns left out to fit {console.width} characters: {', '.join(left_out)}. --json has all.")
 
 
 def _need(name: str, column: Sequence[str]) -> int:
@@ -103,7 +108,44 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, escape(cell(value)))
-    Console(width=None if sys.stdout.isatty() else PIPED).print(table, highlight=False)
+    _console().print(table, highlight=False)
+
+
+def _console() -> Console:
+    """Console for a table: without a terminal or COLUMNS it is wide, so that addresses stay whole."""
+    given = os.environ.get("COLUMNS", "")
+    fits = sys.stdout.isatty() or (given.isdigit() and int(given) > 0)
+    return Console(width=None if fits else PIPED)
+
+
+@contextmanager
+def working(title: str) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what a long command does: a spinner on a terminal, elsewhere a line now and then.
+
+    Yields a function that names the step under way.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(escape(title)) as status:
+            yield lambda step: status.update(escape(step))
+        return
+    doing, ended, began = title, threading.Event(), time.monotonic()
+
+    def begins(step: str) -> None:
+        nonlocal doing
+        doing = step
+
+    def tell() -> None:
+        while not ended.wait(TELL_S):
+            remark(f"{doing} ({time.monotonic() - began:.0f} s)")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield begins
+    finally:
+        ended.set()
+        teller.join()
 
 
 def say(line: str) -> None:

@@ -1,18 +1,34 @@
-"""Check whether this home's stack was stopped, instead of waiting for Postgres to time out."""
+"""Check whether this home's stack runs, instead of waiting for Postgres to time out."""
+
+import shlex
 
 from pulse_resources.errors import Transient
+from pulse_resources.home import never_ran
 from pulse_resources.local import ports, state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 
 
 def check() -> None:
-    """Raises Transient: `pulse up` ran here, its services have ended, and Postgres is not external."""
+    """Do nothing if commands may go on: the stack runs here, or Postgres is external.
+
+    Raises:
+        UserError: no stack was ever started here.
+        Transient: `pulse up` ran here, and its services have ended.
+    """
     settings = load_settings()
     known = state.read(Layout(settings.home))
+    if known is None and "postgres" not in settings.model_fields_set:
+        raise never_ran(elsewhere())
     if known is None or known.supervised or ports.answers(settings.postgres.host, settings.postgres.port):
         return
     raise Transient(
         f"Pulse is not running in {settings.home}",
-        fix="Start it with `pulse up`, or name the folder in which it runs: PULSE_HOME=/path",
+        fix=f"Start it with `pulse up`, or name the folder in which it runs: {elsewhere()}",
     )
+
+
+def elsewhere() -> str:
+    """How to name the folder of a stack that runs: each that there is, else an example."""
+    named = [f"PULSE_HOME={shlex.quote(str(home))}" for home in state.homes()]
+    return " or ".join(named) or "PULSE_HOME=/path"

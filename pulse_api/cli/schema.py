@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 
 from pulse_api.cli import complete
 from pulse_api.cli.arguments import TenantSlug, day, read
 from pulse_api.cli.guard import FAILED
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table, write
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table, working, write
 from pulse_pipelines import backfill, registry
 from pulse_pipelines.domain import shorthand
 from pulse_pipelines.domain.columns import columns
@@ -104,7 +103,7 @@ def try_schema(
     Example: pulse schema try acme docs/examples/orders.json --against orders --day yesterday
     """
     owner = registry.find_tenant(tenant)
-    with Console(stderr=True).status("judging"):
+    with working("judging"):
         found = backfill.try_schema(owner, against, _written_out(read(file, "schema")), of_day, limit)
     if as_json:
         emit(found)

@@ -10,10 +10,11 @@ from rich.measure import Measurement
 from rich.status import Status as Spinner
 from rich.table import Table
 
+from pulse_api.cli import running
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.cli.output import AsJson, emit, harmless
+from pulse_api.cli.output import AsJson, emit, harmless, remark
 from pulse_resources.errors import PulseError, Transient, UserError
-from pulse_resources.home import pulse_home
+from pulse_resources.home import never_ran, pulse_home
 from pulse_resources.local import dagster, provision, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
@@ -164,7 +165,13 @@ def down(as_json: AsJson = False) -> None:
     if as_json:
         emit({"stopped": stopped})
         return
-    _console.print("Pulse is stopped." if stopped else "Nothing to stop: Pulse is not running.")
+    if not stopped:
+        remark(
+            f"Nothing to stop: Pulse is not running in {layout.home}. Another folder is named by "
+            f"{running.elsewhere()}"
+        )
+        return
+    _console.print("Pulse is stopped.")
 
 
 @app.command(name="status")
@@ -184,7 +191,7 @@ def show_status(as_json: AsJson = False) -> None:
         document = {"home": str(layout.home)} | found.as_json()
         emit(document | {"ingestion": ingesting and ingesting.as_json()})
     elif not found.rows:
-        _console.print("Pulse is not running. Start it with `pulse up`.")
+        remark(str(never_ran(running.elsewhere())))
     else:
         _print_whole(_table(found.rows))
         _console.print(f"{found.memory_bytes / 2**30:.2f} GiB in all")

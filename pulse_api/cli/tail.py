@@ -1,6 +1,9 @@
 """`pulse tail`: a dataset's rows as they land."""
 
 import contextlib
+import os
+import select
+import sys
 from typing import Annotated, Any
 
 import orjson
@@ -25,15 +28,29 @@ def tail_rows(
 ) -> None:
     """Print the rows of a dataset as they land, until it is interrupted.
 
+    It also ends once nobody reads what it prints: `pulse tail acme orders | head -1`.
+
     Example: pulse tail acme orders
     """
     owner = registry.find_tenant(tenant)
-    rows = tail.follow(owner, registry.find_dataset(owner, slug).slug)
+    rows = tail.follow(owner, registry.find_dataset(owner, slug).slug, _pause)
     remark(f"Waiting for rows of {slug}; Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):
-        for landed in rows:
-            for row in landed.to_pylist():
-                write(f"{_text(row) if as_json else _line(row)}\n")
+        try:
+            for landed in rows:
+                for row in landed.to_pylist():
+                    write(f"{_text(row) if as_json else _line(row)}\n")
+        except BrokenPipeError:
+            # What could not be written is still buffered, and would fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _pause() -> None:
+    """Wait until the next look. Raises BrokenPipeError as soon as nobody reads stdout any more."""
+    reader = select.poll()
+    reader.register(sys.stdout, 0)  # its end is reported whatever is asked for
+    if reader.poll(tail.LOOK_S * 1_000):
+        raise BrokenPipeError
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
-
-from pulse_api.cli.output import remark
+from pulse_api.cli.output import working
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import sent, topic
@@ -56,13 +54,10 @@ def until_settled(tenant: Tenant, at_most: timedelta) -> None:
     Raises:
         Transient: it took longer.
     """
-    console = Console(stderr=True)
     ends, until = sent.marks(tenant), time.monotonic() + at_most.total_seconds()
-    if not console.is_terminal:
-        remark("Waiting until what was sent is settled.")
-    with console.status("") as line:
+    with working("waiting until what was sent is settled") as begins:
         while left := sent.unsettled(tenant, ends):
-            line.update(f"{left:,} events are not settled")
+            begins(f"{left:,} events are not settled")
             if time.monotonic() > until:
                 raise Transient(
                     f"{left:,} events are not settled yet",

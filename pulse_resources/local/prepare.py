@@ -11,6 +11,9 @@ import time
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.settings import Settings, load_settings
 
+ANSWER_S = 60.0
+"""Patience with a Spark server that has just opened its port."""
+
 
 def _postgres(settings: Settings) -> None:
     from pulse_resources import postgres
@@ -44,10 +47,16 @@ def _kafka(settings: Settings) -> None:
     raise Transient("No Kafka broker answers", servers=settings.kafka.bootstrap_servers)
 
 
-def _spark(_: Settings) -> None:
+def _spark(settings: Settings) -> None:
     """Check an external server now instead of in the first batch."""
     from pulse_resources import spark
 
+    if not spark.answers(ANSWER_S):
+        raise Transient(
+            "what listens at Spark's address does not answer as Spark Connect does",
+            fix="Correct PULSE_SPARK__REMOTE; `pulse doctor` says more",
+            remote=settings.spark.place,
+        )
     with spark.session():
         pass
 

@@ -91,16 +91,26 @@ def living(pids: Iterable[int]) -> set[int]:
 
 def marked(mark: str) -> set[int]:
     """Living processes with the mark of a stack in their environment."""
-    wanted = f"{MARK}={mark}".encode()
-    found = set()
+    return {pid for pid, found in _marks() if found == mark}
+
+
+def marks() -> set[str]:
+    """Marks of all stacks of which this account can see a living process."""
+    return {mark for _, mark in _marks()}
+
+
+def _marks() -> Iterator[tuple[int, str]]:
+    begins = f"{MARK}=".encode()
     for process in table().values():
         try:
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile, or another user's
             continue
-        if wanted in environment and not process.zombie:
-            found.add(process.pid)
-    return found
+        if process.zombie:
+            continue
+        for each in environment:
+            if each.startswith(begins):
+                yield process.pid, os.fsdecode(each.removeprefix(begins))
 
 
 def listen(pids: Iterable[int], port: int) -> bool:

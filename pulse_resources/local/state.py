@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from pulse_resources.local import processes
 from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.processes import ProcessId
 
@@ -50,6 +51,12 @@ def read(layout: Layout) -> StackState | None:
         return StackState.model_validate_json(layout.stack_file.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
+
+
+def homes() -> list[Path]:
+    """Folders of all stacks that run on this machine, as far as this account can see them."""
+    named = sorted(map(Path, processes.marks()))
+    return [home for home in named if (found := read(Layout(home))) is not None and found.supervised]
 
 
 class Board:

@@ -1,5 +1,6 @@
 """The command line: every command explains itself, prints JSON, and fails on one line with a right code."""
 
+import codecs
 import http.server
 import io
 import json
@@ -13,6 +14,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -27,6 +29,7 @@ from support.ingest import SCHEMA, Owner, event, ingest
 from typer.testing import CliRunner, Result
 
 from chaos.surroundings import PULSE, forget_connections, with_settings
+from chaos.waiting import wait
 from pulse_api import cli, client
 from pulse_api.cli import collect as collecting
 from pulse_api.cli import guard, output
@@ -39,7 +42,9 @@ from pulse_pipelines.domain.dataset import OnInvalid
 from pulse_pipelines.domain.key import KeyScope, Presented
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
-from pulse_resources.errors import Terminal, Transient, UserError
+from pulse_resources.errors import Terminal, Transient, UserError, first_line
+from pulse_resources.local.processes import MARK, ProcessId
+from pulse_resources.local.state import StackState
 from pulse_resources.settings import Settings, load_settings
 
 CLI = CliRunner()
@@ -56,7 +61,7 @@ def as_json(*arguments: object, code: int = 0, stdin: str | bytes | None = None)
     return json.loads(run(*arguments, "--json", code=code, stdin=stdin).stdout)
 
 
-def fails(*arguments: object, code: int, stdin: str | None = None) -> str:
+def fails(*arguments: object, code: int, stdin: str | bytes | None = None) -> str:
     """A command that fails: its one line."""
     result = run(*arguments, code=code, stdin=stdin)
     (line,) = result.stderr.strip().splitlines()
@@ -218,6 +223,11 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     assert "timestamptz" in shown.stdout
     assert "Validating an event of 262,144 bytes takes at most" in shown.stderr
     assert "no regular expression" in fails("schema", "check", "-", code=2, stdin='{"pattern": "("}')
+    document = '{"title": "Größe", "fields": {"size": "number"}}'
+    found = as_json("schema", "check", "-", stdin=document.encode("utf-8-sig"))
+    assert [each["field"] for each in found["columns"]] == ["size"]
+    said = fails("schema", "check", "-", code=2, stdin=document.encode("utf-16"))
+    assert "the schema is not UTF-8: its first bytes say UTF-16. Save the file as UTF-8" in said
 
 
 @pytest.mark.parametrize(
@@ -254,13 +264,40 @@ def test_a_folder_in_which_pulse_never_ran_is_named_at_once(
     monkeypatch.setenv("PULSE_HOME", str(tmp_path))
     monkeypatch.setattr(postgres, "ConnectionPool", None)  # nobody is waited for
     forget_connections()
+    running = tmp_path / "a stack"
+    running.mkdir()
+    stopped = tmp_path / "stopped"
+    stopped.mkdir()
+    (stopped / "stack.json").write_text('{"supervisor": {"pid": 1, "started": 0, "boot": "another"}}')
+    me = ProcessId.of(os.getpid())
+    (running / "stack.json").write_text(StackState(supervisor=me).model_dump_json())
     try:
         said = fails("tenant", "list", code=2)
         assert f"Pulse has never run in {tmp_path}" in said
-        assert "PULSE_HOME" in said
+        assert str(running) not in said
+        with marked(running), marked(stopped):
+            said = fails("tenant", "list", code=2)
+            assert "`pulse up`" in said
+            assert f"PULSE_HOME='{running}'" in said
+            assert str(stopped) not in said
+            for command, code in (("status", 1), ("down", 0)):
+                said = run(command, code=code).stderr
+                assert str(tmp_path) in said
+                assert f"PULSE_HOME='{running}'" in said
     finally:
         monkeypatch.undo()
         forget_connections()
+
+
+@contextmanager
+def marked(home: Path) -> Iterator[None]:
+    """A process of the stack in `home`."""
+    command, env = [sys.executable, "-c", "input()"], os.environ | {MARK: str(home)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -818,15 +855,51 @@ def test_a_table_fits_a_terminal_and_says_what_it_leaves_out(
     assert "165,000,000" in shown
     assert "2026-11-19 10:00:00Z" in shown, "no more is left out than has to be"
     assert " ".join(re.findall(r"[a-z]+", shown)).count("acknowledged") == 1
-    assert "Columns left out to fit the terminal: ended. --json" in said
+    assert "Columns left out to fit 80 characters: ended. --json" in said
 
 
-def test_a_piped_table_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_table_is_as_wide_as_columns_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    output.show_table(("name", "why"), [("orders", "it is longer than one line " * 4)], empty="")
+    output.show_fields([("why", "it is longer than one line " * 4)])
+    lines = capsys.readouterr().out.splitlines()
+    assert 50 < max(map(len, lines)) <= 60
+    output.show_table(("id", "why"), [("x" * 30, "y" * 31)], empty="", spare=("why",))
+    assert "Columns left out to fit 60 characters: why" in capsys.readouterr().err
+
+
+def test_a_piped_table_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     output.show_table(("a", "b"), [("x" * 100, "y" * 100)], empty="", spare=("b", "a"))
     printed = capsys.readouterr()
     assert "x" * 100 in printed.out
     assert "y" * 100 in printed.out
     assert printed.err == ""
+
+
+def test_a_long_command_says_now_and_then_what_it_does_to_a_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An erasure run by one was silent for minutes."""
+    monkeypatch.setattr(output, "TELL_S", 0.01)
+    said = ""
+
+    def told(step: str) -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return f"{step} (0 s)\n" in said
+
+    with output.working("erasing") as begins:
+        wait(lambda: told("erasing"), "nothing is said of the beginning")
+        begins("erasing: [raw] zone")
+        wait(lambda: told("erasing: [raw] zone"), "the step is not named")
+    said = capsys.readouterr().err
+    time.sleep(0.05)
+    assert capsys.readouterr() == ("", ""), "it ends with the work"
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
@@ -854,11 +927,21 @@ def test_rows_are_lines_where_they_fit_and_columns_where_not(capsys: pytest.Capt
     assert [line for line in printed(30) if "amount" in line and "timestamp" not in line]
 
 
-def test_verdicts_name_the_line_of_the_file() -> None:
+def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = array("Q")
     given = [b"\n", b'{"a": 1}\n', b"  \n", b'{"a": 2}\n']
     assert list(collecting._payloads(given, lines)) == [b'{"a": 1}', b'{"a": 2}']
     assert [*lines] == [2, 4]
+    over = [b'{"a":\n', b'  {"b": "}"}\n', b"}\n", b"\n", b'{"c": 1}\n', b'{"d": }\n', b'{"e": 1}\n']
+    assert list(collecting._payloads(over, begins := array("Q"))) == [
+        *(b'{"a": {"b": "}"} }', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
+    ]
+    assert [*begins] == [1, 5, 6, 7]
+    broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
+    monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
+    assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
+    marked = codecs.BOM_UTF8 + given[1]
+    assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]
     assert [*elements] == [0, 0]
 
@@ -894,6 +977,13 @@ def test_data_is_as_it_is_but_on_a_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     output.write("a\x1bb\n")
     assert capsys.readouterr().out == "a\x1bb\na\N{REPLACEMENT CHARACTER}b\n"
+
+
+def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
+    raw = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = X\n\tdetails = "no \\"a\\" here."\n>'
+    assert first_line(Exception(raw)) == 'no \\"a\\" here'
+    assert first_line(Exception("<_InactiveRpcError of RPC>\nmore")) == "<_InactiveRpcError of RPC>"
+    assert first_line(ValueError()) == "ValueError"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,20 @@ def land(owner: Owner, *event_ids: str) -> None:
     ingest(owner)
 
 
+def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
+    """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
+    command = [PULSE, "tail", owner.tenant.slug, "orders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        try:
+            assert "Waiting for rows of orders" in following.stderr.readline()
+            following.stdout.close()
+            assert (following.wait(timeout=30), following.stderr.read()) == (0, "")
+        finally:
+            following.kill()
+
+
 def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
     command = [PULSE, "tail", owner.tenant.slug, "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:

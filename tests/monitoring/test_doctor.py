@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from chaos.surroundings import superuser, with_settings
 from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
-from pulse_pipelines.monitoring.doctor import Finding, finding
+from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
 from pulse_resources import kafka, setting_sources
 from pulse_resources.settings import Settings
 
@@ -36,7 +37,10 @@ EVERYTHING = {
     "settings": {"values"},
     "machine": {"python", "home", "disk"},
     "alerts": {"log"},
-    "postgres": {"address", "roles", "superuser", "version", "rights", "migrations", "connections", "clock"},
+    "postgres": {
+        *("address", "roles", "superuser", "dagster database"),
+        *("version", "rights", "migrations", "connections", "clock"),
+    },
     "kafka": {"address", "login", "advertised addresses", "replication", "rights", "topics"},
     "object store": {"address", "rights", "clock", "vending"},
     "spark": {"address", "server", "job", "packages", "network"},
@@ -74,6 +78,28 @@ def test_a_service_that_is_away_is_found_with_its_setting(nobody: int, setting: 
     assert (found.check, found.ok) == ("address", False)
     assert str(nobody) in found.found
     assert f"PULSE_{setting.split('__')[0]}__" in (found.fix or "")
+
+
+def test_what_is_not_spark_connect_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client tries again for ten minutes."""
+    monkeypatch.setattr(spark_service, "PATIENCE_S", 0.5)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        with_settings(SPARK__REMOTE=f"sc://127.0.0.1:{silent.getsockname()[1]}"),
+    ):
+        found = wrong("spark")
+    assert list(found) == ["server"]
+    assert "not as Spark Connect" in found["server"].found
+    assert "use_ssl=true" in str(found["server"].fix)
+
+
+def test_a_token_that_spark_does_not_know_is_found_in_plain_words(stack: Settings) -> None:
+    place = stack.spark.place
+    with with_settings(SPARK__REMOTE=place, SPARK__TOKEN="hush-hush"):
+        found = wrong("spark")
+    assert list(found) == ["login"]
+    assert "PULSE_SPARK__TOKEN" in str(found["login"].fix)
+    assert not {"_InactiveRpcError", "hush"} & set(re.findall(r"\w+", str(found)))
 
 
 @pytest.mark.parametrize(

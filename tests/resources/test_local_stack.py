@@ -1,5 +1,6 @@
 """The embedded stack with real services: idempotent, self-healing, and gone when it is down."""
 
+import compileall
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from pulse_resources import niceness
 from pulse_resources.errors import Transient, UserError
 from pulse_resources.local import (
     accounts,
+    environment,
     logs,
     ports,
     prerequisites,
@@ -39,7 +42,7 @@ from pulse_resources.local import (
     state,
 )
 from pulse_resources.local.downloads import Download
-from pulse_resources.local.layout import Layout
+from pulse_resources.local.layout import Layout, cache
 from pulse_resources.local.runner import Runner
 from pulse_resources.local.service import Service, listens
 from pulse_resources.local.status import Row, status
@@ -363,6 +366,49 @@ def test_a_download_is_there_completely_or_not_at_all(
     download.fetch(print)
     assert len(fills) == 2
     assert [path.name for path in download.path.parent.iterdir() if "lock" not in path.name] == ["thing"]
+
+
+def test_another_clone_s_packages_are_those_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linked, not installed once more; and what is in a clone names that clone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, second = tmp_path / "first" / ".venv", tmp_path / "second" / ".venv"
+    assert not environment.take(second)
+    venv.create(first)
+    (packages,) = first.glob("lib/*/site-packages")
+    (packages / "shop.py").write_text("import sys; print(sys.prefix)")
+    script = first / "bin" / "shop"
+    script.write_text(f"#!{first}/bin/python\nimport shop\n")
+    script.chmod(0o755)
+    compileall.compile_dir(packages, quiet=1)
+    environment.keep(first)
+    shutil.rmtree(first.parent)
+    second.mkdir(parents=True)
+    (second / "of-another-lock").touch()
+    assert environment.take(second)
+    assert not (second / "of-another-lock").exists()
+    done = subprocess.run([second / "bin" / "shop"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{second}\n"
+    module, compiled = sorted(second.glob("lib/*/site-packages/**/shop*.py*"))[::-1]
+    assert [file.stat().st_nlink for file in (module, compiled)] == [2, 2], "used as they are"
+    texts = [file for file in second.rglob("*") if file.is_file() and file != compiled]
+    assert not [file for file in texts if str(first) in file.read_text("latin-1")]
+
+
+def test_the_cache_has_few_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "bin").mkdir()
+    for number in range(environment.KEPT + 2):
+        monkeypatch.setattr(sys, "version", f"Python {number}")
+        environment.keep(tmp_path / "bin")
+        os.utime(cache() / environment.name(), (number, number))
+        if number:  # the first is used again
+            monkeypatch.setattr(sys, "version", "Python 0")
+            assert environment.take(tmp_path / "taken")
+    kept = {path.name for path in cache().glob("environment-*")}
+    assert len(kept) == environment.KEPT
+    assert environment.name() in kept
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import httpx
@@ -20,6 +20,7 @@ DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana" / "pulse.json").read_
 RULES = [
     rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
 ]
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
 NAME = re.compile(r"\bpulse_[a-z_]+")
 
 
@@ -67,8 +68,55 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
+def mounted(service: str) -> dict[str, Path]:
+    """Files of this folder in a container, by their path there."""
+    given = (each.split(":") for each in COMPOSE[service]["volumes"] if each.startswith("./"))
+    return {there: FOLDER.parent / here for here, there, _ in given}
+
+
+def test_prometheus_finds_its_files_its_key_and_the_api() -> None:
+    files, service = mounted("prometheus"), COMPOSE["prometheus"]
+    (place,) = (each.partition("=")[2] for each in service["command"] if each.startswith("--config.file="))
+    config = yaml.safe_load(files[place].read_text())
+    for name in config["rule_files"]:
+        assert files[str(PurePosixPath(place).parent / name)].is_file()
+    (job,) = config["scrape_configs"]
+    (secret,) = service["secrets"]
+    assert job["authorization"] == {"credentials_file": f"/run/secrets/{secret}"}
+    ((target,),) = (each["targets"] for each in job["static_configs"])
+    assert target == f"api:{COMPOSE['api']['environment']['PULSE_API__HEALTH_PORT']}"
+
+
+def test_grafana_finds_its_dashboard_and_prometheus() -> None:
+    files, service = mounted("grafana"), COMPOSE["grafana"]
+    provisioned = {
+        PurePosixPath(place).parts[-2]: yaml.safe_load(path.read_text())
+        for place, path in files.items()
+        if place.startswith("/etc/grafana/provisioning/")
+    }
+    assert {kind: found["apiVersion"] for kind, found in provisioned.items()} == {
+        "dashboards": 1,
+        "datasources": 1,
+    }
+    (provider,) = provisioned["dashboards"]["providers"]
+    assert files[f"{provider['options']['path']}/pulse.json"] == FOLDER / "grafana" / "pulse.json"
+    (source,) = provisioned["datasources"]["datasources"]
+    host, _, port = source["url"].removeprefix("http://").partition(":")
+    assert any(f":{port}/" in word for word in COMPOSE[host]["healthcheck"]["test"])
+    assert source["isDefault"]
+    used = {json.dumps(each["datasource"]) for each in DASHBOARD["panels"] if "datasource" in each}
+    assert used == {json.dumps({"type": source["type"], "uid": "${datasource}"})}
+    (secret,) = service["secrets"]
+    assert service["environment"] == {"GF_SECURITY_ADMIN_PASSWORD__FILE": f"/run/secrets/{secret}"}
+
+
 @pytest.mark.parametrize(
-    "arguments", [("check", "rules", "--lint-fatal", "rules.yaml"), ("test", "rules", "rules_test.yaml")]
+    "arguments",
+    [
+        ("check", "config", "--syntax-only", "prometheus.yaml"),
+        ("check", "rules", "--lint-fatal", "rules.yaml"),
+        ("test", "rules", "rules_test.yaml"),
+    ],
 )
 def test_promtool_agrees(arguments: tuple[str, ...]) -> None:
     if (program := promtool.found()) is None:

@@ -16,9 +16,9 @@ from pulse_pipelines.monitoring.doctor import (
     spark_service,
     web_services,
 )
-from pulse_pipelines.monitoring.doctor.finding import Finding, first_line
+from pulse_pipelines.monitoring.doctor.finding import Finding
 from pulse_resources import setting_faults
-from pulse_resources.errors import PulseError
+from pulse_resources.errors import PulseError, first_line
 from pulse_resources.setting_faults import Found
 from pulse_resources.settings import Settings, given
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark.sql.connect.session import SparkSession
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, first_line
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding
 from pulse_resources import kafka, object_store, postgres
-from pulse_resources.errors import PulseError
+from pulse_resources.errors import PulseError, first_line
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
 

@@ -34,9 +34,3 @@ def clock(service: str, theirs: datetime) -> Finding:
     found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     fix = "Let both machines follow the same time server (NTP)"
     return Finding(service, "clock", abs(ahead) <= CLOCK_S, found, fix)
-
-
-def first_line(error: BaseException) -> str:
-    """An error's message, without what its library adds."""
-    said = error.args[0].str() if hasattr(next(iter(error.args), None), "str") else str(error)  # librdkafka's
-    return said.strip().partition("\n")[0] or type(error).__name__

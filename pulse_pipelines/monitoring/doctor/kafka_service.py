@@ -1,25 +1,42 @@
 """Kafka: address, brokers' advertised addresses, permission to create topics, and settings of topics."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ClusterMetadata, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, ClusterMetadata, NewTopic
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import kafka
+from pulse_resources.errors import first_line
 from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 
 KAFKA = "kafka"
 DAY_MS = 86_400_000
 SHOWN = 3
+LOOKED_AT = 100
+"""Topics of which rights are asked."""
+NEEDED = (
+    *(AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS),
+    *(AclOperation.ALTER, AclOperation.READ, AclOperation.WRITE),
+)
+"""What Pulse does with topics, and `pulse doctor` with their settings."""
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_KAFKA__BOOTSTRAP_SERVERS"
 _LOGIN = (
     "Compare PULSE_KAFKA__SECURITY_PROTOCOL, PULSE_KAFKA__SASL_MECHANISM, PULSE_KAFKA__USERNAME and "
-    "PULSE_KAFKA__PASSWORD with the broker's listener; one that asks for a certificate is shown that of "
-    "PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE"
+    "PULSE_KAFKA__PASSWORD with the broker's listener"
 )
+_CERTIFICATE = (
+    "Set PULSE_KAFKA__CERTIFICATE_FILE and PULSE_KAFKA__KEY_FILE to a certificate that an authority of the "
+    "brokers signed, and its key"
+)
+_SASL = (
+    "If brokers ask for a password, set PULSE_KAFKA__SECURITY_PROTOCOL to SASL_SSL (without TLS, "
+    "SASL_PLAINTEXT), and PULSE_KAFKA__SASL_MECHANISM, PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD"
+)
+_OTHER = "Name a listener for clients in PULSE_KAFKA__BOOTSTRAP_SERVERS: another service may have that port"
 _ENCRYPT = (
     "Set PULSE_KAFKA__SECURITY_PROTOCOL to SASL_SSL (SSL where brokers ask for no password), and "
     "PULSE_KAFKA__CA_FILE to the authority of their certificates"
@@ -44,15 +61,18 @@ def look(settings: Settings) -> Iterator[Finding]:
         cluster = kafka.cluster(PATIENCE_S)
     except KafkaException as error:
         spoken = None if tls else offered(KAFKA, host, port, _ENCRYPT)
-        yield spoken or Finding(KAFKA, "login", False, first_line(error), _login_fix(error))
+        yield spoken or Finding(KAFKA, "login", False, *_refusal(error, address.strip(), settings.kafka))
         return
     protocol = settings.kafka.security_protocol
     yield Finding(
         KAFKA, "login", True, f"{protocol} as {settings.kafka.username}" if "SASL" in protocol else protocol
     )
     yield from _brokers(cluster, settings.kafka.replication_factor, tls)
-    yield _may_create(settings.kafka.replication_factor)
     topics = [name for name in cluster.topics if name.startswith("pulse.")]
+    rights = _rights(settings.kafka, topics)
+    yield rights
+    if not rights.ok:
+        return
     wrong = list(_wrong(kafka.topic_settings(topics))) if topics else []
     said = "; ".join(problem for problem, _ in wrong[:SHOWN])
     more = f"; {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
@@ -76,13 +96,20 @@ def _tls(kafka: KafkaSettings) -> Tls:
     )
 
 
-def _login_fix(error: KafkaException) -> str:
-    if error.args[0].code() != KafkaError._AUTHENTICATION:
-        return _LOGIN
-    said = first_line(error)
+def _refusal(error: KafkaException, address: str, kafka: KafkaSettings) -> tuple[str, str]:
+    """What a broker, or the client itself, says against a sign-in, and what to do."""
+    said, code = first_line(error), error.args[0].code()
+    if kafka.sasl and not kafka.password.get_secret_value():
+        return said, "Set PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD"
     if "mechanism" in said and "supported" in said.lower():  # librdkafka quotes what the broker has
-        return "Set PULSE_KAFKA__SASL_MECHANISM to one that the broker supports"
-    return "Correct PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD: the broker does not know them"
+        return said, "Set PULSE_KAFKA__SASL_MECHANISM to one that the broker supports"
+    if code == KafkaError._AUTHENTICATION:
+        return said, "Correct PULSE_KAFKA__USERNAME and PULSE_KAFKA__PASSWORD: the broker does not know them"
+    if re.search("certificate|unknown ca|alert", said):
+        return said, _CERTIFICATE
+    if "brokers are down" in said:
+        return f"{address} ends connections without an answer", _OTHER if kafka.sasl else f"{_SASL}. {_OTHER}"
+    return said, _LOGIN
 
 
 def _parts(address: str) -> tuple[str, int]:
@@ -92,8 +119,9 @@ def _parts(address: str) -> tuple[str, int]:
 
 def _bootstrap(address: str) -> Finding:
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdigit():
-        return Finding(KAFKA, "address", False, f"{address!r} is not host:port", _UP)
+    if not host or "/" in host or not port.isdigit():
+        fix = "Write PULSE_KAFKA__BOOTSTRAP_SERVERS as host:port, more than one with commas"
+        return Finding(KAFKA, "address", False, f"{address!r} is not host:port", fix)
     return reached(KAFKA, *_parts(address), _UP)
 
 
@@ -114,17 +142,37 @@ def _brokers(cluster: ClusterMetadata, factor: int, tls: Tls | None) -> Iterator
     yield Finding(KAFKA, "replication", factor <= len(brokers), f"{factor} of {len(brokers)} brokers", fix)
 
 
-def _may_create(factor: int) -> Finding:
-    """Check with a validate-only request, which creates no topic."""
-    topic = NewTopic("pulse.doctor", num_partitions=1, replication_factor=factor)
+def _rights(kafka_settings: KafkaSettings, topics: Sequence[str]) -> Finding:
+    """Check with a request that only validates, and on the topics that there are."""
+    user = kafka_settings.username if kafka_settings.sasl else "…"
+    options = " ".join(f"--operation {each.name.title().replace('_', '')}" for each in NEEDED)
+    fix = (
+        f"kafka-acls --add --allow-principal User:{user} {options} --topic pulse. "
+        "--resource-pattern-type prefixed"
+    )
+    topic = NewTopic("pulse.doctor", num_partitions=1, replication_factor=kafka_settings.replication_factor)
+    created = kafka.admin().create_topics([topic], validate_only=True, request_timeout=PATIENCE_S)
     try:
-        kafka.admin().create_topics([topic], validate_only=True, request_timeout=PATIENCE_S)[
-            topic.topic
-        ].result()
+        created[topic.topic].result()
     except KafkaException as error:
-        fix = "Grant the user CREATE, DESCRIBE, ALTER, READ and WRITE on topics that begin with pulse."
-        return Finding(KAFKA, "rights", False, first_line(error), fix)
-    return Finding(KAFKA, "rights", True, "topics may be created")
+        return Finding(KAFKA, "rights", False, f"no topic may be created: {first_line(error)}", fix)
+    for name, lacking in _lacking(topics[:LOOKED_AT]):
+        said = f"{', '.join(each.name for each in lacking)} on {name}"
+        return Finding(KAFKA, "rights", False, f"the user lacks {said}", fix)
+    return Finding(KAFKA, "rights", True, "topics may be created, written and read")
+
+
+def _lacking(topics: Sequence[str]) -> Iterator[tuple[str, list[AclOperation]]]:
+    """Topics on which the user may not do all that Pulse does; brokers may keep to themselves what it may."""
+    if not topics:
+        return
+    asked = kafka.admin().describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=PATIENCE_S
+    )
+    for name, answer in asked.items():
+        allowed = answer.result().authorized_operations
+        if allowed is not None and (lacking := [each for each in NEEDED if each not in allowed]):
+            yield name, lacking
 
 
 def _wrong(topics: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:

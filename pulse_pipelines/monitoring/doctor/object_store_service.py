@@ -1,19 +1,43 @@
 """Object store: address, permissions on the bucket, and clock."""
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pulse_pipelines.monitoring.doctor.finding import Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
 from pulse_resources import object_store, store_key, vended
-from pulse_resources.errors import PulseError, UserError
+from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.settings import Settings
 from pulse_resources.vended import Mode
 
 STORE = "object store"
 _UP = "Start it (`pulse up` starts the embedded one), or correct PULSE_OBJECT_STORE__ENDPOINT"
 
+_BUCKET = re.compile(r"[\w.-]+")
+_BEFORE = re.compile(r"^When .*?: (?=AWS Error)")
+_COMPARE = (
+    "Create the bucket {bucket}, let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in it, and compare "
+    "PULSE_OBJECT_STORE__SECRET_KEY, PULSE_OBJECT_STORE__REGION and, of temporary credentials, "
+    "PULSE_OBJECT_STORE__SESSION_TOKEN"
+)
+_FIXES = (
+    # What the store says: what to do.
+    (
+        "INVALID_ACCESS_KEY_ID|InvalidAccessKeyId",
+        "Correct PULSE_OBJECT_STORE__ACCESS_KEY; of temporary credentials, set "
+        "PULSE_OBJECT_STORE__SESSION_TOKEN, too",
+    ),
+    ("SIGNATURE_DOES_NOT_MATCH", "Correct PULSE_OBJECT_STORE__SECRET_KEY"),
+    (
+        "NO_SUCH_BUCKET",
+        "Let `pulse up` create the bucket {bucket}, or correct PULSE_OBJECT_STORE__BUCKET",
+    ),
+    ("region", "Set PULSE_OBJECT_STORE__REGION to the region of the bucket {bucket}"),
+    ("ACCESS_DENIED", "Let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in the bucket {bucket}"),
+    ("NETWORK_CONNECTION", "Correct PULSE_OBJECT_STORE__ENDPOINT: another service may have that port"),
+)
 _ENCRYPT = (
     "Write https:// in PULSE_OBJECT_STORE__ENDPOINT, and set PULSE_OBJECT_STORE__CA_FILE to the authority of "
     "its certificate"
@@ -24,10 +48,13 @@ def look(settings: Settings) -> Iterator[Finding]:
     """Write, list, read and remove an object: all operations that Pulse uses on a bucket."""
     store = settings.object_store
     endpoint = urlsplit(store.endpoint)
-    if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
-        yield Finding(
-            STORE, "address", False, f"{store.endpoint} is not an address", "Write it as https://host:port"
-        )
+    if endpoint.scheme not in ("http", "https") or not endpoint.hostname or endpoint.path.strip("/"):
+        fix = "Write PULSE_OBJECT_STORE__ENDPOINT as https://host:port; the bucket has a setting of its own"
+        yield Finding(STORE, "address", False, f"{store.endpoint} is not the address of a service", fix)
+        return
+    if not _BUCKET.fullmatch(store.bucket):
+        fix = "Set PULSE_OBJECT_STORE__BUCKET to the name alone, without s3:// and folders"
+        yield Finding(STORE, "address", False, f"{store.bucket!r} is not the name of a bucket", fix)
         return
     host, secured = endpoint.hostname, endpoint.scheme == "https"
     port = endpoint.port or (443 if secured else 80)
@@ -61,15 +88,11 @@ def look(settings: Settings) -> Iterator[Finding]:
         step = "delete"
         object_store.delete([probe.path])
     except OSError as error:
-        fix = (
-            f"Create the bucket {store.bucket}, let PULSE_OBJECT_STORE__ACCESS_KEY {step} objects in it, and "
-            "compare PULSE_OBJECT_STORE__SECRET_KEY, PULSE_OBJECT_STORE__REGION and, of temporary "
-            "credentials, PULSE_OBJECT_STORE__SESSION_TOKEN"
-        )
+        said = _BEFORE.sub("", first_line(error))
+        fix = next((fix for words, fix in _FIXES if re.search(words, said)), _COMPARE)
+        fix = fix.format(bucket=store.bucket, step=step)
         spoken = None if secured else offered(STORE, host, port, _ENCRYPT)
-        yield spoken or Finding(
-            STORE, "rights", False, f"cannot {step} in {store.bucket}: {first_line(error)}", fix
-        )
+        yield spoken or Finding(STORE, "rights", False, f"cannot {step} in {store.bucket}: {said}", fix)
         return
     yield Finding(STORE, "rights", True, f"may write, list, read and delete in {store.bucket}")
     yield clock(STORE, probe.modified)

@@ -1,5 +1,6 @@
 """Postgres: address, version, clock, roles and their rights, migrations, and connections."""
 
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import get_args
 
 import psycopg
 
-from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock, first_line, reached
+from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, clock, reached
 from pulse_pipelines.monitoring.doctor.transport import Proof, Tls, offered
+from pulse_resources.errors import first_line
 from pulse_resources.postgres import missing_migrations
 from pulse_resources.service_settings import PostgresSettings, Role
 from pulse_resources.settings import Settings
@@ -28,6 +30,29 @@ ROOM = """
 SELECT current_setting('max_connections')::int, (SELECT count(*) FROM pg_stat_activity)::int,
     clock_timestamp()
 """
+KNOWN = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
+_BEFORE = re.compile(
+    r"^connection failed: |connection to server at .*?, port \d+ failed: |FATAL:\s+|fe_sendauth: "
+)
+_ABSENT = "does not exist"
+_MAKE = "Let `pulse up` make the roles, with PULSE_POSTGRES__SUPERUSER and its password"
+_FIXES = (
+    # What the server says of a role: what to do.
+    (f"^{_ABSENT}$", _MAKE),
+    ("database .* does not exist", "Let `pulse up` create it, or correct PULSE_POSTGRES__DATABASE"),
+    (
+        "certificate|unknown ca|alert",
+        "Set PULSE_POSTGRES__SSLCERT and PULSE_POSTGRES__SSLKEY to a certificate that an authority of the "
+        "server signed, and its key",
+    ),
+    (
+        "no password supplied|password authentication failed",
+        "Set PULSE_POSTGRES__ROLE_PASSWORDS to the passwords that they have; or, where no other installation "
+        "uses them, let `pulse up` make them or set new ones: it needs PULSE_POSTGRES__SUPERUSER_PASSWORD",
+    ),
+    ("not permitted to log in", "ALTER ROLE … LOGIN"),
+    ("pg_hba.conf", "Admit Pulse's roles from this machine in the server's pg_hba.conf"),
+)
 _UP = (
     "Start it (`pulse up` starts the embedded one), or correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT"
 )
@@ -43,9 +68,16 @@ def look(settings: Settings) -> Iterator[Finding]:
     """Check Postgres; everything except address and TLS over connections of the roles themselves."""
     host, port = settings.postgres.host, settings.postgres.port
     at = reached(POSTGRES, host, port, _UP)
-    yield at
     if not at.ok:
+        yield at
         return
+    if not _speaks_postgres(host, port):
+        said = f"{host}:{port} takes connections, but does not answer as Postgres does"
+        yield Finding(
+            POSTGRES, "address", False, said, "Correct PULSE_POSTGRES__HOST and PULSE_POSTGRES__PORT"
+        )
+        return
+    yield at
     tls = _tls(settings.postgres)
     if tls:
         seen = tls.look(host, port)
@@ -54,25 +86,53 @@ def look(settings: Settings) -> Iterator[Finding]:
             return
     refused: dict[str, str] = {}
     for role in get_args(Role):
-        try:
-            psycopg.connect(settings.postgres.url(role), connect_timeout=int(PATIENCE_S)).close()
-        except psycopg.OperationalError as error:
-            refused[role] = first_line(error)
-    said = "; ".join(f"{role}: {why}" for role, why in refused.items())
-    fix = (
-        "Let `pulse up` create roles and database with PULSE_POSTGRES__SUPERUSER and its password, or set "
-        "PULSE_POSTGRES__ROLE_PASSWORDS to what they are; a server that asks for a certificate is shown "
-        "that of PULSE_POSTGRES__SSLCERT and PULSE_POSTGRES__SSLKEY"
-    )
-    yield Finding(POSTGRES, "roles", not refused, said or "all of them sign in", fix)
+        if why := _refusal(settings.postgres.url(role)):
+            refused[role] = why.replace(f'user "{role}"', "the user")
     if refused and settings.postgres.sslmode == "disable":
         found = offered(POSTGRES, host, port, _ENCRYPT, _asks_for_tls)
-        yield from [found] if found else []
+        if found:
+            yield found
+            return
+    yield _roles(settings.postgres, refused)
     yield from _superuser(settings.postgres, refused)
     if "pulse_owner" in refused:
         return
+    why = _refusal(settings.postgres.dagster_url())
+    fix = "Create it with `pulse up`, or correct PULSE_POSTGRES__DAGSTER_DATABASE"
+    yield Finding(POSTGRES, "dagster database", not why, why or settings.postgres.dagster_database, fix)
     with psycopg.connect(settings.postgres.url("pulse_owner"), connect_timeout=int(PATIENCE_S)) as connection:
         yield from _inside(connection)
+
+
+def _refusal(url: str) -> str | None:
+    """Why a connection is refused, without what libpq says before; None if it is not."""
+    try:
+        psycopg.connect(url, connect_timeout=int(PATIENCE_S)).close()
+    except psycopg.OperationalError as error:
+        return _BEFORE.sub("", first_line(error))
+    return None
+
+
+def _roles(postgres: PostgresSettings, refused: Mapping[str, str]) -> Finding:
+    """Whether all roles can sign in; a password that is refused may be that of a role which is not there."""
+    if not refused:
+        return Finding(POSTGRES, "roles", True, "all of them sign in")
+    known, of_reason = _known(postgres), dict[str, list[str]]()
+    for role, why in refused.items():
+        absent = known is not None and role not in known
+        of_reason.setdefault(_ABSENT if absent else why, []).append(role)
+    said = "; ".join(f"{', '.join(roles)}: {why}" for why, roles in of_reason.items())
+    fixes = (next((fix for words, fix in _FIXES if re.search(words, why)), _MAKE) for why in of_reason)
+    return Finding(POSTGRES, "roles", False, said, ". ".join(dict.fromkeys(fixes)))
+
+
+def _known(postgres: PostgresSettings) -> set[str] | None:
+    """Pulse's roles that the server has; None if the superuser cannot sign in to tell."""
+    try:
+        with psycopg.connect(postgres.superuser_url(), connect_timeout=int(PATIENCE_S)) as connection:
+            return {name for (name,) in connection.execute(KNOWN, [list(get_args(Role))])}
+    except psycopg.OperationalError:
+        return None
 
 
 def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterator[Finding]:
@@ -90,7 +150,7 @@ def _superuser(postgres: PostgresSettings, refused: Mapping[str, str]) -> Iterat
         with psycopg.connect(postgres.superuser_url(), connect_timeout=int(PATIENCE_S)) as connection:
             able = connection.execute(ABLE).fetchone() == (True,)
     except psycopg.OperationalError as error:
-        why = first_line(error)
+        why = _BEFORE.sub("", first_line(error))
         if refused and "password" not in why:  # as for the roles: a certificate, for example
             return
         if postgres.superuser_password.get_secret_value() or refused:
@@ -127,6 +187,16 @@ def _tls(postgres: PostgresSettings) -> Tls | None:
 def _asks_for_tls(plain: socket.socket) -> bool:
     plain.sendall(_SSL_REQUEST)
     return plain.recv(1) == b"S"
+
+
+def _speaks_postgres(host: str, port: int) -> bool:
+    """Whether a request for TLS is answered as Postgres does: yes or no, in one letter."""
+    try:
+        with socket.create_connection((host, port), PATIENCE_S) as plain:
+            plain.sendall(_SSL_REQUEST)
+            return plain.recv(1) in (b"S", b"N")
+    except OSError:
+        return False
 
 
 def _inside(connection: psycopg.Connection) -> Iterator[Finding]:

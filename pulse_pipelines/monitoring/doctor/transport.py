@@ -54,7 +54,8 @@ class Tls:
         try:
             context = self._context()
         except (OSError, ValueError) as error:  # ssl.SSLError among them
-            return self._wrong(str(error), "Name PEM files that are there and that this account may read")
+            fix = "Name PEM files that this account may read: certificates, or a certificate and its own key"
+            return self._wrong(str(error), fix)
         try:
             with socket.create_connection((host, port), PATIENCE_S) as plain:
                 if not self.starts(plain):
