@@ -1,8 +1,8 @@
 """Resolution of a query's tables in the tenant's RLS session, each pinned at a snapshot.
 
-Datasets are named by their slugs, rollups `<slug>__<rollup>`, tables of the tenant's own `namespace.table`. The
-tenant's engines write the metadata of the latter: it is read with keys of the tenant's folder, and the query's
-key opens the folder that the catalog gave the table, whatever the metadata names.
+Datasets are named by their slugs, rollups `<slug>__<rollup>`, tables of the tenant's own `namespace.table`.
+The tenant's engines write the metadata of the latter: it is read with keys of the tenant's folder, and the
+query's key opens the folder that the catalog gave the table, whatever the metadata names.
 """
 
 from collections.abc import Mapping, Sequence
