@@ -16,7 +16,6 @@ from pulse_pipelines.defs.resources import services
 from pulse_pipelines.domain.batch import plan
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import deletions
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.pipes import run as pipe_run
@@ -81,15 +80,13 @@ def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -
 
 
 def of_pipe(what: str, tenant: Tenant, name: str, log: str, environment: Mapping[str, str]) -> None:
-    """Run or watch a pipe, or send the deletions of the tenant's syncs; exits with 1 if it failed."""
+    """Run or watch a pipe; exits with 1 if it failed."""
     surrounded(environment, log)
     try:
         if what == "run":
             run_pipe(tenant, name)
-        elif what == "watch":
-            watch_one(pipes.find(tenant, name))
         else:
-            deletions.send_of(tenant)
+            watch_one(pipes.find(tenant, name))
     except Exception:
         traceback.print_exc()
         sys.stdout.flush()

@@ -27,13 +27,14 @@ from pulse_pipelines.query import versions
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import PulseError
 
+OF_DELETIONS = ("deletions.before_decide", "deletions.before_publish", "deletions.after_publish")
+"""Of these a batch comes by that settles a full run."""
 STEPS: Mapping[str, tuple[str, ...]] = {
     "run": ("pipe.looked", "pipe.advanced", "pipe.begun", "pipe.loaded", "pipe.sent", "pipe.before_slot"),
     "watch": ("pipe.advanced", "pipe.moved_on"),
-    "delete": ("deletions.before_decide", "deletions.before_publish", "deletions.after_publish"),
     "ingest": (
         *("heads.before_advance", "heads.after_advance", "sync.after_note", "settle.before_commit"),
-        *("settle.after_commit", "after.settle", "after.send_deletions"),
+        *("settle.after_commit", "after.settle", "after.send_deletions", *OF_DELETIONS),
     ),
 }
 """Fail points by what passes them."""
@@ -123,7 +124,7 @@ def _id(fleet: int, tail: str) -> str:
 def run(
     stack: Stack | None, seed: int, amount: float, told: Told, tables: Mapping[str, str] = TABLES
 ) -> Outcome:
-    """Kill runs, watches, deletions and batches; compare with the source now and then."""
+    """Kill runs, watches and batches; compare with the source now and then."""
     draw, killed = random.Random(seed), Counter[str]()
     findings: list[Finding] = []
     tenant = registry.create_tenant(f"p{random.SystemRandom().randrange(16**12):012x}")
@@ -168,18 +169,14 @@ def _blows(draw: random.Random, killed: Mapping[str, int]) -> Iterator[tuple[str
 
 def _strike(tenant: Tenant, what: str, blow: Blow, table: str) -> bool:
     """Do something in a process that is killed; True if it was, False if it had ended."""
+    if blow.point == "pipe.before_slot" or blow.point in OF_DELETIONS:
+        pipes.reset(tenant, table)
     if what == "ingest":
-        if (batch := _open_batch(tenant)) is None:
+        if blow.point in OF_DELETIONS or (batch := _open_batch(tenant)) is None:
             _bring(tenant, table)
             batch = _open_batch(tenant)
         return batch is not None and batches.strike(batch, blow)
-    if what == "delete" or blow.point == "pipe.before_slot":
-        pipes.reset(tenant, table)
-    if what == "delete":
-        _bring(tenant, table)
-        _settle(tenant, send=False)
-    else:
-        _settle(tenant)  # a run begins when the one before has settled
+    _settle(tenant)  # a run begins when the one before has settled
     environment = dict(os.environ) | blow.environment
     process = batches.fork(inside.of_pipe, (what, tenant, table, str(batches.log()), environment))
     process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
@@ -198,12 +195,12 @@ def _open_batch(tenant: Tenant) -> "attempts.OpenBatch | None":
     return batches.plan([tenant])
 
 
-def _settle(tenant: Tenant, *, send: bool = True) -> None:
+def _settle(tenant: Tenant) -> None:
     """All that waits, and the deletions that follow from it."""
     while True:
         while (batch := _open_batch(tenant)) is not None:
             batches.finish(batch)
-        if not send or not deletions.send_of(tenant):
+        if not deletions.send_of(tenant):
             return
 
 
