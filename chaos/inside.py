@@ -2,12 +2,13 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import dagster as dg
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.ingest.job import ingest
 from pulse_pipelines.defs.ingest.sensor import run_config
@@ -17,6 +18,10 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.maintenance import rewrite
+from pulse_pipelines.pipes import run as pipe_run
+from pulse_pipelines.pipes.run import Sent
+from pulse_pipelines.pipes.watch import watch_one
+from pulse_resources import spark
 from pulse_resources.settings import load_settings
 
 EVERYTHING = 1_000_000
@@ -72,3 +77,23 @@ def move(session: rewrite.Session, tenant: Tenant, slug: str, schema_uri: str) -
     dataset_id = registry.find_dataset(tenant, slug).dataset_id
     rewriter = rewrite.on_spark(session, tenant, dataset_id, slug, "a move")
     return registry.carry_out(tenant, slug, dataset_id, schema_uri, rewriter=rewriter)
+
+
+def of_pipe(what: str, tenant: Tenant, name: str, log: str, environment: Mapping[str, str]) -> None:
+    """Run or watch a pipe; exits with 1 if it failed."""
+    surrounded(environment, log)
+    try:
+        if what == "run":
+            run_pipe(tenant, name)
+        else:
+            watch_one(pipes.find(tenant, name))
+    except Exception:
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def run_pipe(tenant: Tenant, name: str) -> Sent:
+    """Run a pipe as its asset does."""
+    return pipe_run.run(spark.shared(), tenant, name, load_settings().spark.parallelism)

@@ -23,7 +23,7 @@ from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_neede
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.moves.sensor import dataset_moves
 from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
-from pulse_pipelines.defs.pipes.sensor import pipes_due
+from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
@@ -62,7 +62,7 @@ def defs() -> dg.Definitions:
             upkeep_needed,
             curated_due,
             dataset_moves,
-            *([pipes_due] if names else []),
+            *([pipes_due, pipes_watched] if names else []),
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run

@@ -18,5 +18,7 @@ class AlertSettings(BaseModel):
     """Dead letters not published this long after settling are overdue."""
     failed_run_hours: float = Field(default=24.0, gt=0)
     """How long a failed run that was not repeated is an alert."""
+    pipe_log_mb: float = Field(default=1_024.0, gt=0)
+    """A source that keeps more of its log for a pipe's changes than this is an alert."""
     keep_days: float = Field(default=90.0, gt=0)
     """Resolved alerts are kept this long."""

@@ -76,6 +76,8 @@ class IngestSettings(BaseModel):
     """Events decoded at a time in one task."""
     buffer_bytes: int = Field(default=128 * 1024 * 1024, ge=1_048_576)
     """Bytes of conformed rows (and, separately, of raw events) that a task buffers before writing files."""
+    sync_seconds: float = Field(default=86_400.0, gt=0)
+    """An open sync of which no part came for this long has failed: it deletes nothing."""
     claim_files_mb: int = Field(default=4096, ge=0)
     """Local cache of large datasets' claims, which saves fetching them: 2 bytes per id, or all 16."""
 

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -41,7 +41,7 @@ def create_pipe(
         raise UserError("the file defines no pipe", file=str(file))
     pipe = pipes.create(owner, definition(said))
     if as_json:
-        emit(_document(pipe))
+        emit(pipe.document)
     else:
         say(f"pipe {pipe.name} brings {pipe.definition.table} into the dataset {pipe.dataset}")
 
@@ -65,15 +65,13 @@ def run_pipe(
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
     known = [each.sync_id for each in registry.syncs.list_syncs(owner, pipe.dataset, 1)]
-    if full:
-        pipes.reset(owner, name)
-    pipes.ask(owner, name)
+    pipes.ask(owner, name, full=full)
     if not wait:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
         return
     while True:
-        if (found := pipes.find(owner, name)).error:
+        if (found := pipes.find(owner, name)).error and found.asked_at is None:  # not the run before
             raise UserError(f"the run failed: {found.error}", tenant=tenant, pipe=name)
         last = registry.syncs.list_syncs(owner, pipe.dataset, 1)
         if last and [last[0].sync_id] != known and last[0].state not in ("open", "sent", "deleting"):
@@ -94,7 +92,7 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
     """
     found = pipes.list_pipes(registry.find_tenant(tenant))
     if as_json:
-        emit([_document(pipe) for pipe in found])
+        emit([pipe.document for pipe in found])
         return
     rows = (
         (
@@ -109,17 +107,20 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
 
 @app.command("status")
 def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Show a pipe: its progress, and the results of its last runs.
+    """Show a pipe: its progress, how far it is behind its source, and the results of its last runs.
 
     Example: pulse pipe status acme planes
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
     found = registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
-        emit(_document(pipe) | {"syncs": found})
+        emit(pipe.document | {"last_day": counts, "syncs": found})
         return
-    show_fields((key.replace("_", " "), value) for key, value in _document(pipe).items())
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+    fields = pipe.document | {"last_24_hours": told}
+    show_fields((key.replace("_", " "), value) for key, value in fields.items())
     rows = (
         (
             *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
@@ -179,19 +180,3 @@ def _tell(found: object, said: str, as_json: bool) -> None:
         emit(found)
     else:
         say(said)
-
-
-def _document(pipe: "pipes.Pipe") -> dict[str, Any]:
-    return {
-        "pipe": pipe.name,
-        "source": pipe.definition.source,
-        "table": pipe.definition.table,
-        "dataset": pipe.dataset,
-        "mode": pipe.definition.mode,
-        "every_seconds": pipe.definition.every_seconds,
-        "state": pipe.state,
-        "position": pipe.position,
-        "begun_at": pipe.begun_at,
-        "settled_at": pipe.settled_at,
-        "error": pipe.error,
-    }

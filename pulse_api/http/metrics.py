@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from pulse_pipelines.monitoring.status import Status, TenantStatus, gather
+from pulse_pipelines.pipes import LastDay, Pipe
 
 KEEP_S = 5.0
 PATIENCE_S = 3.0
@@ -78,6 +79,7 @@ def _families(measures: Status) -> Iterator[Metric]:
     if "postgres" in measures.unreachable:
         return  # a zero would be wrong
     yield from _of_tenants(measures.tenants)
+    yield from _of_pipes(measures.pipes)
     batches = [((state,), count) for state, count in measures.batches.items()]
     yield _gauge("pulse_batches", "Batches that are not settled.", ["state"], batches)
     for name, help_text, quantiles in (
@@ -137,6 +139,43 @@ def _of_tenants(tenants: Iterable[TenantStatus]) -> Iterator[Metric]:
         for outcome, count in outcomes.items():
             events.add_metric([t.tenant.slug, outcome], count)
     yield events
+
+
+_PER_PIPE: tuple[tuple[str, str, Callable[[Pipe], float | None]], ...] = (
+    (
+        "pulse_pipe_lag_seconds",
+        "Age of the moment up to which everything in the pipe's source has settled.",
+        lambda pipe: pipe.lag_seconds,
+    ),
+    (
+        "pulse_pipe_every_seconds",
+        "Schedule of a pipe that is not paused.",
+        lambda pipe: pipe.definition.every_seconds if pipe.state == "active" else None,
+    ),
+    (
+        "pulse_pipe_wal_bytes",
+        "Bytes of its log that the source keeps for the pipe.",
+        lambda pipe: pipe.wal_bytes,
+    ),
+    ("pulse_pipe_failed", "Whether the pipe's last run failed.", lambda pipe: float(pipe.error is not None)),
+)
+
+
+def _of_pipes(pipes: Iterable[tuple[Pipe, LastDay]]) -> Iterator[Metric]:
+    known = list(pipes)
+    for name, help_text, measure in _PER_PIPE:
+        found = [((p.tenant.slug, p.name), value) for p, _ in known if (value := measure(p)) is not None]
+        yield _gauge(name, help_text, ["tenant", "pipe"], found)
+    yield _gauge(
+        "pulse_pipe_entities",
+        "Entities of the pipe's runs of the last 24 hours, by what became of them.",
+        ["tenant", "pipe", "outcome"],
+        [
+            ((pipe.tenant.slug, pipe.name, outcome), count)
+            for pipe, counts in known
+            for outcome, count in counts._asdict().items()
+        ],
+    )
 
 
 def _gauge(

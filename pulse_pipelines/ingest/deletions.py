@@ -22,6 +22,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import deletion_by_sync
 from pulse_pipelines.domain.syncs import State, held_because
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import spans
 from pulse_pipelines.tables import dataset_rows, heads, live_table, syncs
 from pulse_pipelines.tables.heads import Heads
 from pulse_pipelines.tables.iceberg_schema import UPDATED
@@ -29,6 +30,7 @@ from pulse_resources import iceberg, kafka, locks, object_store, postgres
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
+from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.deletions")
 FLUSH_S = 60.0
@@ -38,6 +40,7 @@ DUE = f"""
 SELECT DISTINCT t.tenant_id, t.slug FROM entity_syncs s JOIN pdm_tenants t USING (tenant_id)
 WHERE s.state = 'sent' AND {syncs.BEYOND.format(ends="s.ends")}
     OR s.state = 'deleting' AND {syncs.BEYOND.format(ends="s.swept_to")}
+    OR {syncs.FORSAKEN.format(seconds="%s")}
 ORDER BY t.slug
 """  # noqa: S608 - from constants
 OPEN = """
@@ -88,7 +91,7 @@ class Absent:
 def due() -> list[Tenant]:
     """Tenants with syncs that may have to be advanced."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [Tenant(*row) for row in connection.execute(DUE)]
+        return [Tenant(*row) for row in connection.execute(DUE, [load_settings().ingest.sync_seconds])]
 
 
 def held() -> list[Held]:
@@ -116,6 +119,7 @@ def send_of(tenant: Tenant) -> int:
         Transient: the broker or the object store does not answer.
     """
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        syncs.expire(connection, tenant.tenant_id, load_settings().ingest.sync_seconds)
         syncs.reached(connection, tenant.tenant_id)
         found = connection.execute(OPEN, [tenant.tenant_id]).fetchall()
     return sum(_send(tenant, sync_id, dataset_id) for sync_id, dataset_id, _ in found)
@@ -141,7 +145,9 @@ def _send(tenant: Tenant, sync_id: int, dataset_id: UUID) -> int:
         if not _decide(tenant, sync_id, before, state, reason, absent) or state is not State.DELETING:
             return 0
         fail_point("deletions.before_publish")
-        count = _publish(tenant, dataset, sync_id, names(absent, tenant, dataset))
+        with spans.work("send deletions", tenant=tenant.slug, dataset=dataset.slug, sync=sync_id) as tell:
+            count = _publish(tenant, dataset, sync_id, names(absent, tenant, dataset))
+            tell(deletions=count)
         fail_point("deletions.after_publish")
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
             ends = syncs.as_json(syncs.ends_of(tenant, connection))

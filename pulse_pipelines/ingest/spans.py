@@ -4,7 +4,7 @@ The stages' spans link to the requests' traces, and the span in each of these li
 request's trace one finds the batch. With tracing off, all functions do nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -81,6 +81,26 @@ def stage(name: str, plan: Plan) -> Iterator[Tell]:
                 span.set_status(StatusCode.ERROR)
 
         yield tell
+
+
+@contextmanager
+def work(name: str, **about: str | int) -> Iterator[Callable[..., None]]:
+    """Open a span with a trace of its own around work that is no batch's; it fails with the block.
+
+    Yields:
+        A function to add what was found, by name.
+    """
+    if (tracer := tracing.tracer(SERVICE)) is None:
+        yield lambda **_: None
+        return
+    from opentelemetry.context import Context
+
+    with tracer.start_as_current_span(name, context=Context(), attributes=_named(about)) as span:
+        yield lambda **found: span.set_attributes(_named(found))
+
+
+def _named(about: Mapping[str, str | int]) -> dict[str, str | int]:
+    return {f"pulse.{name}": value for name, value in about.items()}
 
 
 def settled(settled: Settled) -> None:

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     CHECK_FAILING = "check_failing"
     SYNC_HELD = "sync_held"
     PIPE_FAILED = "pipe_failed"
+    PIPE_LOG = "pipe_log"
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,13 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
     issues.extend(_held(syncs_held()))
-    issues.extend(_pipes_failed(pipes.failed()))
+    known = pipes.everyones()
+    issues.extend([*_pipes_failed(known), *_logs_kept(known, settings.pipe_log_mb)])
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
     looked_at = {
         Kind.SYNC_HELD,
         Kind.PIPE_FAILED,
+        Kind.PIPE_LOG,
         Kind.UNREACHABLE,
         Kind.BATCH_STUCK,
         Kind.OUTBOX_OVERDUE,
@@ -176,6 +179,8 @@ def _held(found: Iterable[Held]) -> Iterable[Issue]:
 
 def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
     for pipe in found:
+        if pipe.error is None:
+            continue
         tenant = pipe.tenant.slug
         yield Issue(
             Kind.PIPE_FAILED,
@@ -185,6 +190,25 @@ def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
             "Nothing was deleted by it. Remove the cause; it runs again by its schedule, and at once by: "
             f"pulse pipe run {tenant} {pipe.name}",
             {"tenant": tenant, "pipe": pipe.name, "dataset": pipe.dataset},
+        )
+
+
+def _logs_kept(found: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
+    """Pipes for which their source keeps much of its log, or is about to throw it away."""
+    for pipe in found:
+        going, kept_mb = pipe.wal_status == "unreserved", (pipe.wal_bytes or 0) / 1024 / 1024
+        if not going and kept_mb <= most_mb:
+            continue
+        tenant = pipe.tenant.slug
+        yield Issue(
+            Kind.PIPE_LOG,
+            f"{tenant}/{pipe.name}",
+            "error" if going else "warning",
+            f"the source of pipe {pipe.name} of tenant {tenant} keeps {kept_mb:,.0f} MB of its log for it"
+            + (", and throws it away soon (max_slot_wal_keep_size)" if going else ""),
+            f"Let it run, or run more often: pulse pipe run {tenant} {pipe.name}; if it is not needed any "
+            f"more: pulse pipe delete {tenant} {pipe.name}",
+            {"tenant": tenant, "pipe": pipe.name, "source": pipe.definition.source},
         )
 
 

@@ -11,9 +11,11 @@ from uuid import UUID
 import psycopg
 from confluent_kafka import KafkaException
 
+from pulse_pipelines import pipes
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan
 from pulse_pipelines.ingest.plan import Alarm
+from pulse_pipelines.pipes import LastDay, Pipe
 from pulse_resources import postgres
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -90,6 +92,8 @@ class Status:
     """Batches of tenants whose dead letters may not all be published yet ..."""
     outbox_seconds: float = 0.0
     """... and the time since the first of them settled."""
+    pipes: tuple[tuple[Pipe, LastDay], ...] = ()
+    """Each with what became of the entities of its last day."""
     alarms: tuple[Alarm, ...] = ()
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """Services (`postgres`, `kafka`) that did not answer, with the error; their values are missing above."""
@@ -100,6 +104,14 @@ def gather() -> Status:
     try:
         with postgres.transaction("pulse_pipeline") as connection:
             known = _known(connection)
+        counts = pipes.last_day()
+        known = replace(
+            known,
+            pipes=tuple(
+                (each, counts.get((each.tenant.tenant_id, each.name), LastDay()))
+                for each in pipes.everyones()
+            ),
+        )
         status = plan.ingest_status()
     except psycopg.Error as error:
         return Status(unreachable={"postgres": _first_line(error)})

@@ -1,18 +1,20 @@
 """Pipes: replication of tables of other Postgres databases into datasets of entities, as syncs.
 
-A pipe is defined in `registry`, launched by a sensor, and executed by `run`, which imports Spark: code that
-only defines pipes does not need it.
+A pipe is defined in `registry`, launched by a sensor, watched between runs by `watch`, and executed by `run`,
+which imports Spark: code that only defines pipes does not need it.
 """
 
 from pulse_pipelines.pipes.registry import (
+    LastDay,
     Pipe,
     ask,
     create,
     delete,
     due,
-    failed,
+    everyones,
     find,
     fingerprint,
+    last_day,
     list_pipes,
     names,
     pause,
@@ -20,14 +22,16 @@ from pulse_pipelines.pipes.registry import (
 )
 
 __all__ = [
+    "LastDay",
     "Pipe",
     "ask",
     "create",
     "delete",
     "due",
-    "failed",
+    "everyones",
     "find",
     "fingerprint",
+    "last_day",
     "list_pipes",
     "names",
     "pause",

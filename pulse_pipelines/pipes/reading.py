@@ -10,9 +10,10 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes import changes, sources
-from pulse_pipelines.pipes.changes import Found
+from pulse_pipelines.pipes import queries, slots, sources
+from pulse_pipelines.pipes.pgoutput import Found
 from pulse_pipelines.pipes.registry import Pipe
+from pulse_pipelines.pipes.slots import Place
 from pulse_pipelines.pipes.sources import Table
 from pulse_resources.errors import UserError
 
@@ -28,6 +29,8 @@ class Wanted:
 
     is_full: bool
     position: str | None
+    as_of: datetime
+    """The moment of the source up to which the position stands for everything."""
     queries: Sequence[str]
 
 
@@ -36,6 +39,7 @@ class Change:
     """The changes that a run of change capture reads, and the position after them."""
 
     position: str
+    as_of: datetime
     found: Found | None
     """None: the slot is new, and all rows are to be read."""
 
@@ -46,30 +50,45 @@ def changes_of(address: str, pipe: Pipe) -> Change | None:
     A change that is not in the snapshot is therefore read again by the next run, and none is missed.
 
     Raises:
-        Conflict: the pipe's position belongs to another slot.
+        Conflict: the pipe's position belongs to another log or slot.
         UserError: the table's changes cannot be captured.
     """
     said = pipe.definition
     if said.mode is not Mode.CHANGES:
         return None
+    table = captured(address, pipe)
+    place = None if pipe.position is None else Place.parse(pipe.position)
+    if place is None:
+        now = datetime.now(UTC)
+        return Change(str(slots.begin(address, pipe.tenant, said, table)), now, None)
+    seen = slots.look(address, pipe.tenant, said, table, place)
+    return Change(str(seen.place), seen.as_of, seen.found)
+
+
+def captured(address: str, pipe: Pipe) -> Table:
+    """Inspect a table whose changes are captured.
+
+    Raises:
+        NotFound, UserError: it is gone, or its changes cannot be captured.
+    """
     with sources.snapshot(address) as source:
-        table = sources.look(source, said)
-    if table.partitioned or said.key:
+        table = sources.look(source, pipe.definition)
+    if table.partitioned or pipe.definition.key:
         raise UserError(
             "changes are captured of tables that are not partitioned, by their primary key",
             fix="Bring it by a cursor, or whole",
-            pipe=said.pipe,
+            pipe=pipe.name,
         )
-    if pipe.position is None:
-        return Change(changes.begin(address, pipe.tenant, said, table), None)
-    found, position = changes.look(address, pipe.tenant, said, table, pipe.position)
-    return Change(position, found)
+    return table
 
 
-def wanted(source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, *, full: bool) -> Wanted:
+def wanted(
+    source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, moment: datetime, *, full: bool
+) -> Wanted:
     """Plan what a run reads in a snapshot.
 
     Args:
+        moment: one before the snapshot.
         full: read all rows, in any mode.
 
     Raises:
@@ -79,13 +98,14 @@ def wanted(source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None,
     table = sources.look(source, said)
     is_full = full or said.mode is Mode.FULL or pipe.position is None
     if change is not None:
-        found = change.found
-        if found is not None and not found.truncated and not full:
-            return Wanted(False, change.position, list(_changed(source, table, pipe.dataset, found)))
-        return Wanted(True, change.position, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
-    position = _position(source, table, said.cursor) or pipe.position
+        found, position, as_of = change.found, change.position, change.as_of
+        if found is not None and not found.whole and not full:
+            return Wanted(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
+        return Wanted(True, position, as_of, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
+    cursor = _position(source, table, said.cursor) or pipe.position
     condition = ALL if is_full else _since(source, table, pipe)
-    return Wanted(is_full, position, list(_stretches(source, table, pipe.dataset, condition, ranges=is_full)))
+    stretches = list(_stretches(source, table, pipe.dataset, condition, ranges=is_full))
+    return Wanted(is_full, cursor, moment, stretches)
 
 
 ALL = sql.SQL("true")
@@ -96,7 +116,7 @@ def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, foun
     types = [sources.type_of(source, table.parts[0], column) for column in table.key]
     keys, moment = iter(sorted(found.keys)), _now()
     while some := list(islice(keys, KEYS)):
-        yield sources.changed(table, types, some, dataset, moment).as_string(source)
+        yield queries.changed(table, types, some, dataset, moment).as_string(source)
 
 
 def _now() -> str:
@@ -152,4 +172,4 @@ def _stretches(
                     sql.Literal(f"({start},0)"),
                     end if start + BLOCKS < blocks else sql.SQL(""),
                 )
-            yield sources.events(table, part, dataset, moment, within).as_string(source)
+            yield queries.events(table, part, dataset, moment, within).as_string(source)

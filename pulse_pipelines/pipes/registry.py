@@ -1,10 +1,10 @@
 """Pipes as rows: create, list with their runs, request a run, pause, reset and delete."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -14,21 +14,26 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import changes, sources
+from pulse_pipelines.pipes import slots, sources
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
 INSERT = """
 INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds) VALUES (%s, %s, %s, %s, %s)
 """
+# Each run begins where the one before has settled, so the last sync that has settled is the latest.
 _PIPES = """
 SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state, p.error, p.begun_at,
     p.asked_at, (
         SELECT s.position FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
             AND s.sync_id > p.anew_after AND s.settled_at IS NOT NULL AND s.position IS NOT NULL
-        ORDER BY s.sync_id DESC LIMIT 1), (
-        SELECT max(s.settled_at) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe)
+        ORDER BY s.sync_id DESC LIMIT 1),
+    last.settled_at, extract(epoch FROM now() - last.as_of)::float8, p.wal_bytes, p.wal_status
 FROM pipes p JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
+LEFT JOIN LATERAL (
+    SELECT s.settled_at, s.as_of FROM entity_syncs s
+    WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe AND s.settled_at IS NOT NULL
+    ORDER BY s.sync_id DESC LIMIT 1) last ON true
 """
 LIST = f"{_PIPES} WHERE p.tenant_id = %s ORDER BY p.pipe"
 FIND = f"{_PIPES} WHERE p.tenant_id = %s AND p.pipe = %s"
@@ -40,7 +45,7 @@ DUE = f"""
         AND s.state = 'sent' AND s.settled_at IS NULL)
 ORDER BY t.slug, p.pipe
 """
-FAILED = f"{_PIPES} WHERE p.error IS NOT NULL ORDER BY t.slug, p.pipe"
+ALL = f"{_PIPES} ORDER BY t.slug, p.pipe"
 ASK = "UPDATE pipes SET asked_at = now() WHERE pipe = %s"
 STATE = "UPDATE pipes SET state = %s WHERE pipe = %s"
 RESET = """
@@ -49,6 +54,15 @@ UPDATE pipes p SET anew_after = coalesce((
 WHERE pipe = %s
 """
 DELETE = "DELETE FROM pipes WHERE pipe = %s"
+ABANDON = """
+UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
+WHERE pipe = %s AND state = 'open'
+"""
+LAST_DAY = """
+SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
+    sum(deleted)::bigint, sum(refused)::bigint
+FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hours' GROUP BY 1, 2
+"""
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
 FINGERPRINT = "SELECT md5(coalesce(string_agg(DISTINCT pipe, ' ' ORDER BY pipe), '')) FROM pipes"
 
@@ -70,6 +84,42 @@ class Pipe:
     """Position in the source up to which its rows have settled; None: the next run reads all rows."""
     settled_at: datetime | None
     """When the last run's rows settled."""
+    lag_seconds: float | None
+    """Age of the moment up to which everything in the source has settled; None: no run has settled."""
+    wal_bytes: int | None
+    """Bytes of its log that the source keeps for the pipe's slot, when it was last looked at ..."""
+    wal_status: str | None
+    """... and what the source says about them: reserved, extended, unreserved or lost."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """A pipe as people see it."""
+        return {
+            "pipe": self.name,
+            "source": self.definition.source,
+            "table": self.definition.table,
+            "dataset": self.dataset,
+            "mode": self.definition.mode,
+            "every_seconds": self.definition.every_seconds,
+            "state": self.state,
+            "position": self.position,
+            "begun_at": self.begun_at,
+            "settled_at": self.settled_at,
+            "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 1),
+            "wal_bytes": self.wal_bytes,
+            "wal_status": self.wal_status,
+            "error": self.error,
+        }
+
+
+class LastDay(NamedTuple):
+    """What became of the entities of the runs of the last 24 hours."""
+
+    created: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    refused: int = 0
 
 
 def create(tenant: Tenant, said: Definition) -> Pipe:
@@ -125,10 +175,25 @@ def due() -> list[Pipe]:
         return [_pipe(row) for row in connection.execute(DUE)]
 
 
-def failed() -> list[Pipe]:
-    """List the pipes of all tenants whose last run failed."""
+def everyones() -> list[Pipe]:
+    """List the pipes of all tenants."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [_pipe(row) for row in connection.execute(FAILED)]
+        return [_pipe(row) for row in connection.execute(ALL)]
+
+
+def last_day(tenant: Tenant | None = None) -> Mapping[tuple[UUID, str], LastDay]:
+    """Count the entities of the runs of the last 24 hours, by tenant and pipe; without runs there is none.
+
+    Args:
+        tenant: None: all.
+    """
+    if tenant is None:
+        with postgres.transaction("pulse_pipeline") as connection:
+            found = connection.execute(LAST_DAY).fetchall()
+    else:
+        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+            found = connection.execute(LAST_DAY).fetchall()
+    return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in found}
 
 
 def names() -> list[str]:
@@ -143,8 +208,14 @@ def fingerprint() -> str:
         return str(connection.execute(FINGERPRINT).fetchall()[0][0])
 
 
-def ask(tenant: Tenant, name: str) -> None:
-    """Request a run of a pipe, paused or not. Raises NotFound."""
+def ask(tenant: Tenant, name: str, *, full: bool = False) -> None:
+    """Request a run of a pipe, paused or not. Raises NotFound.
+
+    Args:
+        full: have it read all rows, as after `reset`.
+    """
+    if full:
+        reset(tenant, name)
     _change(tenant, name, ASK, [name])
 
 
@@ -158,17 +229,21 @@ def reset(tenant: Tenant, name: str) -> None:
     _change(tenant, name, RESET, [name])
 
 
-def delete(tenant: Tenant, name: str) -> None:
-    """Delete a pipe, and its slot in the source; the dataset stays.
+def delete(tenant: Tenant, name: str) -> str:
+    """Delete a pipe, and its slot in the source; the dataset stays. Returns its slug.
 
     Raises:
         NotFound: the tenant has no such pipe, or its source is not configured.
         Transient: the source does not answer, and has a slot, which would keep its log for ever.
     """
-    said = find(tenant, name).definition
+    pipe = find(tenant, name)
+    said = pipe.definition
     if said.mode is Mode.CHANGES:
-        changes.remove(sources.url(tenant, said.source), tenant, said)
+        slots.remove(sources.url(tenant, said.source), tenant, said)
     _change(tenant, name, DELETE, [name])
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(ABANDON, [name])
+    return pipe.dataset
 
 
 def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:

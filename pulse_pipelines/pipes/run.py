@@ -7,9 +7,10 @@ the last of these rows.
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from confluent_kafka import KafkaError, Message, Producer
@@ -18,8 +19,10 @@ from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes import reading, sources
-from pulse_pipelines.pipes.registry import Pipe, find
+from pulse_pipelines.pipes.reading import Wanted
+from pulse_pipelines.pipes.registry import ABANDON, Pipe, find
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import kafka, locks, postgres
@@ -35,11 +38,7 @@ UNSETTLED = """
 SELECT 1 FROM entity_syncs
 WHERE tenant_id = %s AND pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
 """
-ABANDON = """
-UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
-WHERE pipe = %s AND state = 'open'
-"""
-OF_PIPE = "UPDATE entity_syncs SET pipe = %s, position = %s WHERE sync_id = %s"
+OF_PIPE = "UPDATE entity_syncs SET pipe = %s, position = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
 UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1 WHERE sync_id = %s AND state = 'open'
 """
@@ -53,6 +52,7 @@ class LoadTask:
 
     address: str = field(repr=False)
     topic: str
+    dataset_id: UUID
     snapshot: str
     """Exported snapshot that all tasks share."""
     queries: tuple[str, ...]
@@ -102,7 +102,10 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
             connection.execute(ABANDON, [name])
             connection.execute(BEGIN, [name])
         try:
-            return _run(spark, find(tenant, name), parallelism, full)
+            with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
+                sent = _run(spark, find(tenant, name), parallelism, full)
+                tell(sync=sent.sync_id, rows=sent.rows, bytes=sent.bytes)
+                return sent
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                 connection.execute(ERROR, [f"{type(error).__name__}: {error}"[:2000], name])
@@ -111,16 +114,19 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
 
 def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
     address = sources.url(pipe.tenant, pipe.definition.source)
-    change = reading.changes_of(address, pipe)
-    with ExitStack() as until_sent:
-        source = until_sent.enter_context(sources.snapshot(address))
+    with sources.connect(address) as source:
+        sources.begin_alone(source, pipe.dataset_id)
+        moment = datetime.now(UTC)
+        change = reading.changes_of(address, pipe)
+        fail_point("pipe.looked")
+        sources.freeze(source)
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
-        wanted = reading.wanted(source, pipe, change, full=full)
-        sync_id = _begin(pipe, wanted.is_full, wanted.position)
+        wanted = reading.wanted(source, pipe, change, moment, full=full)
+        sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
             shares = [tuple(wanted.queries[index::parallelism]) for index in range(parallelism)]
-            task = LoadTask(address, pipe.tenant.topic, exported, ())
+            task = LoadTask(address, pipe.tenant.topic, pipe.dataset_id, exported, ())
             tasks = [replace(task, queries=share) for share in shares if share]
             loaded = run_tasks(spark, tasks, load_task, [Loaded])
             fail_point("pipe.loaded")
@@ -134,12 +140,12 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
     return Sent(sync_id, wanted.is_full, rows, size, wanted.position)
 
 
-def _begin(pipe: Pipe, is_full: bool, position: str | None) -> int:
+def _begin(pipe: Pipe, wanted: Wanted) -> int:
     token = uuid.uuid4().hex
-    part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
+    part = Part(f"{pipe.name}/{token[:12]}", token, None, wanted.is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
         sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
-        connection.execute(OF_PIPE, [pipe.name, position, sync_id])
+        connection.execute(OF_PIPE, [pipe.name, wanted.position, wanted.as_of, sync_id])
     return sync_id
 
 
@@ -154,6 +160,8 @@ def _sent(tenant: Tenant, sync_id: int) -> None:
 def load_task(task: LoadTask) -> Iterator[Loaded]:
     """Spark task: copies rows from the source, and publishes each as an event.
 
+    It holds the pipe in the source until the broker has answered for all of them.
+
     Raises:
         Transient: the source or the broker does not answer.
     """
@@ -165,20 +173,26 @@ def load_task(task: LoadTask) -> Iterator[Loaded]:
 
     producer = kafka.producer(delivery_timeout_s=FLUSH_S)
     rows = size = 0
-    with sources.snapshot(task.address) as source:
-        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(task.snapshot)))
-        source.execute(sources.SETTINGS)
-        for query in task.queries:
-            for key, payload in _copied(source, query):
-                _produce(producer, task.topic, key, payload, acknowledged)
-                rows, size = rows + 1, size + len(payload)
-                if refused:
-                    break
-    waiting = kafka.flush(producer, FLUSH_S)
-    if waiting or refused:
-        why = refused[0] if refused else "time-out"
-        raise Transient(f"Kafka did not acknowledge rows of a pipe: {why}", topic=task.topic)
+    try:
+        with sources.connect(task.address) as source:
+            sources.join_run(source, task.dataset_id, task.snapshot)
+            for query in task.queries:
+                for key, payload in _copied(source, query):
+                    _produce(producer, task.topic, key, payload, acknowledged)
+                    rows, size = rows + 1, size + len(payload)
+                    if refused:
+                        raise _not_acknowledged(task.topic, refused)
+            if kafka.flush(producer, FLUSH_S) or refused:
+                raise _not_acknowledged(task.topic, refused)
+    except BaseException:
+        producer.purge()  # nothing of this run may reach the topic after the next one has begun
+        raise
     yield Loaded(rows, size)
+
+
+def _not_acknowledged(topic: str, refused: Sequence[KafkaError]) -> Transient:
+    why = refused[0] if refused else "time-out"
+    return Transient(f"Kafka did not acknowledge rows of a pipe: {why}", topic=topic)
 
 
 def _copied(source: "psycopg.Connection[Any]", query: str) -> Iterator[Sequence[bytes]]:

@@ -5,10 +5,12 @@ These are in a connection string in Pulse's environment, `PULSE_SOURCE__<TENANT>
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -19,13 +21,33 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import NotFound, Transient, UserError
 from pulse_resources.home import pulse_home
 
-CONNECT_S = 10
+ANSWERS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Unless the connection string says otherwise: a source that vanished does not hold up a run for hours."""
+_TELLABLE = re.compile(
+    r"FATAL: .*|Connection refused|[Tt]ime(d )?out|Name or service not known|No route to host|"
+    r"Network is unreachable|server closed the connection|certificate verify failed|SSL is required"
+)
+_NAMED = re.compile(r'"[^"]*"')
 SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
 """Session settings that define the text form of values."""
 TABLE = """
 SELECT c.oid, c.relkind::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
+# First exclusive, then shared: nobody else has it at that moment, and tasks can join.
+ALONE = """
+SELECT CASE WHEN pg_try_advisory_lock(hashtextextended(%(key)s, 0))
+    THEN pg_try_advisory_lock_shared(hashtextextended(%(key)s, 0))
+        AND pg_advisory_unlock(hashtextextended(%(key)s, 0))
+    ELSE false END
+"""
+JOIN = "SELECT pg_advisory_lock_shared(hashtextextended(%(key)s, 0))"
 # For a domain its base type; for an array its element type.
 COLUMNS = """
 WITH RECURSIVE base AS (
@@ -85,13 +107,15 @@ def url(tenant: Tenant, source: str) -> str:
     except OSError:
         raise NotFound(
             "the source has no connection string",
-            fix=f"Write its connection string into {path}, or the environment of Pulse: {variable}",
+            fix=f"An operator writes it into $PULSE_HOME/sources/{tenant.slug}/{source}, readable for Pulse "
+            f"alone, or into the environment of Pulse: {variable}",
             tenant=tenant.slug,
             source=source,
         ) from None
     if mode & 0o077:
         raise UserError(
-            "others may read the file with the credentials of this source", fix=f"chmod 600 {path}"
+            "others may read the file with the credentials of this source",
+            fix=f"chmod 600 $PULSE_HOME/sources/{tenant.slug}/{source}",
         )
     return found
 
@@ -104,10 +128,46 @@ def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
         Transient: it does not answer. The error omits the address.
     """
     with connect(address) as connection:
-        connection.autocommit = False
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.read_only = True
+        freeze(connection)
         yield connection
+
+
+def freeze(connection: "psycopg.Connection[Any]") -> None:
+    """Have the following statements see the source at one moment, that of the first of them."""
+    connection.autocommit = False
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+
+
+def begin_alone(connection: "psycopg.Connection[Any]", dataset_id: UUID) -> None:
+    """Hold the pipe of a dataset in its source for as long as this connection lasts.
+
+    A run that died may have left tasks that still send rows, older than what the next run sends: so the
+    next one begins once their connections have ended. A lock in Pulse's Postgres would not tell.
+
+    Raises:
+        Transient: another run, or a task of one, holds it.
+    """
+    ((alone,),) = connection.execute(ALONE, {"key": f"pulse-pipe/{dataset_id}"}).fetchall()
+    if not alone:
+        raise Transient(
+            "rows of an earlier run of the pipe are still on their way",
+            fix="It is tried again; the source's pg_locks shows who holds an advisory lock",
+        )
+
+
+def join_run(connection: "psycopg.Connection[Any]", dataset_id: UUID, exported: str) -> None:
+    """See the source as the run does that exported this snapshot, and hold its pipe, too.
+
+    The lock comes first: while the snapshot is there, its run is, and no other one can have begun.
+
+    Raises:
+        psycopg.Error: the run has ended.
+    """
+    connection.execute(JOIN, {"key": f"pulse-pipe/{dataset_id}"})
+    freeze(connection)
+    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
+    connection.execute(SETTINGS)
 
 
 @contextmanager
@@ -116,23 +176,26 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
 
     Raises:
         Transient: the source does not answer. The error omits the address.
+        UserError: the connection string is malformed.
     """
     try:
-        connection = psycopg.connect(
-            address, connect_timeout=CONNECT_S, application_name="pulse", autocommit=True
-        )
+        given = psycopg.conninfo.conninfo_to_dict(address)
+    except psycopg.Error:
+        raise UserError("the connection string of the source is malformed") from None
+    try:
+        known: dict[str, Any] = {**ANSWERS, **given}
+        conninfo = psycopg.conninfo.make_conninfo(**known)
+        connection = psycopg.connect(conninfo, application_name="pulse", autocommit=True)
     except psycopg.Error as error:
-        raise Transient(f"the source does not answer: {_without(address, str(error))}") from None
+        raise Transient(f"the source does not answer: {_said(str(error))}") from None
     with connection:
         yield connection
 
 
-def _without(address: str, text: str) -> str:
-    """The error's text, without the password."""
-    secret = (
-        psycopg.conninfo.conninfo_to_dict(address).get("password") if "=" in address or "/" in address else ""
-    )
-    return text.replace(str(secret), "***") if secret else text
+def _said(text: str) -> str:
+    """What may be told of an error: a malformed string can put the password into any part of it."""
+    found = _TELLABLE.search(text)
+    return _NAMED.sub("...", found[0]) if found else "it cannot be connected to"
 
 
 def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
@@ -143,7 +206,10 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         UserError: it cannot be replicated, with the reason.
     """
     where = {"pipe": definition.pipe, "table": definition.table}
-    found = connection.execute(TABLE, [definition.table]).fetchone()
+    try:
+        found = connection.execute(TABLE, [definition.table]).fetchone()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):  # no name of a table
+        found = None
     if found is None:
         raise NotFound("the source has no such table, or does not show it", **where)
     oid, kind, name = found
@@ -185,74 +251,3 @@ def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> st
     )
     ((found,),) = connection.execute(query, [part, column]).fetchall()
     return str(found)
-
-
-def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:
-    """Build a query for the keys and events of rows."""
-    return sql.SQL(
-        "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, "
-        "'data', d)::text FROM (SELECT {key} AS k, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
-    ).format(
-        dataset=sql.Literal(dataset),
-        moment=sql.Literal(moment),
-        key=_key(table.key),
-        row=_object(table),
-        part=sql.SQL(part),
-        condition=condition,
-    )
-
-
-def changed(
-    table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
-) -> sql.Composed:
-    """Build a query for the keys and events of rows by key; missing rows become deletions."""
-    names = [sql.Identifier(f"c{place}") for place in range(len(types))]
-    values = sql.SQL(", ").join(
-        sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key))) for key in keys
-    )
-    typed = [
-        sql.SQL("v.{}::text::{}").format(name, sql.SQL(kind)) for name, kind in zip(names, types, strict=True)
-    ]
-    same = sql.SQL(" AND ").join(
-        sql.SQL("t.{} = {}").format(sql.Identifier(column), value)
-        for column, value in zip(table.key, typed, strict=True)
-    )
-    return sql.SQL(
-        "SELECT k, CASE WHEN there THEN json_build_object('event_id', k, 'dataset', {dataset}::text, "
-        "'timestamp', {moment}::text, 'data', d) ELSE json_build_object('event_id', k, 'dataset', "
-        "{dataset}::text, 'timestamp', {moment}::text, 'data', '{{}}'::json, 'deleted', true) END::text "
-        "FROM (SELECT {key} AS k, t.{first} IS NOT NULL AS there, {row} AS d "
-        "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}) e"
-    ).format(
-        dataset=sql.Literal(dataset),
-        moment=sql.Literal(moment),
-        key=_text([sql.SQL("{}::text").format(value) for value in typed]),
-        first=sql.Identifier(table.key[0]),
-        row=_object(table),
-        values=values,
-        names=sql.SQL(", ").join(names),
-        part=sql.SQL(table.parts[0]),
-        same=same,
-    )
-
-
-def _object(table: Table) -> sql.Composed:
-    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments."""
-    columns = (
-        sql.SQL("{} AS {}").format(
-            sql.SQL(each.expression.replace("{}", "t.{0}")).format(sql.Identifier(name)), sql.Identifier(name)
-        )
-        for name, each in table.columns.items()
-    )
-    return sql.SQL("(SELECT row_to_json(r) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
-
-
-def _key(key: Sequence[str]) -> sql.Composed:
-    """The `_id`: the key as text; several columns as a JSON array of texts."""
-    return _text([sql.SQL("t.{}::text").format(sql.Identifier(name)) for name in key])
-
-
-def _text(texts: Sequence[sql.Composed]) -> sql.Composed:
-    if len(texts) == 1:
-        return sql.Composed(texts)
-    return sql.SQL("jsonb_build_array({})::text").format(sql.SQL(", ").join(texts))

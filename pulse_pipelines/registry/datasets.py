@@ -252,11 +252,20 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
 
     Raises:
         NotFound: the tenant has no such dataset.
+        Conflict: a pipe brings it.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if found := connection.execute(DATASET_ID, [slug]).fetchone():
             locks.wait(connection, Lock.SUMMARIES, found[0])
-        row = connection.execute(DELETE_DATASET, [slug]).fetchone()
+        try:
+            row = connection.execute(DELETE_DATASET, [slug]).fetchone()
+        except psycopg.errors.ForeignKeyViolation:
+            raise Conflict(
+                "a pipe brings this dataset",
+                fix="Delete the pipe first: it may have a slot in its source",
+                tenant=tenant.slug,
+                dataset=slug,
+            ) from None
         if row is None:
             raise NotFound("no such dataset", tenant=tenant.slug, dataset=slug)
         table = connection.execute(DELETE_TABLE, [iceberg.CATALOG, tenant.namespace, slug]).fetchone()

@@ -33,7 +33,7 @@ VALUES (%s, %s, %s, %s, %s, %s) RETURNING sync_id
 """
 # Only as the part that follows the one before it: of two requests at the same time one is refused.
 TAKE = """
-UPDATE entity_syncs SET request_id = %(request)s, parts = parts + 1, ends = %(ends)s,
+UPDATE entity_syncs SET request_id = %(request)s, parts = parts + 1, part_at = now(), ends = %(ends)s,
     state = CASE WHEN %(last)s THEN 'sent' ELSE 'open' END
 WHERE sync_id = %(sync)s AND state = 'open' AND request_id = %(after)s AND (parts = 0) = %(first)s
 """

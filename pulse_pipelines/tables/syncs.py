@@ -53,6 +53,12 @@ FORGET_IDS = """
 DELETE FROM entity_sync_ids i USING entity_syncs s
 WHERE i.tenant_id = %s AND i.sync_id = s.sync_id AND s.state NOT IN ('open', 'sent', 'held', 'deleting')
 """
+# The syncs of pipes end with the runs that send them.
+FORSAKEN = "s.state = 'open' AND s.pipe IS NULL AND s.part_at < now() - make_interval(secs => {seconds})"
+EXPIRE = f"""
+UPDATE entity_syncs s SET state = 'failed', ended_at = now(), reason = 'no part of it came for ' || %(said)s
+WHERE s.tenant_id = %(tenant)s AND {FORSAKEN.format(seconds="%(seconds)s")}
+"""  # noqa: S608 - from constants
 FAIL = """
 UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s
 WHERE tenant_id = %s AND state IN ('open', 'sent', 'held', 'deleting')
@@ -164,6 +170,13 @@ def reached(connection: postgres.Connection, tenant_id: UUID) -> None:
     """Advance the syncs whose ends the tenant's positions have passed, in this transaction."""
     connection.execute(REACHED, [tenant_id])
     if connection.execute(SWEPT, [tenant_id]).rowcount:
+        connection.execute(FORGET_IDS, [tenant_id])
+
+
+def expire(connection: postgres.Connection, tenant_id: UUID, seconds: float) -> None:
+    """Fail the tenant's open syncs of which no part came for as long: what they brought need not be kept."""
+    values = {"tenant": tenant_id, "seconds": seconds, "said": f"{seconds / 3600:g} hours"}
+    if connection.execute(EXPIRE, values).rowcount:
         connection.execute(FORGET_IDS, [tenant_id])
 
 

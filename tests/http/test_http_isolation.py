@@ -15,10 +15,12 @@ from typing import Any
 
 import httpx
 import pytest
+from psycopg.types.json import Jsonb
 from support.entities import entity, make_entities
 from support.http import Api, Caller, sample
 from support.ingest import Owner, event, ingest, make_owner
 
+from chaos.sources import SOURCE, database
 from chaos.surroundings import superuser
 from chaos.waiting import wait
 from pulse_api.http import views
@@ -55,6 +57,14 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("PUT", "/v1/datasets/{slug}/syncs/limit"): M,
     ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/commit"): M,
     ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/rollback"): M,
+    ("GET", "/v1/pipes"): R,
+    ("POST", "/v1/pipes"): M,
+    ("GET", "/v1/pipes/{pipe}"): R,
+    ("DELETE", "/v1/pipes/{pipe}"): M,
+    ("POST", "/v1/pipes/{pipe}/run"): M,
+    ("POST", "/v1/pipes/{pipe}/pause"): M,
+    ("POST", "/v1/pipes/{pipe}/resume"): M,
+    ("POST", "/v1/pipes/{pipe}/reset"): M,
     ("GET", "/v1/datasets/{slug}/summary"): R,
     ("GET", "/v1/events/{event_id}"): R,
     ("GET", "/v1/dead-letters"): R,
@@ -86,6 +96,10 @@ HELD = """
 INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts, state)
 SELECT tenant_id, dataset_id, true, 'any', 'any', '{}', 'held' FROM entity_logs WHERE tenant_id = %s
 RETURNING sync_id
+"""
+PIPE = """
+INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)
+SELECT tenant_id, %s, dataset_id, %s FROM pdm_datasets WHERE tenant_id = %s AND slug = %s
 """
 OF_THE_LAKE = {
     endpoint
@@ -121,6 +135,7 @@ class World:
             key_id=self.key_ids[whose.tenant.slug],
             move_id=self.moves[whose.tenant.slug],
             query_id=f"of-{whose.tenant.slug}",
+            pipe="planes" if whose is self.a else "secrets_pipe",
             sync_id=self.syncs[whose.tenant.slug][template.endswith("commit")],
             tenant=whose.tenant.slug,
         )
@@ -136,6 +151,11 @@ class World:
             "/v1/datasets/{slug}/syncs/limit": {"deletes_most": 0.5},
             "/v1/datasets/{slug}/syncs/{sync_id}/commit": {},
             "/v1/datasets/{slug}/syncs/{sync_id}/rollback": {},
+            "/v1/pipes": {"pipe": slug, "source": SOURCE, "table": "planes", "dataset": slug},
+            "/v1/pipes/{pipe}/run": {"full": True},
+            "/v1/pipes/{pipe}/pause": {},
+            "/v1/pipes/{pipe}/resume": {},
+            "/v1/pipes/{pipe}/reset": {},
             "/v1/dead-letters/replay": {"ids": ["0-1"], "dry_run": True},
             "/v1/dead-letters/discard": {"ids": ["0-2"]},
             "/v1/sql": {"sql": "SELECT count(*) AS n FROM orders"},
@@ -150,7 +170,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(stack: Settings) -> World:
+def world(stack: Settings) -> Iterator[World]:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
@@ -165,7 +185,18 @@ def world(stack: Settings) -> World:
         audit.begin(owner.tenant, f"of-{owner.tenant.slug}", None, "SELECT 1")
     ended = {a.tenant.slug: ended_move(a.tenant, "orders"), b.tenant.slug: ended_move(b.tenant, "secrets")}
     held = {owner.tenant.slug: (held_sync(owner.tenant), held_sync(owner.tenant)) for owner in (a, b)}
-    return World(a, b, issued, spare, ended, held)
+    for owner, pipe, slug in ((a, "planes", "things"), (b, "secrets_pipe", "secrets_kept")):
+        made_pipe(owner.tenant, pipe, slug)
+    with database(a.tenant) as source:
+        source.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
+        yield World(a, b, issued, spare, ended, held)
+
+
+def made_pipe(tenant: Tenant, name: str, slug: str) -> None:
+    """A pipe of a dataset that there is."""
+    said = Jsonb({"pipe": name, "source": SOURCE, "table": name, "dataset": slug})
+    with superuser() as connection:
+        connection.execute(PIPE, [name, said, tenant.tenant_id, slug])
 
 
 def held_sync(tenant: Tenant) -> int:
@@ -264,6 +295,7 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
         tenant="absent",
         move_id="absent",
         query_id="absent",
+        pipe="absent",
         sync_id=1,
     )
     with api.client(key) as client:

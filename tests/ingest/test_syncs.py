@@ -11,6 +11,7 @@ from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner, plan_batch, run_batch, start_attempt
 
 from chaos import batches
+from chaos.surroundings import superuser
 from pulse_pipelines.domain.syncs import Part, State
 from pulse_pipelines.ingest import attempts, deletions, plan
 from pulse_pipelines.monitoring import checks
@@ -76,6 +77,8 @@ def sound(owner: Owner) -> None:
     assert report.balanced, report.problems
 
 
+KEPT = "SELECT FROM entity_sync_ids WHERE tenant_id = %s"
+AGE = "UPDATE entity_syncs SET part_at = part_at - interval '25 hours' WHERE tenant_id = %s"
 DE, FR, ES = ("DE", {"people": 83}), ("FR", {"people": 68}), ("ES", {"people": 48})
 
 
@@ -111,6 +114,23 @@ def test_an_incremental_sync_and_one_without_its_end_delete_nothing(owner: Owner
     settle(owner)
     assert latest(owner) == {"DE": DE[1], "FR": None, "ES": ES[1]}
     assert [each.state for each in syncs.list_syncs(owner.tenant, SLUG)][:2] == [State.DONE, State.SUPERSEDED]
+
+
+def test_one_whose_sender_has_gone_ends_and_keeps_nothing(owner: Owner) -> None:
+    bring(owner, [], name="gone", last=False, refused=("ES",))
+    assert deletions.send_of(owner.tenant) == 0
+    assert newest(owner).state == State.OPEN
+    with superuser() as connection:
+        of_tenant = [owner.tenant.tenant_id]
+        assert len(connection.execute(KEPT, of_tenant).fetchall()) == 1
+        connection.execute(AGE, of_tenant)
+        assert owner.tenant in deletions.due()
+        assert deletions.send_of(owner.tenant) == 0
+        assert connection.execute(KEPT, of_tenant).fetchall() == []
+    assert (newest(owner).state, newest(owner).reason) == (State.FAILED, "no part of it came for 24 hours")
+    assert owner.tenant not in deletions.due()
+    with pytest.raises(Conflict, match="no such sync is open"):
+        syncs.begin(owner.tenant, SLUG, Part("gone", "1", "0", True, False, True))
 
 
 def test_a_broken_chain_is_refused(owner: Owner) -> None:

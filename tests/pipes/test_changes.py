@@ -10,8 +10,8 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
 from support.lake import spark
-from support.sources import SOURCE, capturing
 
+from chaos.sources import SOURCE, capturing
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State

@@ -16,8 +16,8 @@ from support.entities import as_model, pages
 from support.http import Api
 from support.ingest import ingest, make_owner
 from support.lake import spark
-from support.sources import SOURCE, database
 
+from chaos.sources import SOURCE, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import deletions, plan

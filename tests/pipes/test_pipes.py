@@ -12,8 +12,8 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
 from support.lake import spark
-from support.sources import SOURCE, database
 
+from chaos.sources import SOURCE, database
 from pulse_pipelines import pipes
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.pipes.sensor import pipes_due

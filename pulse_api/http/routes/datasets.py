@@ -119,7 +119,7 @@ def get(principal: Reader, slug: DatasetSlug) -> DatasetInfo:
     return _info(principal.tenant, registry.find_dataset(principal.tenant, slug))
 
 
-@router.delete("/{slug}", summary="Delete a dataset", responses=documented(401, 403, 404, 422, 429, 503))
+@router.delete("/{slug}", summary="Delete a dataset", responses=documented(401, 403, 404, 409, 422, 429, 503))
 async def delete(request: Request, principal: Manager, slug: DatasetSlug) -> Deleted:
     """Delete a dataset and its table from the catalog; every file stays.
 

@@ -49,14 +49,15 @@ class Allowed(Body):
     deletes_most: float = Field(ge=0, le=1, description="Share of the entities that there are.")
 
 
-def _described(found: Sync) -> SyncInfo:
+def described(found: Sync) -> SyncInfo:
+    """A sync as the API shows it."""
     return SyncInfo(**{name: getattr(found, name) for name in SyncInfo.model_fields})
 
 
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
 def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
     """The syncs of a dataset of entities, the latest first, at most 100."""
-    return SyncList(syncs=[_described(each) for each in syncs.list_syncs(principal.tenant, slug)])
+    return SyncList(syncs=[described(each) for each in syncs.list_syncs(principal.tenant, slug)])
 
 
 @router.put(
@@ -78,7 +79,7 @@ def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
 )
 def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
     """It deletes what it did not bring, but for what came since it began."""
-    return _described(syncs.decide(principal.tenant, slug, sync_id, commit=True))
+    return described(syncs.decide(principal.tenant, slug, sync_id, commit=True))
 
 
 @router.post(
@@ -88,4 +89,4 @@ def commit(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncIn
 )
 def rollback(principal: Manager, slug: DatasetSlug, sync_id: SyncNumber) -> SyncInfo:
     """What it brought stays."""
-    return _described(syncs.decide(principal.tenant, slug, sync_id, commit=False))
+    return described(syncs.decide(principal.tenant, slug, sync_id, commit=False))

@@ -8,7 +8,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.defs.launches import unfinished
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.defs.tags import tenant_tags
-from pulse_pipelines.ingest import deletions
+from pulse_pipelines.ingest import deletions, spans
 from pulse_resources.errors import Transient
 
 
@@ -22,11 +22,12 @@ class SyncsConfig(dg.Config):
 )
 def move_on(context: dg.OpExecutionContext, config: SyncsConfig, kafka: Kafka, postgres: Postgres) -> None:
     failed = []
-    for tenant, outcome in deletions.send(map(registry.find_tenant, config.tenants)):
-        if isinstance(outcome, Exception):
-            failed.append(f"tenant {tenant.slug}: {outcome}")
-        else:
-            context.log.info("sent %d deletions of tenant %s", outcome, tenant.slug)
+    with spans.exported():
+        for tenant, outcome in deletions.send(map(registry.find_tenant, config.tenants)):
+            if isinstance(outcome, Exception):
+                failed.append(f"tenant {tenant.slug}: {outcome}")
+            else:
+                context.log.info("sent %d deletions of tenant %s", outcome, tenant.slug)
     if failed:
         raise Transient(
             f"{len(failed)} tenant(s) whose syncs do not go on, the first: {failed[0]}",

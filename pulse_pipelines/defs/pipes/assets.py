@@ -8,6 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import registry
 from pulse_pipelines.defs.resources import Kafka, Postgres
+from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes.run import run
 from pulse_resources.settings import load_settings
 
@@ -45,7 +46,8 @@ def _asset(name: str) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, pyspark: LazyPySparkResource, kafka: Kafka, postgres: Postgres
     ) -> dg.MaterializeResult[None]:
         tenant = registry.find_tenant(context.partition_key)
-        sent = run(pyspark.spark_session, tenant, name, load_settings().spark.parallelism)
+        with spans.exported():
+            sent = run(pyspark.spark_session, tenant, name, load_settings().spark.parallelism)
         found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
         return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})
 

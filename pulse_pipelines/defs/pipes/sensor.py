@@ -9,6 +9,7 @@ from pulse_pipelines import pipes
 from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.tags import tenant_tags
+from pulse_pipelines.pipes.watch import watch
 
 PIPE = "pulse/pipe"
 RETRY_S = 60.0
@@ -44,6 +45,22 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     if added := tenants - known:  # runs are requested once the partitions exist
         return dg.SensorResult(dynamic_partitions_requests=[TENANTS.build_add_request(sorted(added))])
     return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("no pipe is due")
+
+
+@dg.sensor(
+    job_name=JOB,
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Looks at the sources whose changes are captured, between runs: whether each slot can go on, "
+    "and how much of its log the source keeps for it. Launches nothing; what is wrong becomes an alert.",
+)
+def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    wrong = 0
+    for pipe, error in watch(pipes.everyones()):
+        if error is not None:
+            wrong += 1
+            context.log.warning("pipe %s of tenant %s: %s", pipe.name, pipe.tenant.slug, error)
+    return dg.SkipReason(f"{wrong} pipes cannot go on: see the log" if wrong else "all pipes can go on")
 
 
 def _not_now(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:

@@ -1,10 +1,10 @@
-"""A source: a database of its own on the test stack's server, whose address is where a tenant's are."""
+"""Sources of pipes: a database on the stack's server, or a server of its own whose log says what changed."""
 
 import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,31 +22,66 @@ SOURCE = "shop"
 
 
 @contextmanager
-def capturing(tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
+def capturing(tenant: Tenant, *settings: str) -> "Iterator[psycopg.Connection[Any]]":
     """A connection to a server of its own, whose log says what changed."""
+    with _server() as (run, data, port):
+        run("initdb", "-U", "postgres", *["--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8"])
+        of_test = (
+            "wal_level = logical",
+            "unix_socket_directories = ''",
+            "fsync = off",
+            "shared_buffers = 16MB",
+        )
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(
+                "\n".join((*of_test, "listen_addresses = '127.0.0.1'", f"port = {port}", *settings, ""))
+            )
+        with _started(run, data, port, tenant) as connection:
+            yield connection
+
+
+@contextmanager
+def promoted(tenant: Tenant, source: "psycopg.Connection[Any]") -> "Iterator[psycopg.Connection[Any]]":
+    """A connection to a copy of a server that has taken its place."""
+    with _server() as (run, data, port):
+        run("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "-d", source.info.dsn)
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(f"port = {port}\n")
+        with _started(run, data, port, tenant) as connection:
+            connection.execute("SELECT pg_promote()")
+            yield connection
+
+
+Run = Callable[..., None]
+
+
+@contextmanager
+def _server() -> Iterator[tuple[Run, Path, int]]:
+    """How to run a program of a server, its folder, which is empty, and a port."""
     place = local_postgres.placement(Layout(pulse_home()))
     folder = Path(tempfile.mkdtemp(prefix="pulse-source-"))
-    data, port = folder / "data", free_port()
+    data = folder / "data"
     accounts.give(place.account, folder)
 
     def run(program: str, *arguments: str) -> None:
         done = accounts.run(place.account, str(place.binaries / "bin" / program), "-D", str(data), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    run("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8")
-    with (data / "postgresql.conf").open("a") as file:
-        file.write(
-            f"port = {port}\nwal_level = logical\nunix_socket_directories = ''\nfsync = off\n"
-            "listen_addresses = '127.0.0.1'\nshared_buffers = 16MB\n"
-        )
-    run("pg_ctl", "-w", "-l", str(folder / "log"), "start")
+    try:
+        yield run, data, free_port()
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _started(run: Run, data: Path, port: int, tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
+    run("pg_ctl", "-w", "-l", str(data.parent / "log"), "start")
     try:
         address = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
         with known_as(tenant, address), psycopg.connect(address, autocommit=True) as connection:
             yield connection
     finally:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
-        shutil.rmtree(folder)
 
 
 @contextmanager
@@ -54,12 +89,13 @@ def known_as(tenant: Tenant, address: str) -> Iterator[None]:
     """Where a tenant's source is, is known while the block runs."""
     path = pulse_home() / "sources" / tenant.slug / SOURCE
     path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_text() if path.exists() else None
     path.touch(mode=0o600)
     path.write_text(address)
     try:
         yield
     finally:
-        path.unlink()
+        path.unlink() if before is None else path.write_text(before)
 
 
 def free_port() -> int:

@@ -1,0 +1,181 @@
+"""/v1/pipes: pipes of tables of the tenant's sources into its datasets of entities."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import Path, Request
+from pydantic import BaseModel, Field, StringConstraints
+
+from pulse_api.http.app_state import app_state
+from pulse_api.http.auth import Manager, Reader
+from pulse_api.http.models import Body, Slug
+from pulse_api.http.problems import documented
+from pulse_api.http.routes.syncs import SyncInfo, described
+from pulse_api.http.routing import resource
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import Mode, definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import Pipe
+from pulse_pipelines.registry import syncs
+
+router = resource("pipes", "/v1/pipes")
+PipeName = Annotated[
+    str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Name of one of the tenant's pipes.")
+]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+RUNS = 10
+"""Syncs of a pipe that are shown, at most."""
+
+
+class NewPipe(Body):
+    """A pipe's definition, as in its YAML. It holds no address and no credentials."""
+
+    pipe: Slug = Field(examples=["planes"])
+    source: str = Field(pattern=r"^[a-z][a-z0-9]{0,62}$", description="Name of one of the tenant's sources.")
+    table: Text
+    dataset: Slug = Field(description="Of entities; created if there is none.")
+    mode: Literal["full", "incremental", "changes"] = "full"
+    cursor: Text | None = Field(default=None, description="Of an incremental pipe: the column that grows.")
+    overlap: Text | None = Field(default=None, description="How far before the last cursor a run begins.")
+    key: list[Text] | None = Field(default=None, max_length=32, description="By default the primary key.")
+    every: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Seconds between two runs.")
+
+
+class Wish(Body):
+    """A run that is wanted."""
+
+    full: bool = Field(default=False, description="Read all rows, and delete entities that are gone.")
+
+
+class Counts(BaseModel):
+    """Entities of the runs of the last 24 hours, by what became of them."""
+
+    created: int
+    changed: int
+    unchanged: int
+    deleted: int
+    refused: int
+
+
+class PipeInfo(BaseModel):
+    """A pipe, and how far it is."""
+
+    pipe: str
+    source: str
+    table: str
+    dataset: str
+    mode: Mode
+    every_seconds: int | None = Field(description="null: it runs on request only.")
+    state: Literal["active", "paused"]
+    position: str | None = Field(
+        description="In the source, up to which its rows have settled; null: the next run reads all rows."
+    )
+    begun_at: datetime | None = Field(description="When its last run began.")
+    settled_at: datetime | None = Field(description="When the rows of its last run had settled.")
+    lag_seconds: float | None = Field(
+        description="Age of the moment up to which everything in the source has settled."
+    )
+    wal_bytes: int | None = Field(description="Bytes of its log that the source keeps for the pipe.")
+    wal_status: str | None = Field(description="What the source says about them.")
+    error: str | None = Field(description="Why its last run failed.")
+
+
+class PipeDetails(PipeInfo):
+    """A pipe, and what came of its last runs."""
+
+    last_day: Counts
+    syncs: list[SyncInfo] = Field(description="Of its dataset, the latest first.")
+
+
+class PipeList(BaseModel):
+    pipes: list[PipeInfo]
+
+
+class PipeDeleted(BaseModel):
+    """The pipe is gone; its dataset is not."""
+
+    pipe: str
+    dataset: str
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Create a pipe",
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
+)
+async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
+    """Create a pipe, and its dataset with a schema that follows from the table, if there is none.
+
+    An operator configures where a source is, and how to get in; 404 if that has not been done.
+    """
+    tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True))
+    return _info(await app_state(request).change(tenant.tenant_id, pipes.create, tenant, wanted))
+
+
+@router.get("", summary="List pipes", responses=documented(401, 403, 429, 503))
+def list_all(principal: Reader) -> PipeList:
+    """The tenant's pipes by name."""
+    return PipeList(pipes=[_info(pipe) for pipe in pipes.list_pipes(principal.tenant)])
+
+
+@router.get("/{pipe}", summary="Get a pipe", responses=documented(401, 403, 404, 422, 429, 503))
+def get(principal: Reader, pipe: PipeName) -> PipeDetails:
+    """One pipe: how far it is behind its source, and what came of its last runs."""
+    tenant = principal.tenant
+    found = pipes.find(tenant, pipe)
+    counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
+    return PipeDetails(
+        **_info(found).model_dump(),
+        last_day=Counts(**counts._asdict()),
+        syncs=[described(each) for each in syncs.list_syncs(tenant, found.dataset, RUNS)],
+    )
+
+
+@router.post(
+    "/{pipe}/run",
+    status_code=202,
+    summary="Run a pipe",
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
+)
+def run(principal: Manager, pipe: PipeName, body: Wish) -> PipeInfo:
+    """Request a run, paused or not: it begins as soon as there is room for it."""
+    pipes.ask(principal.tenant, pipe, full=body.full)
+    return _found(principal.tenant, pipe)
+
+
+@router.post("/{pipe}/pause", summary="Pause a pipe", responses=documented(401, 403, 404, 422, 429, 503))
+def pause(principal: Manager, pipe: PipeName) -> PipeInfo:
+    """Pause its schedule; a run that is requested still begins."""
+    pipes.pause(principal.tenant, pipe, paused=True)
+    return _found(principal.tenant, pipe)
+
+
+@router.post("/{pipe}/resume", summary="Resume a pipe", responses=documented(401, 403, 404, 422, 429, 503))
+def resume(principal: Manager, pipe: PipeName) -> PipeInfo:
+    """Resume the schedule of a paused pipe."""
+    pipes.pause(principal.tenant, pipe, paused=False)
+    return _found(principal.tenant, pipe)
+
+
+@router.post("/{pipe}/reset", summary="Reset a pipe", responses=documented(401, 403, 404, 422, 429, 503))
+def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
+    """Have the next run read all rows, and delete entities that are gone."""
+    pipes.reset(principal.tenant, pipe)
+    return _found(principal.tenant, pipe)
+
+
+@router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 422, 429, 503))
+async def delete(request: Request, principal: Manager, pipe: PipeName) -> PipeDeleted:
+    """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is."""
+    tenant = principal.tenant
+    dataset = await app_state(request).change(tenant.tenant_id, pipes.delete, tenant, pipe)
+    return PipeDeleted(pipe=pipe, dataset=dataset)
+
+
+def _found(tenant: Tenant, name: str) -> PipeInfo:
+    return _info(pipes.find(tenant, name))
+
+
+def _info(pipe: Pipe) -> PipeInfo:
+    return PipeInfo(**pipe.document)

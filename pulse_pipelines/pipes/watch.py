@@ -1,0 +1,102 @@
+"""Watch: between the runs of pipes, what their sources keep for them, and syncs that dead runs have left.
+
+A slot makes its source keep its log from the last change that has settled, and of a busy database that is
+much, even if the pipe's own table is quiet. So the position moves on while the table does not change: without
+a run, a sync or a row.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from pulse_pipelines.domain.pipes import Mode
+from pulse_pipelines.pipes import reading, slots, sources
+from pulse_pipelines.pipes.registry import ABANDON, Pipe, find
+from pulse_pipelines.pipes.slots import Place
+from pulse_resources import locks, postgres
+from pulse_resources.errors import NotFound, UserError
+from pulse_resources.faults import fail_point
+from pulse_resources.locks import Lock
+
+AT_A_TIME = 8
+"""Sources that are waited for: one that does not answer delays the others by little."""
+
+UNSETTLED = """
+SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
+    AND settled_at IS NULL)
+"""
+# The position is that of the last sync that has settled; nothing is between the two.
+MOVE_ON = """
+UPDATE entity_syncs SET position = %(new)s, as_of = %(as_of)s
+WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND position = %(old)s AND settled_at IS NOT NULL
+    AND sync_id = (SELECT max(sync_id) FROM entity_syncs
+        WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND settled_at IS NOT NULL)
+"""
+SEEN = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
+ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND asked_at IS NULL"
+
+
+def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
+    """Watch pipes that no run is at; yields each with what is wrong."""
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        waiting = [(pipe, threads.submit(watch_one, pipe)) for pipe in pipes]
+        for pipe, seen in waiting:
+            error = seen.exception()
+            yield pipe, None if error is None else str(error)
+
+
+def watch_one(pipe: Pipe) -> None:
+    """See to a pipe, unless a run is at it.
+
+    Raises:
+        Conflict: its slot cannot go on.
+        NotFound, UserError: its source or table is gone, or cannot be replicated.
+        Transient: the source does not answer.
+    """
+    tenant_id = pipe.tenant.tenant_id
+    with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
+        if alone is None:
+            return
+        try:
+            pipe = find(pipe.tenant, pipe.name)  # as no run changes it any more
+        except NotFound:
+            return
+        with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+            connection.execute(ABANDON, [pipe.name])
+            ((unsettled,),) = connection.execute(UNSETTLED, [tenant_id, pipe.name]).fetchall()
+        if pipe.definition.mode is not Mode.CHANGES or pipe.position is None or unsettled:
+            return
+        place = Place.parse(pipe.position)
+        if place is None:  # the next run reads everything
+            return
+        try:
+            _see_to(pipe, place)
+        except UserError as error:  # that a source does not answer now is no failure of the pipe
+            with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
+                connection.execute(ERROR, [f"{type(error).__name__}: {error}"[:2000], pipe.name])
+            raise
+
+
+def _see_to(pipe: Pipe, place: Place) -> None:
+    address, said = sources.url(pipe.tenant, pipe.definition.source), pipe.definition
+    moment = datetime.now(UTC)
+    table = reading.captured(address, pipe)
+    slot, later = slots.quiet_until(address, pipe.tenant, said, table, place)
+    with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+        connection.execute(SEEN, [slot.wal_bytes, slot.wal_status, pipe.name])
+        moved = (
+            later is not None
+            and connection.execute(
+                MOVE_ON,
+                {
+                    "tenant": pipe.tenant.tenant_id,
+                    "pipe": pipe.name,
+                    "old": pipe.position,
+                    "new": str(later),
+                    "as_of": moment,
+                },
+            ).rowcount
+        )
+    fail_point("pipe.moved_on")
+    if later is not None and moved:
+        slots.settled(address, pipe.tenant, said, later)

@@ -1,0 +1,80 @@
+"""/v1/pipes: what `pulse pipe` does, with a key of the tenant, and nothing of where its sources are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.http import Caller
+
+from chaos.sources import SOURCE, database
+from pulse_pipelines import pipes
+from pulse_resources.home import pulse_home
+
+PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
+
+
+@pytest.fixture
+def owned(new_caller: Callable[..., Caller]) -> Iterator[Caller]:
+    """Who has a source with a table."""
+    caller = new_caller()
+    with database(caller.owner.tenant) as source:
+        source.execute("CREATE TABLE planes (tail text PRIMARY KEY, seats int)")
+        yield caller
+
+
+def asked(caller: Caller) -> list[str]:
+    return [pipe.name for pipe in pipes.due() if pipe.tenant == caller.owner.tenant]
+
+
+def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
+    http = owned.http
+    created = http.post("/v1/pipes", json=PIPE | {"every": 3600})
+    assert created.status_code == 201, created.text
+    assert (
+        created.json().items() >= {**PIPE, "mode": "full", "state": "active", "every_seconds": 3600}.items()
+    )
+    assert http.get("/v1/datasets/planes").json()["kind"] == "entities"
+    assert asked(owned) == ["planes"], "it has a schedule and never ran"
+    assert http.post("/v1/pipes/planes/pause").json()["state"] == "paused"
+    assert asked(owned) == []
+    assert http.post("/v1/pipes/planes/run", json={"full": True}).status_code == 202
+    assert asked(owned) == ["planes"]
+    assert http.post("/v1/pipes/planes/resume").json()["state"] == "active"
+    assert http.post("/v1/pipes/planes/reset").json()["position"] is None
+    assert [pipe["pipe"] for pipe in http.get("/v1/pipes").json()["pipes"]] == ["planes"]
+    shown = http.get("/v1/pipes/planes").json()
+    assert shown["last_day"] == dict.fromkeys(("created", "changed", "unchanged", "deleted", "refused"), 0)
+    assert (shown["syncs"], shown["lag_seconds"], shown["error"]) == ([], None, None)
+    kept = http.delete("/v1/datasets/planes")
+    assert (kept.status_code, kept.json()["detail"]) == (409, "a pipe brings this dataset")
+    assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
+    assert http.get("/v1/pipes/planes").status_code == 404
+    assert http.delete("/v1/datasets/planes").status_code == 200
+
+
+def refused(owned: Caller, said: dict[str, Any]) -> tuple[int, str]:
+    answer = owned.http.post("/v1/pipes", json=PIPE | said)
+    assert str(pulse_home()) not in answer.text, "it tells of the installation"
+    return answer.status_code, answer.json()["detail"]
+
+
+def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_told(owned: Caller) -> None:
+    for said, status, why in (
+        ({"source": "elsewhere"}, 404, "the source has no connection string"),
+        ({"table": "nowhere"}, 404, "no such table"),
+        ({"table": "a.b.c.d"}, 404, "no such table"),
+        ({"table": 'planes"'}, 404, "no such table"),
+        ({"table": "pg_stat_activity"}, 422, "the source is not a table"),
+        ({"source": "postgres://u:p@h/db"}, 422, "source"),
+        ({"password": "secret"}, 422, "password"),
+        ({"mode": "incremental"}, 422, "has a cursor"),
+        ({"every": 0}, 422, "every"),
+        ({"key": ["seats"]}, 422, "no unique index"),
+    ):
+        found, detail = refused(owned, said)
+        assert found == status, (said, detail)
+        assert why in detail, detail
+    assert owned.http.get("/v1/pipes").json() == {"pipes": []}
+    assert owned.http.post("/v1/pipes", json=PIPE).status_code == 201
+    assert refused(owned, {})[0] == 409
+    assert refused(owned, {"pipe": "other"})[0] == 409, "one pipe brings a dataset"

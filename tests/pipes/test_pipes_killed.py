@@ -1,0 +1,22 @@
+"""Pipes that are killed while their source is written: short runs of the scenario of `make chaos`."""
+
+import pytest
+
+from chaos.scenarios import pipes
+from pulse_resources.settings import Settings
+
+SEED = 14
+"""The first kill is of a run that has loaded its rows, and has not said so."""
+
+
+@pytest.mark.parametrize(
+    ("kills", "tables"),
+    [(1, {pipes.CAPTURED: "changes"}), pytest.param(8, pipes.TABLES, marks=pytest.mark.slow)],
+)
+def test_each_row_is_the_sources_and_nothing_was_deleted_that_had_not_gone(
+    stack: Settings, kills: int, tables: dict[str, str]
+) -> None:
+    done = pipes.run(None, SEED, kills, lambda _: None, tables)
+    assert list(done.findings) == []
+    assert sum(done.places.values()) == kills
+    assert done.events > 0

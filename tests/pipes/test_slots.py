@@ -1,0 +1,289 @@
+"""Slots: what could skip a change stops the pipe, and a source keeps no more of its log than it has to."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.entities import as_model, pages
+from support.faults import AtPoint
+from support.ingest import Owner, ingest, make_owner
+from support.lake import spark
+
+from chaos.sources import SOURCE, capturing, known_as, promoted
+from chaos.surroundings import superuser, with_settings
+from pulse_api.http import metrics
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes.pgoutput import decoded
+from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.pipes.slots import Place
+from pulse_pipelines.pipes.watch import watch, watch_one
+from pulse_pipelines.registry import syncs
+from pulse_resources.errors import Conflict, Transient, UserError
+from pulse_resources.settings import Settings
+
+PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}
+ROLE = "CREATE ROLE reader LOGIN REPLICATION; GRANT CREATE ON DATABASE postgres TO reader"
+"""With no more rights than docs/pipes.md says."""
+TABLE = "CREATE TABLE planes (tail text PRIMARY KEY, seats int); ALTER TABLE planes OWNER TO reader"
+KEPT = "max_slot_wal_keep_size = 1MB"
+CONFIRMED = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name LIKE 'pulse%%'"
+POSITION = "UPDATE entity_syncs SET position = %s WHERE tenant_id = %s AND position = %s"
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    return make_owner()
+
+
+@pytest.fixture
+def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with capturing(owner.tenant, KEPT) as connection:
+        connection.execute(ROLE)
+        connection.execute(TABLE)
+        connection.execute("INSERT INTO planes SELECT 'N' || n, n FROM generate_series(1, 9) n")
+        with known_as(owner.tenant, psycopg.conninfo.make_conninfo(connection.info.dsn, user="reader")):
+            pipes.create(owner.tenant, definition(PIPE))
+            syncs.allow(owner.tenant, "planes", 1)
+            bring(owner)
+            yield connection
+
+
+def bring(owner: Owner) -> Sent:
+    sent = run(spark(), owner.tenant, "planes", 2)
+    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
+        ingest(owner)
+    return sent
+
+
+def found(owner: Owner) -> "pipes.Pipe":
+    return pipes.find(owner.tenant, "planes")
+
+
+def same(owner: Owner, source: Any) -> bool:
+    latest = {key: row for key, row in dict(as_model(pages(owner, slug="planes"))).items() if row is not None}
+    rows = source.execute("SELECT tail, to_json(planes) FROM planes").fetchall()
+    return latest == {key: {k: v for k, v in row.items() if v is not None} for key, row in rows}
+
+
+def stops(owner: Owner, why: str) -> None:
+    """Neither the watch nor a run goes on, the error stays, and an alert says so."""
+    before = found(owner).position
+    with pytest.raises(Conflict, match=why):
+        watch_one(found(owner))
+    assert why in str(found(owner).error)
+    with pytest.raises(Conflict, match=why):
+        run(spark(), owner.tenant, "planes", 2)
+    assert "pulse pipe reset" in str(found(owner).error)
+    assert found(owner).position == before
+    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    assert issue.kind == Kind.PIPE_FAILED
+
+
+def begins_anew(owner: Owner, source: Any) -> None:
+    pipes.reset(owner.tenant, "planes")
+    assert bring(owner).is_full
+    assert same(owner, source)
+    watch_one(found(owner))
+    assert found(owner).error is None
+
+
+def exposed(owner: Owner) -> dict[tuple[str, str], float]:
+    """What is measured of a tenant's pipes now, by metric and outcome."""
+    return {
+        (sample.name, sample.labels.get("outcome", "")): sample.value
+        for family in metrics.PipelineCollector().collect()
+        for sample in family.samples
+        if sample.labels.get("tenant") == owner.tenant.slug and "pipe" in sample.labels
+    }
+
+
+@pytest.mark.slow
+def test_a_quiet_table_lets_the_source_forget_its_log(owner: Owner, source: Any) -> None:
+    """Without a run, a sync or a row: others write in the same database."""
+    source.execute("CREATE TABLE others AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 500)")
+    before, (confirmed,) = found(owner), source.execute(CONFIRMED).fetchone()
+    watch_one(before)
+    (moved,) = source.execute(CONFIRMED).fetchone()
+    after = found(owner)
+    assert after.position != before.position
+    assert moved == Place.parse(str(after.position)).lsn != confirmed
+    assert after.lag_seconds < before.lag_seconds + 1
+    assert after.wal_bytes > 500_000
+    assert after.wal_status == "reserved"
+    source.execute("UPDATE planes SET seats = 0 WHERE tail = 'N1'; DELETE FROM planes WHERE tail = 'N2'")
+    source.execute("INSERT INTO others SELECT 'more'")
+    watch_one(after)
+    assert found(owner).position == after.position, "a run has to bring these"
+    assert [error for pipe, error in watch([after]) if pipe.tenant == owner.tenant] == [None]
+    with with_settings(ALERTS__PIPE_LOG_MB=0.001):
+        kinds = [e.kind for e in look({}, 0)[0].issues if e.about.get("tenant") == owner.tenant.slug]
+    assert kinds == [Kind.PIPE_LOG]
+    measured = exposed(owner)
+    assert measured["pulse_pipe_wal_bytes", ""] == found(owner).wal_bytes
+    assert measured["pulse_pipe_entities", "created"] == 9
+    assert measured["pulse_pipe_failed", ""] == 0
+    assert measured["pulse_pipe_lag_seconds", ""] >= 0
+    assert not bring(owner).is_full
+    assert same(owner, source)
+
+
+def name_of(source: Any) -> str:
+    ((name,),) = source.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
+    return str(name)
+
+
+def drop(source: Any) -> None:
+    source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+def make_anew(source: Any) -> None:
+    name = name_of(source)
+    drop(source)
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+
+
+def read_on(source: Any) -> None:
+    source.execute("INSERT INTO planes VALUES ('read', 1)")
+    source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [name_of(source)])
+
+
+def publish_less(source: Any) -> None:
+    source.execute(f"ALTER PUBLICATION {name_of(source)} SET (publish = 'insert')")
+    source.execute("DELETE FROM planes WHERE tail = 'N3'")
+    source.execute(f"ALTER PUBLICATION {name_of(source)} SET (publish = 'insert, update, delete, truncate')")
+
+
+def make_the_table_anew(source: Any) -> None:
+    source.execute("DROP TABLE planes")
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes VALUES ('another', 1)")
+
+
+def write_much(source: Any) -> None:
+    source.execute("CREATE TABLE IF NOT EXISTS much (a text)")
+    for _ in range(4):
+        source.execute("INSERT INTO much SELECT repeat(md5(n::text), 40) FROM generate_series(1, 10000) n")
+        source.execute("SELECT pg_switch_wal()")
+    source.execute("CHECKPOINT")
+
+
+BREAKING = {
+    "the slot is gone": drop,
+    "made anew, or read by somebody else: changes": read_on,
+    "the slot was made anew": make_anew,
+    "the publication was changed": publish_less,
+    "or the table was made anew": make_the_table_anew,
+    "thrown the slot's log away": write_much,
+}
+
+
+@pytest.mark.slow
+def test_what_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> None:
+    for why, harm in BREAKING.items():
+        harm(source)
+        stops(owner, why)
+        begins_anew(owner, source)
+    place = Place.parse(str(found(owner).position))
+    for wrong, why in (
+        (place._replace(system="1"), "another database system"),
+        (place._replace(lsn="FFFF/0"), "ends before what has settled"),
+    ):
+        with superuser() as connection:
+            connection.execute(POSITION, [str(wrong), owner.tenant.tenant_id, found(owner).position])
+        stops(owner, why)
+    begins_anew(owner, source)
+
+
+@pytest.mark.slow
+def test_a_server_that_takes_the_place_of_the_source_stops_the_pipe(owner: Owner, source: Any) -> None:
+    """Even where it has a slot of the name, as failover slots are copied."""
+    with promoted(owner.tenant, source) as other:
+        other.execute("DELETE FROM planes WHERE tail = 'N1'")
+        stops(owner, "failed over, or was restored")
+        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name_of(source)])
+        stops(owner, "failed over, or was restored")
+        begins_anew(owner, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE planes ALTER seats TYPE bigint USING seats * 2",
+        "ALTER TABLE planes ADD engines int DEFAULT 2",
+        "ALTER TABLE planes RENAME seats TO places",
+    ],
+)
+def test_what_changes_rows_without_a_message_makes_the_next_run_read_all(
+    owner: Owner, source: Any, change: str
+) -> None:
+    source.execute("UPDATE planes SET seats = -1 WHERE tail = 'N1'")
+    source.execute(change)
+    before = found(owner).position
+    watch_one(found(owner))
+    assert found(owner).position == before, "it does not count as quiet"
+    assert bring(owner).is_full
+    assert not bring(owner).is_full
+    rows = source.execute("SELECT tail, to_json(planes) FROM planes").fetchall()
+    latest = {key: row for key, row in dict(as_model(pages(owner, slug="planes"))).items() if row is not None}
+    assert latest == dict(rows)
+
+
+@pytest.mark.slow
+def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
+    owner: Owner, source: Any, at: AtPoint
+) -> None:
+    """A task of it that still sends holds the pipe in the source: Pulse's own lock ended with the run."""
+    address, dataset_id = sources.url(owner.tenant, SOURCE), found(owner).dataset_id
+    with sources.connect(address) as alive:
+        sources.begin_alone(alive, dataset_id)
+        sources.freeze(alive)
+        ((exported,),) = alive.execute("SELECT pg_export_snapshot()").fetchall()
+        with sources.connect(address) as task:
+            sources.join_run(task, dataset_id, exported)
+            alive.close()
+            with pytest.raises(Transient, match="still on their way"):
+                run(spark(), owner.tenant, "planes", 2)
+    with sources.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
+        sources.join_run(late, dataset_id, exported)
+
+    def refused() -> None:
+        with pytest.raises(Transient, match="still on their way"):
+            sources.begin_alone(source, dataset_id)
+
+    refusals = at("pipe.begun", refused)
+    bring(owner)
+    assert refusals == [None]
+    sources.begin_alone(source, dataset_id)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgres://u:hunter2@127.0.0.1:1/db",
+        "postgres://u:hun@ter2@127.0.0.1:1/hunter2",
+        "host=127.0.0.1 port=1 user=hunter2 password=hunter2",
+        "password='hunter2",
+        "hunter2",
+        "passwrd=hunter2 host=127.0.0.1",
+        "host=hunter2.invalid password=x",
+        "port=hunter2",
+    ],
+)
+def test_no_error_tells_where_a_source_is_or_how_to_get_in(owner: Owner, address: str) -> None:
+    with known_as(owner.tenant, address), pytest.raises((Transient, UserError)) as raised:
+        pipes.create(owner.tenant, definition(PIPE))
+    told = f"{raised.value}{raised.value.__cause__}"
+    assert not [secret for secret in ("hunter2", "ter2", "127.0.0.1") if secret in told], told
+
+
+def test_a_column_of_the_key_that_had_another_name_is_no_change_that_is_skipped() -> None:
+    relation = b"R" + (7).to_bytes(4) + b"public\0planes\0d" + (1).to_bytes(2) + b"\1old\0" + bytes(8)
+    change = b"I" + (7).to_bytes(4) + b"N" + (1).to_bytes(2) + b"t" + (2).to_bytes(4) + b"N1"
+    assert decoded([relation, change], ("old",)).keys == {("N1",)}
+    assert decoded([relation, change], ("new",)).whole
