@@ -13,9 +13,10 @@ LONGEST = 10
 
 
 class CheckedDecoder(BinaryDecoder):
-    """Decodes primitives of Avro; every method raises EOFError for a value that is not within the content.
+    """Decodes primitives of Avro; every method raises ValueError for a value that is not within the content.
 
-    Most of a manifest is numbers of one or two bytes: these are decoded in place, without a call each.
+    Only an integer at the very end is an EOFError, by which pyiceberg finds the end of a file. Most of a
+    manifest is numbers of one or two bytes: these are decoded in place, without a call each.
     """
 
     __slots__ = ("_at", "_content")
@@ -38,7 +39,7 @@ class CheckedDecoder(BinaryDecoder):
     def skip(self, n: int) -> None:
         end = self._at + n
         if not self._at <= end <= len(self._content):
-            raise EOFError(f"{n} bytes from byte {self._at} on, and there are {len(self._content)}")
+            raise ValueError(f"{n} bytes from byte {self._at} on, and there are {len(self._content)}")
         self._at = end
 
     @override
@@ -47,6 +48,8 @@ class CheckedDecoder(BinaryDecoder):
         if at < len(content) and (byte := content[at]) < 0x80:
             self._at = at + 1
             return (byte >> 1) ^ -(byte & 1)
+        if at == len(content):
+            raise EOFError(f"there are {at} bytes")
         number = shift = 0
         for byte in content[at : at + LONGEST]:
             number |= (byte & 0x7F) << shift
@@ -54,7 +57,7 @@ class CheckedDecoder(BinaryDecoder):
             if byte < 0x80:
                 self._at = at + shift // 7
                 return (number >> 1) ^ -(number & 1)
-        raise EOFError(f"the integer at byte {at} has no end, or more than {LONGEST} bytes")
+        raise ValueError(f"the integer at byte {at} has no end, or more than {LONGEST} bytes")
 
     @override
     def skip_int(self) -> None:
@@ -87,7 +90,7 @@ class CheckedDecoder(BinaryDecoder):
                 start = at + 2
                 at = start + (size >> 1)
                 if size & 1 or at > end:
-                    raise EOFError(f"the value at byte {start} does not end within {end}")
+                    raise ValueError(f"the value at byte {start} does not end within {end}")
                 dest[(key >> 1) ^ -(key & 1)] = content[start:at]
             else:
                 self._at = at

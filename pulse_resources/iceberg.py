@@ -29,14 +29,12 @@ from pyiceberg.table.update import (
 )
 from typing_extensions import override
 
-from pulse_resources import avro_decoder, object_store, postgres, table_metadata
+from pulse_resources import object_store, postgres, table_metadata
 from pulse_resources.errors import Terminal
 from pulse_resources.file_io import file_io_of
 from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
 from pulse_resources.overwrite import Overwrite
-
-avro_decoder.install()
 
 CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"
@@ -64,7 +62,7 @@ WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_n
 @cache
 def file_io() -> PyArrowFileIO:
     """pyiceberg's file I/O over this process's S3 client."""
-    return file_io_of(object_store.file_system())
+    return file_io_of(object_store.file_system)
 
 
 def current_location(connection: postgres.Connection, table: TableName) -> str:

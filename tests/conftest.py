@@ -1,5 +1,6 @@
 """Fixtures live in plugin files, one per outside concern; the report names every version."""
 
+import os
 from importlib.metadata import version
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import settings
 settings.register_profile("pulse", deadline=None)  # no test asserts how long something takes
 settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
 settings.load_profile("pulse")
+os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for which tables leave columns out
 
 pytest_plugins = [
     "support.stack",

@@ -150,7 +150,7 @@ class Keeper:
             raise Terminal("the table is in another folder")
         paths.check(self._tenant, document)
         table = TableMetadataUtil.parse_obj(document)
-        return Table(own.row, table, at, file_io_of(store), NoopCatalog(iceberg.CATALOG))
+        return Table(own.row, table, at, file_io_of(lambda: store), NoopCatalog(iceberg.CATALOG))
 
     def _access(self, own: OwnTable) -> Access:
         return Access(metadata.client(vended.credentials([own.location], Mode.WRITE)), ROLE, own.location)

@@ -36,7 +36,7 @@ class ReachableFiles:
 
     def __init__(self, store: pafs.S3FileSystem | None = None, folder: str = "") -> None:
         self._store, self._folder = store, folder
-        self._io = file_io_of(store) if store else iceberg.file_io()
+        self._io = file_io_of(lambda: store) if store else iceberg.file_io()
         self._manifests: dict[str, tuple[ManifestFile, ...]] = {}
         self._data: dict[str, frozenset[str]] = {}
         self._documents: dict[str, Document | None] = {}

@@ -408,7 +408,7 @@ def test_a_wrong_request_says_what_is_wrong_and_exits_2(
 ) -> None:
     (tmp_path / "good.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "broken.json").write_text("{")
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "binary.json").write_bytes(b"\x80\x00")
     filled = [a.format(tenant=tenant.slug, uri=uri, folder=tmp_path) for a in arguments.split()]
     code, out, errors = command(*filled)
     assert (code, out) == (2, "")

@@ -84,9 +84,6 @@ READS = {
     "a negative skip": (encoded(-5) + b"xxxxx", CheckedDecoder.skip_bytes),
     "an integer without an end": (b"\xff\xff", CheckedDecoder.read_int),
     "an integer of eleven bytes": (b"\xff" * 10 + b"\x01", CheckedDecoder.read_int),
-    "no integer": (b"", CheckedDecoder.read_int),
-    "more integers than there are": (b"\x02", lambda decoder: decoder.read_ints(2**60)),
-    "more bounds than there are": (b"\x02\x02a", lambda decoder: decoder.read_int_bytes_dict(2**60, {})),
     "a bound beyond the end": (b"\x02\x7ea", lambda decoder: decoder.read_int_bytes_dict(1, {})),
     "a bound of a negative length": (b"\x02\x03a", lambda decoder: decoder.read_int_bytes_dict(1, {})),
     "half a number": (b"abc", CheckedDecoder.read_double),
@@ -96,8 +93,14 @@ READS = {
 @pytest.mark.parametrize("case", READS)
 def test_what_is_not_within_the_content_is_an_error(case: str) -> None:
     content, read = READS[case]
-    with pytest.raises(EOFError):
+    with pytest.raises(ValueError, match=r"byte|there are"):
         read(CheckedDecoder(content))
+
+
+def test_only_the_end_of_a_file_is_its_end() -> None:
+    """By an EOFError pyiceberg takes a file for read: one that is cut off would lose what was behind."""
+    with pytest.raises(EOFError):
+        CheckedDecoder(b"").read_int()
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +146,22 @@ def test_a_manifest_reads_as_with_the_decoder_of_pyiceberg(
     monkeypatch.setattr(file, "new_decoder", StreamingBinaryDecoder)
     assert [each._data for each in checked] == [each._data for each in entries(manifest)]
     assert len(checked) == 3
+
+
+def test_counts_of_more_than_there_is_end_with_it() -> None:
+    with pytest.raises(EOFError):
+        CheckedDecoder(b"\x02").read_ints(2**60)
+    with pytest.raises(EOFError):
+        CheckedDecoder(b"\x02\x02a").read_int_bytes_dict(2**60, {})
+
+
+def test_a_manifest_that_is_cut_off_is_no_shorter_one(manifest: ManifestFile, tmp_path: Path) -> None:
+    whole = Path(manifest.manifest_path).read_bytes()
+    for length in range(len(whole) - 60, len(whole), 7):
+        path = tmp_path / f"{length}.avro"
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="byte"):
+            entries(ManifestFile.from_args(manifest_path=str(path), manifest_length=length))
 
 
 def test_a_damaged_manifest_ends_no_process(manifest: ManifestFile, tmp_path: Path) -> None:
