@@ -36,6 +36,11 @@ def read(location: str, store: pafs.S3FileSystem | None = None) -> Document:
     return document
 
 
+def folder(location: str) -> str:
+    """The folder of the table that a metadata file belongs to."""
+    return location.rpartition("/metadata/")[0]
+
+
 def version(location: str) -> int | None:
     """Version number at the start of a metadata file's name; each commit increments it."""
     name = location.rpartition("/")[2]
@@ -66,8 +71,8 @@ def write_next(
     keep = int(document.get("properties", {}).get("write.metadata.previous-versions-max", 100))
     entry = {"metadata-file": location, "timestamp-ms": document["last-updated-ms"]}
     following = document | {_LOG: [*document.get(_LOG, ()), entry][-keep:] if with_log else []}
-    folder, number = location.rpartition("/")[0], (version(location) or 0) + 1
-    path = f"{folder}/{number:05d}-{uuid.uuid4()}.metadata.json"
+    beside, number = location.rpartition("/")[0], (version(location) or 0) + 1
+    path = f"{beside}/{number:05d}-{uuid.uuid4()}.metadata.json"
     write(following, path, store)
     return path
 

@@ -142,18 +142,17 @@ class Model:
             raise Terminal("the model's endpoint answers in another form than its own") from error
 
     def _request(self, turns: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], dict[str, Any]]:
+        """Headers and body of a request; a model on this machine may need no key."""
         if self.form == "anthropic":
-            version = {"anthropic-version": "2023-06-01"}
-            return version | ({"x-api-key": self.key} if self.key else {}), {
+            headers = {"x-api-key": self.key} if self.key else {}
+            return headers | {"anthropic-version": "2023-06-01"}, {
                 "model": self.name,
                 "max_tokens": MAX_TOKENS,
                 "system": SYSTEM,
                 "messages": list(turns),
             }
         messages = [{"role": "system", "content": SYSTEM}, *turns]
-        headers = (
-            {"authorization": f"Bearer {self.key}"} if self.key else {}
-        )  # one on this machine needs none
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         return headers, {"model": self.name, "messages": messages}
 
     def _read(self, document: Any) -> Said:

@@ -9,7 +9,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.lake import names
 from pulse_pipelines.lake.errors import no_namespace, no_table, no_view
 from pulse_pipelines.lake.names import EVENTS, Levels, stored
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, table_metadata
 from pulse_resources.service_settings import Role
 
 ROLE: Role = "pulse_lake"
@@ -65,7 +65,7 @@ class OwnTable:
     @property
     def location(self) -> str:
         """The folder that the catalog gave it."""
-        return self.at.rpartition("/metadata/")[0]
+        return table_metadata.folder(self.at)
 
     @property
     def shown(self) -> str:

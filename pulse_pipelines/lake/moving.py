@@ -14,7 +14,7 @@ from pulse_pipelines.lake.errors import Malformed, NameTaken, no_table, no_view
 from pulse_pipelines.lake.metadata import Metadata
 from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.writing import Name
-from pulse_resources import iceberg, postgres
+from pulse_resources import iceberg, postgres, table_metadata
 from pulse_resources.errors import Terminal
 
 DROP = """
@@ -75,7 +75,7 @@ def drop(tenant: Tenant, name: Name, kind: Kind, once: Once, *, purge: bool = Fa
         if row is None:
             raise missing
         once.record(connection)
-        location = str(row[0]).rpartition("/metadata/")[0]
+        location = table_metadata.folder(row[0])
         purge = purge and paths.is_location(tenant, location)
         if purge:
             purges.record(connection, location)

@@ -26,6 +26,7 @@ from pulse_pipelines.lake.requests import Once
 from pulse_pipelines.lake.updates import Requirements, Updates
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_resources import iceberg, postgres, table_metadata
+from pulse_resources.table_metadata import folder
 
 POINT = "lake"
 W = TypeVar("W", bound=Work)
@@ -173,21 +174,16 @@ def commit_files(
 
     def before(connection: postgres.Connection, work: W) -> None:
         once.record(connection)
-        moves = [each for each in work.tables if not each.old or _folder(each.old) != _folder(each.new)]
+        moves = [each for each in work.tables if not each.old or folder(each.old) != folder(each.new)]
         if moves:
             new = sum(each.old is None for each in moves)
-            room.admit(connection, tenant, [_folder(each.new) for each in moves], new)
+            room.admit(connection, tenant, [folder(each.new) for each in moves], new)
         for namespace in sorted(set(new_in)):
             namespaces.hold(connection, namespace, namespaces.place_of(tenant, namespace))
 
     done = commit(tenant, stage, lambda work: _done(tenant, work), before=before, role=ROLE, point=POINT)
     assert done is not None  # noqa: S101 - there always is something to commit
     return done
-
-
-def _folder(at: str) -> str:
-    """The folder of the table with this metadata file."""
-    return at.rpartition("/metadata/")[0]
 
 
 def _done(tenant: Tenant, work: Work) -> bool:

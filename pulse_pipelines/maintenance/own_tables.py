@@ -146,7 +146,7 @@ class Keeper:
         at = catalog.location(self._tenant, own.namespace, own.name)
         store = self._access(own).store
         document = table_metadata.read(at, store)
-        if at.rpartition("/metadata/")[0] != own.location or document["location"] != own.location:
+        if table_metadata.folder(at) != own.location or document["location"] != own.location:
             raise Terminal("the table is in another folder")
         paths.check(self._tenant, document)
         table = TableMetadataUtil.parse_obj(document)

@@ -58,6 +58,10 @@ ABANDON = """
 UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = 'its run ended before all was sent'
 WHERE pipe = %s AND state = 'open'
 """
+UNSETTLED = """
+SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
+    AND settled_at IS NULL)
+"""
 LAST_DAY = """
 SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
     sum(deleted)::bigint, sum(refused)::bigint
@@ -194,6 +198,12 @@ def last_day(tenant: Tenant | None = None) -> Mapping[tuple[UUID, str], LastDay]
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             found = connection.execute(LAST_DAY).fetchall()
     return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in found}
+
+
+def unsettled(connection: postgres.Connection, pipe: Pipe) -> bool:
+    """Whether rows that the pipe's last run sent have not settled yet."""
+    ((found,),) = connection.execute(UNSETTLED, [pipe.tenant.tenant_id, pipe.name]).fetchall()
+    return bool(found)
 
 
 def names() -> list[str]:

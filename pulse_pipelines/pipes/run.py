@@ -22,7 +22,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes import reading, sources
 from pulse_pipelines.pipes.reading import Wanted
-from pulse_pipelines.pipes.registry import ABANDON, Pipe, find
+from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import kafka, locks, postgres
@@ -34,10 +34,6 @@ from pulse_resources.spark import run_tasks
 FLUSH_S = 120.0
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
-UNSETTLED = """
-SELECT 1 FROM entity_syncs
-WHERE tenant_id = %s AND pipe = %s AND state = 'sent' AND settled_at IS NULL LIMIT 1
-"""
 OF_PIPE = "UPDATE entity_syncs SET pipe = %s, position = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
 UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1 WHERE sync_id = %s AND state = 'open'
@@ -92,7 +88,7 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            if connection.execute(UNSETTLED, [tenant.tenant_id, name]).fetchone():
+            if unsettled(connection, pipe):
                 raise Conflict(
                     "what its last run sent has not settled yet",
                     fix="See `pulse status`: it settles with the next batch",

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes import reading, slots, sources
-from pulse_pipelines.pipes.registry import ABANDON, Pipe, find
+from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
 from pulse_pipelines.pipes.slots import Place
 from pulse_resources import locks, postgres
 from pulse_resources.errors import NotFound, UserError
@@ -21,10 +21,6 @@ from pulse_resources.locks import Lock
 AT_A_TIME = 8
 """Sources that are waited for: one that does not answer delays the others by little."""
 
-UNSETTLED = """
-SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
-    AND settled_at IS NULL)
-"""
 # The position is that of the last sync that has settled; nothing is between the two.
 MOVE_ON = """
 UPDATE entity_syncs SET position = %(new)s, as_of = %(as_of)s
@@ -63,8 +59,8 @@ def watch_one(pipe: Pipe) -> None:
             return
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
             connection.execute(ABANDON, [pipe.name])
-            ((unsettled,),) = connection.execute(UNSETTLED, [tenant_id, pipe.name]).fetchall()
-        if pipe.definition.mode is not Mode.CHANGES or pipe.position is None or unsettled:
+            waits = unsettled(connection, pipe)
+        if pipe.definition.mode is not Mode.CHANGES or pipe.position is None or waits:
             return
         place = Place.parse(pipe.position)
         if place is None:  # the next run reads everything

@@ -20,7 +20,7 @@ from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable
 from pulse_pipelines.sql.engine import View
-from pulse_resources import iceberg, postgres, vended
+from pulse_resources import iceberg, postgres, table_metadata, vended
 from pulse_resources.errors import NotFound, Terminal, UserError
 from pulse_resources.settings import load_settings
 from pulse_resources.vended import Mode
@@ -102,7 +102,7 @@ def _ours(tenant: Tenant, seen: NamedTable, travel: Travel) -> PinnedTable:
 
 
 def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:
-    folder = at.rpartition("/metadata/")[0]
+    folder = table_metadata.folder(at)
     if not paths.is_location(tenant, folder):
         raise Terminal("the table's metadata is not in a folder of the tenant's own", tenant=tenant.slug)
     with history.store_errors_explained():
