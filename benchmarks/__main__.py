@@ -21,6 +21,7 @@ from benchmarks import bounds, claims, curated, full_table, load, steady
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
 from benchmarks import lake as lakes
+from benchmarks import manifests as manifests_
 from benchmarks import preview as previews
 from benchmarks import sql as asking
 from benchmarks import throughput as backlogs
@@ -140,6 +141,21 @@ def preview(
         table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
         for what, *spent in previews.measure(tenant, times):
             table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+    console.print(table)
+
+
+@app.command()
+def manifests(
+    entries: Annotated[int, typer.Option(help="Data files in the manifest.")] = 2_000,
+    columns: Annotated[int, typer.Option(help="Columns with statistics.")] = 20,
+    times: Annotated[int, typer.Option(help="Reads with each decoder.")] = 7,
+) -> None:
+    """Reading a manifest, with Pulse's decoder and with those of pyiceberg."""
+    table = Table("decoder", "µs per entry", title=f"{entries:,} entries of {columns} columns")
+    with TemporaryDirectory() as folder:
+        manifest = manifests_.written(Path(folder) / "manifest.avro", entries, columns)
+        for name, spent in manifests_.measure(manifest, entries, times):
+            table.add_row(name, f"{spent:.1f}")
     console.print(table)
 
 

@@ -12,19 +12,11 @@ from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
     ManifestEntry,
-    ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
 )
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField
 
+from benchmarks.manifests import written
 from pulse_resources import iceberg
 from pulse_resources.avro_decoder import CheckedDecoder
 
@@ -105,33 +97,7 @@ def test_only_the_end_of_a_file_is_its_end() -> None:
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> ManifestFile:
-    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()))
-    output = PyArrowFileIO().new_output(str(tmp_path_factory.mktemp("avro") / "m.avro"))
-    with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, output, 1, "deflate") as writer:
-        for number in range(3):
-            data = DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=f"s3://bucket/{number}.parquet",
-                file_format=FileFormat.PARQUET,
-                partition=Record(),
-                record_count=100 * number,
-                file_size_in_bytes=10**number,
-                column_sizes={1: 10, 2: 10_000_000},
-                value_counts={1: 100, 2: 100},
-                null_value_counts={1: 0, 2: 90},
-                nan_value_counts={},
-                lower_bounds={1: b"abcdefgh", 2: b"x" * 100},
-                upper_bounds={1: b"abcdefgi", 2: b""},
-                key_metadata=None,
-                split_offsets=[4],
-                sort_order_id=None,
-                equality_ids=None,
-                spec_id=0,
-            )
-            writer.add_entry(
-                ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=1, data_file=data)
-            )
-    return writer.to_manifest_file()
+    return written(tmp_path_factory.mktemp("avro") / "manifest.avro", 3, 9)
 
 
 def entries(manifest: ManifestFile) -> list[ManifestEntry]:
