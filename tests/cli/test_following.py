@@ -3,10 +3,11 @@
 import json
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from support.backfill import rebuilt
@@ -97,29 +98,30 @@ def land(owner: Owner, *event_ids: str) -> None:
     ingest(owner)
 
 
-def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
-    """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
+@contextmanager
+def tailing(owner: Owner) -> "Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]":
+    """`pulse tail` that waits for rows; its output, and what it says of itself."""
     command = [PULSE, "tail", owner.tenant.slug, "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
         assert following.stderr is not None
         try:
             assert "Waiting for rows of orders" in following.stderr.readline()
-            following.stdout.close()
-            assert (following.wait(timeout=30), following.stderr.read()) == (0, "")
+            yield following, following.stdout, following.stderr
         finally:
             following.kill()
 
 
+def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
+    """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
+    with tailing(owner) as (following, printed, said):
+        printed.close()
+        assert (following.wait(timeout=30), said.read()) == (0, "")
+
+
 def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
-    command = [PULSE, "tail", owner.tenant.slug, "orders"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
-        assert following.stdout is not None
-        assert following.stderr is not None
-        try:
-            assert "Waiting for rows of orders" in following.stderr.readline()
-            land(owner, "a")
-            assert following.stdout.readline().split()[-2:] == ["a", '{"country":"DE"}']
-        finally:
-            following.send_signal(signal.SIGINT)
-        assert following.wait(timeout=30) == 0, following.stderr.read()
+    with tailing(owner) as (following, printed, said):
+        land(owner, "a")
+        assert printed.readline().split()[-2:] == ["a", '{"country":"DE"}']
+        following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=30) == 0, said.read()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from support.catalog import READ, Guest
 from support.http import Api
-from support.rest_catalog import OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
+from support.rest_catalog import CREATION, OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
 
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys
@@ -111,17 +111,7 @@ def transaction(lake: Lake, table: Made, path: str) -> httpx.Response:
 
 
 def created_by_commit(lake: Lake, path: str) -> httpx.Response:
-    updates = (
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": SCHEMA | {"schema-id": 0}, "last-column-id": 1},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        snapshot(path),
-    )
-    return lake.commit("trap", *updates, requirements=[{"type": "assert-create"}])
+    return lake.commit("trap", *CREATION, snapshot(path), requirements=[{"type": "assert-create"}])
 
 
 ASKS: dict[str, Ask] = {

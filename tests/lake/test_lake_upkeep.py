@@ -15,7 +15,7 @@ from support.faults import AtPoint
 from support.forged import Forger, put
 from support.http import Api
 from support.maintenance import do, done, objects
-from support.rest_catalog import OWN, SCHEMA, Lake
+from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
@@ -231,17 +231,8 @@ def test_what_never_was_a_table_goes_and_what_was_one_stays(
     assert not objects(died)
     assert objects(dropped.location())
     assert objects(held.location)
-    late = [
-        {"action": "set-location", "location": location},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": SCHEMA | {"schema-id": 0}, "last-column-id": 1},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-    ]
-    answer = lake.commit("staged", *late, requirements=[{"type": "assert-create"}])
+    late = {"action": "set-location", "location": location}
+    answer = lake.commit("staged", late, *CREATION, requirements=[{"type": "assert-create"}])
     assert (answer.status_code, "were removed" in answer.text) == (400, True), answer.text
     body = {"name": "again", "metadata-location": engine_metadata(dropped)}
     assert lake.client.post(f"{OWN}/register", json=body).status_code == 200

@@ -8,15 +8,15 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, make_owner
 from support.lake import spark
+from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, capturing
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest import deletions, plan
-from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict
 from pulse_resources.settings import Settings
@@ -36,17 +36,6 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
     with capturing(owner.tenant) as connection:
         connection.execute(TABLE)
         yield connection
-
-
-def settle(owner: Owner) -> None:
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
-        ingest(owner)
-
-
-def bring(owner: Owner) -> Sent:
-    sent = run(spark(), owner.tenant, "planes", 2)
-    settle(owner)
-    return sent
 
 
 def latest(owner: Owner) -> dict[str, tuple[Any, ...]]:

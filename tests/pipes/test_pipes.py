@@ -12,6 +12,8 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner
 from support.lake import spark
+from support.pipes import bring
+from support.traces import Collector
 
 from chaos.sources import SOURCE, database
 from pulse_pipelines import pipes
@@ -19,11 +21,11 @@ from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.ingest import deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import sources
-from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.settings import Settings
@@ -44,14 +46,6 @@ def owner(stack: Settings) -> Owner:
 def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
     with database(owner.tenant) as connection:
         yield connection
-
-
-def bring(owner: Owner, name: str = "planes", *, full: bool = False) -> Sent:
-    """A run, and all that follows from it."""
-    sent = run(spark(), owner.tenant, name, 2, full=full)
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
-        ingest(owner)
-    return sent
 
 
 def latest(owner: Owner, slug: str = "planes") -> dict[str, dict[str, Any]]:
@@ -82,6 +76,27 @@ def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, sou
     assert {key: content.get("seats") for key, content in latest(owner).items()} == dict(rows)
     assert pipes.find(owner.tenant, "planes").settled_at is not None
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_run_and_the_deletions_that_it_leads_to_have_spans(
+    owner: Owner, source: Any, collector: Collector
+) -> None:
+    slug = owner.tenant.slug
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes VALUES ('N1', 1), ('N2', 2)")
+    pipes.create(owner.tenant, definition(PIPE))
+    syncs.allow(owner.tenant, "planes", 1)
+    sent = bring(owner)
+    source.execute("DELETE FROM planes WHERE tail = 'N2'")
+    bring(owner)
+    source.execute("DROP TABLE planes")
+    with pytest.raises(NotFound):
+        bring(owner)
+    first, second, failed = collector.named("run pipe", pulse_tenant=slug, pulse_pipe="planes")
+    assert (first.attributes["pulse.rows"], first.attributes["pulse.sync"]) == (2, sent.sync_id)
+    assert (first.failed, second.failed, failed.failed) == (False, False, True)
+    (deleted,) = collector.named("send deletions", pulse_tenant=slug, pulse_dataset="planes")
+    assert (deleted.attributes["pulse.deletions"], deleted.parent_id) == (1, "")
 
 
 @pytest.mark.slow

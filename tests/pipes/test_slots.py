@@ -7,19 +7,19 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, make_owner
 from support.lake import spark
+from support.pipes import bring
 
 from chaos.sources import SOURCE, capturing, known_as, promoted
 from chaos.surroundings import superuser, with_settings
 from pulse_api.http import metrics
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.ingest import deletions, plan
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.pipes import sources
 from pulse_pipelines.pipes.pgoutput import decoded
-from pulse_pipelines.pipes.run import Sent, run
+from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.slots import Place
 from pulse_pipelines.pipes.watch import watch, watch_one
 from pulse_pipelines.registry import syncs
@@ -51,13 +51,6 @@ def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
             syncs.allow(owner.tenant, "planes", 1)
             bring(owner)
             yield connection
-
-
-def bring(owner: Owner) -> Sent:
-    sent = run(spark(), owner.tenant, "planes", 2)
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
-        ingest(owner)
-    return sent
 
 
 def found(owner: Owner) -> "pipes.Pipe":

@@ -13,7 +13,11 @@ import yaml
 from support import promtool
 from support.http import Caller, sample
 
+from chaos.sources import SOURCE, database
+from chaos.waiting import wait
 from pulse_api.http import measures
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import definition
 
 FOLDER = Path(__file__).parents[2] / "docker" / "observability"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana" / "pulse.json").read_text())
@@ -21,6 +25,7 @@ RULES = [
     rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
 ]
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
+PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 NAME = re.compile(r"\bpulse_[a-z_]+")
 
 
@@ -45,7 +50,14 @@ def test_every_metric_is_one_that_pulse_has(caller: Caller, operator: httpx.Clie
 def test_every_label_is_one_of_its_metrics(caller: Caller, operator: httpx.Client) -> None:
     assert caller.collect(sample()).status_code == 202
     measures.CONNECTIONS_REFUSED.labels("test").inc(0)
-    text = operator.get("/metrics").text
+    tenant = caller.owner.tenant
+    with database(tenant) as source:
+        source.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
+        pipes.create(tenant, definition(PIPE))
+        # What was measured a moment ago is shown again.
+        wait(lambda: f'{{pipe="planes",tenant="{tenant.slug}"}}' in operator.get("/metrics").text, "no pipe")
+        text = operator.get("/metrics").text
+        pipes.delete(tenant, "planes")
     has = set(re.findall(r'[{,]([a-z_]+)="', text)) | {"instance", "job", "partition", "reason"}
     for query in queries():
         grouped = {

@@ -5,12 +5,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import pytest
-from support.sql import LIMITS, ask, less, processes, rows, said
+from support.sql import LIMITS, ask, less, listening, processes, rows, said
 
 from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
 from pulse_resources import landlock
@@ -32,7 +32,7 @@ class Outside:
 
     folder: Path
     port: int
-    connections: list[object] = field(default_factory=list)
+    connections: list[socket.socket]
 
     def files(self) -> set[str]:
         return {path.name for path in self.folder.rglob("*")}
@@ -50,23 +50,11 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     with duckdb.connect(made) as database:
         database.execute(f"CREATE TABLE t AS SELECT '{MARKER}' AS a")
         database.execute(f"COPY t TO '{folder}/secret.parquet'")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = Outside(folder, listener.getsockname()[1])
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                found.connections.append(connection)
-                body = f"a\n{MARKER}\n"
-                connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-                connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
+    body = f"a\n{MARKER}\n"
+    reply = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    with listening(reply) as (port, connections):
         os.environ["PULSE_TEST_SECRET"] = MARKER
-        yield found
+        yield Outside(folder, port, connections)
         del os.environ["PULSE_TEST_SECRET"]
 
 

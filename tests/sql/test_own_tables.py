@@ -3,9 +3,8 @@
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -13,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
-from support.catalog import Guest
+from support.catalog import Guest, make_guests
 from support.engines import rest
 from support.forged import Forger, put
 from support.http import Api, Caller
 from support.rest_catalog import Lake
-from support.sql import NOWHERE, less, processes, said
+from support.sql import NOWHERE, less, listening, processes, said
 from typer.testing import CliRunner
 
 from chaos.surroundings import superuser
@@ -26,7 +25,7 @@ from pulse_api import cli
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.sql import pinned
 from pulse_pipelines.sql.engine import View
-from pulse_resources import iceberg, landlock, object_store, postgres, vended
+from pulse_resources import iceberg, landlock, object_store, postgres, table_metadata, vended
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
@@ -61,15 +60,14 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def two(catalog: Api, guests: tuple[Guest, Guest]) -> Iterator[Two]:
-    mine, other = guests
+def two(catalog: Api) -> Iterator[Two]:
+    mine, other = make_guests()
     engine = rest(catalog, other)
     engine.create_namespace_if_not_exists("own")
     theirs = engine.create_table("own.secret", ids().schema)
     theirs.append(ids(SECRET))
     with catalog.client(mine.key.text) as client:
         yield Two(mine, Lake(client), theirs)
-    engine.drop_table("own.secret")
 
 
 @pytest.fixture
@@ -134,7 +132,7 @@ class Outside:
 
     file: Path
     port: int
-    connections: list[object] = field(default_factory=list)
+    connections: list[socket.socket]
 
 
 @pytest.fixture(scope="module")
@@ -142,20 +140,8 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     file = tmp_path_factory.mktemp("outside") / "secret.parquet"
     as_iceberg = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
     pq.write_table(pa.table({"id": [SECRET]}, as_iceberg), file)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = Outside(file, listener.getsockname()[1])
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                found.connections.append(connection)
-                connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        yield found
+    with listening() as (port, connections):
+        yield Outside(file, port, connections)
 
 
 @dataclass(frozen=True)
@@ -288,7 +274,7 @@ def place() -> tuple[dict[str, object], int]:
 def view_of(two: Two, name: str, at: str) -> View:
     """The view of an honest table with the metadata of a forged one, as if nobody had read it before."""
     store = object_store.file_system()
-    folder = at.rpartition("/metadata/")[0]
+    folder = table_metadata.folder(at)
     key = vended.credentials([folder], vended.Mode.READ)
     assert store.get_file_info(object_store.key(at)).is_file
     return View(

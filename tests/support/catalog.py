@@ -41,6 +41,11 @@ def catalog(stack: Settings) -> Iterator[Api]:
 
 @pytest.fixture(scope="session")
 def guests(stack: Settings) -> tuple[Guest, Guest]:
+    """Two tenants for tests that make nothing: others look at all that there is."""
+    return make_guests()
+
+
+def make_guests() -> tuple[Guest, Guest]:
     """Two tenants, who both have `orders` with two snapshots; the other one has `secrets`, too."""
     mine, theirs = make_owner(), make_owner()
     uri = registry.publish_schema(theirs.tenant, "secrets", json.dumps({"type": "object"})).schema_uri

@@ -16,6 +16,16 @@ VIEW = {
     "default-namespace": ["own"],
     "representations": [{"type": "sql", "sql": "SELECT 1 AS id", "dialect": "spark"}],
 }
+CREATION: tuple[dict[str, Any], ...] = (
+    {"action": "upgrade-format-version", "format-version": 2},
+    {"action": "add-schema", "schema": SCHEMA | {"schema-id": 0}, "last-column-id": 1},
+    {"action": "set-current-schema", "schema-id": -1},
+    {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+    {"action": "set-default-spec", "spec-id": -1},
+    {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+    {"action": "set-default-sort-order", "sort-order-id": -1},
+)
+"""Updates of a commit that creates a table, apart from its place and properties."""
 OWN = "/v1/namespaces/own"
 
 

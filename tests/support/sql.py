@@ -1,7 +1,9 @@
 """Queries in processes of tests' own, with every layer of the sandbox but those that a test switches off."""
 
 import json
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,26 @@ from pulse_resources.errors import PulseError
 LIMITS = Limits(seconds=20.0, memory_bytes=256 * 2**20, threads=2, rows=1_000, bytes=2**20)
 NOWHERE = {"address": "127.0.0.1:9", "secure": False, "ca_file": "", "region": "us-east-1"}
 TEMPLATE = str(Path(__file__).with_name("sql_template.py"))
+
+
+@contextmanager
+def listening(reply: bytes = b"") -> Iterator[tuple[int, list[socket.socket]]]:
+    """A port at which whoever connects gets this reply, and the connections that there were."""
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                connection.sendall(reply)
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield listener.getsockname()[1], connections
 
 
 @contextmanager
