@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support import promtool
 from support.http import Caller, sample
+from support.ingest import ingest
 
 from chaos.sources import SOURCE, database
 from chaos.waiting import wait
@@ -50,6 +51,7 @@ def test_every_metric_is_one_that_pulse_has(caller: Caller, operator: httpx.Clie
 def test_every_label_is_one_of_its_metrics(caller: Caller, operator: httpx.Client) -> None:
     assert caller.collect(sample()).status_code == 202
     measures.CONNECTIONS_REFUSED.labels("test").inc(0)
+    ingest(caller.owner)
     tenant = caller.owner.tenant
     with database(tenant) as source:
         source.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
