@@ -101,6 +101,8 @@ class CheckedDecoder(BinaryDecoder):
 
     @override
     def read_bytes(self) -> bytes:
+        if self._at == len(self._content):  # a block's number of rows, and nothing behind it
+            raise ValueError(f"there is nothing from byte {self._at} on")
         return self.read(self.read_int())
 
     @override
