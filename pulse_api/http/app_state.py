@@ -18,6 +18,7 @@ from pulse_api.http.queries import Queries
 from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.readiness import Readiness, look
 from pulse_api.http.turns import Whom, turns
+from pulse_api.http.without_end import without_end
 from pulse_api.http.workers import CHANGES, Result, Workers
 from pulse_pipelines.query import preview
 from pulse_resources.settings import load_settings
@@ -89,7 +90,7 @@ class AppState(Keyring):
         await asyncio.to_thread(self.running.start)
         await asyncio.to_thread(self.queries.start)
         works = (self._rate_shares.keep, self.queries.watch)
-        repeated = [asyncio.create_task(work()) for work in works]
+        repeated = [asyncio.create_task(without_end(work)) for work in works]
         try:
             async with self.keys_open():
                 yield

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from pulse_api.http.rates import Rates
 from pulse_api.http.turns import turns
 from pulse_api.http.views import Views
+from pulse_api.http.without_end import without_end
 from pulse_pipelines.domain.key import Credential
 from pulse_pipelines.registry import keys
 from pulse_pipelines.registry.view import TenantView
@@ -62,7 +63,7 @@ class Keyring:
     async def keys_open(self) -> AsyncIterator[None]:
         """Listen for changes and write key uses to Postgres while the block runs."""
         self.views.start()
-        touching = asyncio.create_task(self._touch_keys())
+        touching = asyncio.create_task(without_end(self._touch_keys))
         try:
             yield
         finally:

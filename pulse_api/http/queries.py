@@ -22,6 +22,7 @@ from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.processes import Cancellable, Processes
 from pulse_pipelines.sql.run import Asked, Result, run
 from pulse_resources.errors import PulseError
+from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
 _log = logging.getLogger("pulse.api")
@@ -98,6 +99,7 @@ class Queries:
                 _log.warning("whether queries were cancelled is looked at later: %s", error)
 
     async def _look(self) -> None:
+        fail_point("sql.look")
         by_tenant = defaultdict[Tenant, list[_Running]](list)
         for each in self._running:
             by_tenant[each.asked.tenant].append(each)

@@ -18,6 +18,7 @@ import pytest
 from support.catalog import Guest
 from support.docs import blocks, run_as
 from support.engines import rest
+from support.faults import AtPoint
 from support.http import Api, Caller, served
 from support.ingest import Owner, event, ingest, make_owner
 from support.lake import table
@@ -25,6 +26,7 @@ from support.sql import processes, said
 from typer.testing import CliRunner
 
 from chaos.surroundings import superuser, with_settings
+from chaos.waiting import wait
 from pulse_api import cli
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.query.formats import ARROW, CSV, PARQUET
@@ -242,6 +244,20 @@ def test_a_query_is_cancelled(lake: Lake, caller: Caller, api: Api) -> None:
     assert done.status_code == 200
     assert caller.http.delete("/v1/sql/done").json()["state"] == "done"
     assert caller.http.delete("/v1/sql/never").status_code == 404
+
+
+def test_a_look_that_fails_is_not_the_last(lake: Lake, caller: Caller, api: Api, at: AtPoint) -> None:
+    """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
+
+    def failing() -> None:
+        raise RuntimeError("of a kind that nobody expects")
+
+    failed = at("sql.look", failing)
+    thread, answers = in_background(caller, api, "after-an-error")
+    wait(lambda: bool(failed), "nobody looked")
+    audit.cancel(lake.owner.tenant, "after-an-error")
+    thread.join(20)
+    assert answers[0].status_code == 409
 
 
 def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., Caller], api: Api) -> None:
