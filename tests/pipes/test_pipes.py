@@ -16,6 +16,7 @@ from support.pipes import bring
 from support.traces import Collector
 
 from chaos.sources import SOURCE, database
+from chaos.surroundings import superuser
 from pulse_pipelines import pipes
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.pipes.sensor import pipes_due
@@ -76,6 +77,28 @@ def test_a_table_becomes_entities_and_stays_what_the_source_is(owner: Owner, sou
     assert {key: content.get("seats") for key, content in latest(owner).items()} == dict(rows)
     assert pipes.find(owner.tenant, "planes").settled_at is not None
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_a_definition_that_is_invalid_today_stops_no_other_pipe(
+    owner: Owner, source: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that an earlier version wrote: metrics, alerts and schedules of all tenants list all pipes."""
+    source.execute(TABLE)
+    other = make_owner()
+    pipes.create(owner.tenant, definition(PIPE))
+    with database(other.tenant) as theirs:
+        theirs.execute(TABLE)
+        pipes.create(other.tenant, definition(PIPE))
+    pipes.ask(owner.tenant, "planes")
+    with superuser() as connection:
+        said = "UPDATE pipes SET definition = '{}', asked_at = now() WHERE tenant_id = %s"
+        connection.execute(said, [other.tenant.tenant_id])
+    mine = (owner.tenant.slug, other.tenant.slug)
+    for listed in (pipes.everyones(), pipes.due()):
+        assert [each.tenant.slug for each in listed if each.tenant.slug in mine] == [owner.tenant.slug]
+    assert f"pipe planes of tenant {other.tenant.slug} does not run" in caplog.text
+    with superuser() as connection:
+        connection.execute("DELETE FROM pipes WHERE tenant_id = %s", [other.tenant.tenant_id])
 
 
 def test_a_run_and_the_deletions_that_it_leads_to_have_spans(
