@@ -1,5 +1,6 @@
 """The HTTP API on a port of its own, in this process, in front of the real services."""
 
+import socket
 import threading
 import time
 import uuid
@@ -17,7 +18,6 @@ from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
 from pulse_pipelines.registry import keys
-from pulse_resources.local import ports
 from pulse_resources.settings import Settings, load_settings
 from support.ingest import Owner, make_owner
 
@@ -84,14 +84,15 @@ class served:  # noqa: N801 - used as a context manager
         self._app, self._given = app, given
 
     def __enter__(self) -> Api:
-        port = ports.choose(8002, ())  # 8000 and 8001 are the service's own, which may come later
+        # Bound here and now: between a choice of a port and its use, another worker's server could take it.
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
         given = {"port": port, "health_port": 0} | self._given
         self._server = Server(self._app or create_app(), load_settings().api.model_copy(update=given))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 30
         while not self._server.started:
-            assert time.monotonic() < deadline, "the server did not start"
+            assert self._thread.is_alive(), "the server did not start; the captured log says why"
             time.sleep(0.02)
         return Api(f"http://127.0.0.1:{port}")
 
