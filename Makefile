@@ -44,8 +44,8 @@ chromium: ## Install the browser that one test uses the Dagster UI with, where t
 			&& apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } \
 		|| echo "There is no Chromium: the test of the UI will be skipped"
 
-test-fast: setup ## Only the tests that start no services, with a tenth of the random cases
-	$(BIN)/pytest --numprocesses 2 --hypothesis-profile fast -m "not stack and not slow" $(ARGS)
+test-fast: setup ## Only tests that start no services and take no seconds, with a tenth of the random cases
+	$(BIN)/pytest --numprocesses 2 --hypothesis-profile fast -m "not (stack or long or slow)" $(ARGS)
 
 test-slow: setup ## The tests that `make test` leaves out for their time: a Spark cluster, more kills of the same kind
 	$(BIN)/pytest -m slow $(ARGS)

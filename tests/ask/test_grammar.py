@@ -38,6 +38,7 @@ def test_there_are_enough_questions() -> None:
     assert len({each["question"] for each in ASKED}) == len(ASKED) >= 150
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("annotated", [True, False])
 @pytest.mark.parametrize(
     "every", [pytest.param(7, id="a seventh"), pytest.param(1, id="all", marks=pytest.mark.slow)]

@@ -127,6 +127,7 @@ def imported_by(*arguments: str, **env: str) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.long
 def test_help_and_mistakes_import_nothing_that_takes_long() -> None:
     """They are answered before anybody asks himself whether something hangs."""
     for arguments in (("--help",), ("--version",)):
@@ -149,6 +150,7 @@ def test_no_part_imports_what_takes_long_before_it_works() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.long
 def test_no_module_waits_for_its_first_use_once_a_command_works(tmp_path: Path) -> None:
     """Of two threads that use one first at the same time, one would see half of it."""
     (tmp_path / "orders.json").write_text('{"type": "object", "properties": {"country": {"type": "string"}}}')
@@ -230,6 +232,7 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     assert "the schema is not UTF-8: its first bytes say UTF-16. Save the file as UTF-8" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path", [path for path in COMMANDS if not {path[0], " ".join(path)} & ALONE], ids=" ".join
 )
@@ -369,6 +372,7 @@ def test_completion_is_silent_where_there_is_no_stack(
     assert complete("pulse tenant show ", subprocess_env(tmp_path)) == []
 
 
+@pytest.mark.long
 def test_completion_does_not_wait_for_a_postgres_that_hangs(
     tmp_path: Path, subprocess_env: Callable[..., dict[str, str]]
 ) -> None:
@@ -1059,6 +1063,7 @@ def test_a_variable_that_is_a_setting_s_or_of_somebody_else_is_no_error(
     assert load_settings() == Settings()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["up", "status", "down", "demo"])
 def test_a_home_that_is_no_folder_is_said_to_be(command: str) -> None:
     given = {"PULSE_HOME": "/dev/null"}

@@ -222,6 +222,7 @@ def test_whom_a_connection_counts_for(one: str, other: str, same: bool) -> None:
     assert (address_of(one) == address_of(other)) is same
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("path", "limit"), [("refused", "MAX_REFUSED"), ("taken", "MAX_OPENED")])
 def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
     path: str, limit: str, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def test_spark_starts_another_daemon_when_it_wants_a_worker_again(stack: Setting
     assert second != first
 
 
+@pytest.mark.long
 def test_a_daemon_without_workers_leaves() -> None:
     def number() -> int:
         return int(struct.unpack("!i", process.stdout.read(4))[0])

@@ -172,6 +172,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("off", [(), ("gate",), ("limits",)], ids=lambda off: " ".join(off) or "all layers")
 def test_what_takes_too_much_ends_and_says_so(bomb: str, off: tuple[str, ...]) -> None:
@@ -192,6 +193,7 @@ def test_recursion_without_an_end_is_ended_in_time() -> None:
         ask(made, endless, limits=less(seconds=1.0))
 
 
+@pytest.mark.long
 def test_a_neighbour_does_not_notice() -> None:
     """One process takes all the memory that it may, one computes without an end; others answer as ever."""
     heavy = [BOMBS["memory"], BOMBS["a join"]]

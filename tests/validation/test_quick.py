@@ -241,6 +241,7 @@ def test_rows_and_verdicts_are_those_of_the_validator(case: tuple[dict[str, Any]
         assert conformed(schema, payloads, quickly=True) == conformed(schema, payloads, quickly=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fragment", PROPERTIES, ids=text)
 def test_every_token_of_every_kind_of_property(fragment: Any) -> None:
     schema = {"type": "object", "properties": {"a": fragment}}
