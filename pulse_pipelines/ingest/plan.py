@@ -31,6 +31,11 @@ SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.t
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
 ORDER BY t.tenant_id, p.partition
 """
+# No more of these will come, so that waiting gains nothing.
+SENT_WHOLE = """
+SELECT DISTINCT tenant_id FROM entity_syncs WHERE pipe IS NOT NULL
+    AND (state = 'sent' AND settled_at IS NULL OR state = 'deleting' AND swept_to IS NOT NULL)
+"""
 # The same ranges may have been a batch before, which `accept-loss` emptied: it becomes another attempt.
 PLAN_BATCH = """
 INSERT INTO ingest_batches AS b (batch_id) VALUES (%s)
@@ -58,6 +63,8 @@ class IngestStatus:
     """Only of tenants without an open batch."""
     waiting: frozenset[UUID]
     """Tenants with events that are in no batch yet, including tenants with an open batch."""
+    sent_whole: frozenset[UUID]
+    """Tenants with a sync of a pipe, or deletions of one, sent to the end and not settled: due at once."""
     tenants: Mapping[UUID, Tenant]
     topic_ids: Mapping[str, str]
     """The broker's ids of the topics with a backlog."""
@@ -72,6 +79,7 @@ def ingest_status() -> IngestStatus:
     """Compare the positions of every topic with the broker, in three requests for any number of tenants."""
     with postgres.transaction("pulse_pipeline") as connection:
         rows = [_Position(*row) for row in connection.execute(POSITIONS)]
+        sent_whole = frozenset(tenant_id for (tenant_id,) in connection.execute(SENT_WHOLE))
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
     counts = kafka.partition_counts()
     rows += _new_partitions(rows, tenants, counts)
@@ -106,7 +114,8 @@ def ingest_status() -> IngestStatus:
         Backlog(tenant_id, tuple(found)) for tenant_id, found in ranges.items() if tenant_id not in stopped
     )
     waiting = frozenset(row.tenant_id for row, pair in zip(rows, asked, strict=True) if pair in starts)
-    return IngestStatus(backlogs, waiting, tenants, ids, bases, tuple(alarms), _lag(rows, tenants, ends))
+    lag = _lag(rows, tenants, ends)
+    return IngestStatus(backlogs, waiting, sent_whole, tenants, ids, bases, tuple(alarms), lag)
 
 
 class _Position(NamedTuple):

@@ -10,19 +10,20 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, event, ingest, make_owner, run_batch
 from support.lake import spark
 from support.pipes import bring
 from support.traces import Collector
 
 from chaos.sources import SOURCE, database
-from chaos.surroundings import superuser
+from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.definitions import defs
+from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
-from pulse_pipelines.ingest import deletions
+from pulse_pipelines.ingest import attempts, deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import sources
@@ -120,6 +121,35 @@ def test_a_run_and_the_deletions_that_it_leads_to_have_spans(
     assert (first.failed, second.failed, failed.failed) == (False, False, True)
     (deleted,) = collector.named("send deletions", pulse_tenant=slug, pulse_dataset="planes")
     assert (deleted.attributes["pulse.deletions"], deleted.parent_id) == (1, "")
+
+
+def test_what_a_run_has_sent_to_its_end_is_due_at_once(owner: Owner, source: Any) -> None:
+    """Rows, and deletions after them; events that came before are of the same batch, later ones wait."""
+
+    def planned() -> list[str]:
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = ingest_lag(dg.build_sensor_context(instance=instance))
+        assert isinstance(result, dg.SensorResult)
+        batches = [request.tags["pulse/batch"] for request in result.run_requests or ()]
+        return [batch for batch in batches if owner.tenant.slug in attempts.waiting_in(batch)]
+
+    source.execute(TABLE)
+    source.execute("INSERT INTO planes VALUES ('N1', 1), ('N2', 2)")
+    pipes.create(owner.tenant, definition(PIPE))
+    syncs.allow(owner.tenant, "planes", 1)
+    with with_settings(INGEST__FLUSH_SECONDS=10_000):
+        owner.send(event("a"))
+        assert not planned()
+        run(spark(), owner.tenant, "planes", 2)
+        (batch,) = planned()
+        run_batch(batch)
+        owner.send(event("b"))
+        assert not planned(), "the sync has settled"
+        source.execute("DELETE FROM planes WHERE tail = 'N2'")
+        run(spark(), owner.tenant, "planes", 2)
+        (batch,) = planned()
+        run_batch(batch)
+        assert planned(), "what it deletes"
 
 
 @pytest.mark.slow

@@ -34,9 +34,10 @@ WORTH_A_RUN = 100_000
     minimum_interval_seconds=load_settings().ingest.look_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Watches the lag of every tenant's topic. A topic is due at 10,000 waiting events or 30 s "
-    "after its first one may have come (settings). All that are due by time go into one batch; those "
-    "due by number go into another, which runs beside it. Batches whose run failed or vanished get a new "
-    "attempt after a back-off; after five they are stuck, which is an alert, and tried less often.",
+    "after its first one may have come (settings), and at once when a pipe has sent a sync to its end. All "
+    "that are due by time go into one batch; those due by number go into another, which runs beside it. "
+    "Batches whose run failed or vanished get a new attempt after a back-off; after five they are stuck, "
+    "which is an alert, and tried less often.",
 )
 def ingest_lag(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     for batch in attempts.open_batches():
@@ -82,8 +83,9 @@ def _plan_due(status: IngestStatus, last: LagCursor, now: float) -> dict[UUID, f
     settings = load_settings().ingest
     # Events first seen now may have arrived right after the last evaluation.
     waiting = {tenant_id: last.waiting.get(tenant_id, last.looked) for tenant_id in status.waiting}
+    since = waiting | dict.fromkeys(status.sent_whole, 0.0)
     rows, seconds = settings.flush_rows, settings.flush_seconds
-    for kind in due(status.backlogs, waiting, now, flush_rows=rows, flush_seconds=seconds):
+    for kind in due(status.backlogs, since, now, flush_rows=rows, flush_seconds=seconds):
         for group in share_out(kind, OVERLAP, WORTH_A_RUN):
             planning.plan_batch(plan(group, settings.batch_max_rows), status)
             for backlog in group:
