@@ -20,7 +20,8 @@ from support.lake import DAY
 from support.stack import stop
 
 from chaos.surroundings import forget_connections, pulse
-from pulse_api.demo import source
+from pulse_api.demo import operations, source
+from pulse_api.demo.operations import TABLES
 from pulse_pipelines import registry
 from pulse_pipelines.curated.summary import summary
 from pulse_pipelines.ingest import attempts
@@ -78,6 +79,26 @@ def test_the_demo_accounts_for_every_event_of_the_source(demo: dict[str, object]
     assert set(demo["tenants"]) == set(source.tenants())
     assert demo["events_per_second"] > 0 < demo["freshness_p95_s"]
     assert demo["collect_events_per_second"] > 0
+
+
+def test_the_demo_brings_a_database_as_it_is_before_and_after_changes(demo: dict[str, Any]) -> None:
+    tables = demo["tables"]
+    assert {name: table["balanced"] for name, table in tables.items()} == dict.fromkeys(TABLES, True)
+    assert (
+        tables["planes"].items() >= {"rows": 3_312, "created": 3_347, "deleted": 35, "differing": 0}.items()
+    )
+    assert tables["airports"]["changed"] == 38
+    assert tables["airlines"]["unchanged"] == tables["airlines"]["rows"] == 16
+    with psycopg.connect(load_settings().postgres.superuser_url(operations.DATABASE)) as source:
+        source.execute("UPDATE planes SET year = 1903 WHERE tailnum = 'N10156'")
+        source.execute("DELETE FROM airlines WHERE carrier = 'UA'")
+        source.commit()
+    differing = operations.compare(registry.find_tenant(operations.TENANT))
+    assert {name: count for name, (_, count) in differing.items()} == {
+        "planes": 2,
+        "airlines": 1,
+        "airports": 0,
+    }
 
 
 @pytest.mark.slow

@@ -12,11 +12,12 @@ from rich.console import Console
 from pulse_api.cli import ask, stack
 from pulse_api.cli.lake import print_rows
 from pulse_api.cli.output import AsJson, emit
-from pulse_api.demo import report, run, source
+from pulse_api.demo import operations, report, run, source
 from pulse_pipelines.monitoring import reconcile
 from pulse_pipelines.query import preview
 from pulse_resources.errors import PulseError
 from pulse_resources.local import api, dagster
+from pulse_resources.local.provision import external
 from pulse_resources.settings import load_settings
 
 app = typer.Typer()
@@ -34,8 +35,9 @@ def demo(
 
     Starts the stack if it is not up. Every event goes through POST /v1/collect. Some events are sent
     twice, and the copies are dropped. Flights that never departed do not match their schema, and become
-    dead letters. The Dagster sensor launches all runs. Exit code 1 unless every event is accounted for;
-    the report is also written to .pulse/demo-report.json.
+    dead letters. Then pipes bring an operational database of airlines, airports and planes, before and
+    after changes. Dagster's sensors launch all runs. Exit code 1 unless every event and every row is
+    accounted for; the report is also written to .pulse/demo-report.json.
 
     Example: pulse demo --days 7
     """
@@ -52,6 +54,9 @@ def demo(
     with console.status("registering 17 tenants"):
         datasets = dict.fromkeys(names, "departures") | {source.OPERATOR: "weather"}
         tenants = run.register(names, datasets)
+        fleet = None if "postgres" in external() else tenants[operations.TENANT]
+        if fleet is not None:
+            operations.register(fleet)
     owners = list(tenants.values())
     before = run.ledger(owners)
     sending = time.monotonic()
@@ -89,6 +94,16 @@ def demo(
         console, preview.preview(tenants[largest], datasets[largest], 2).to_pylist(), f"preview of {largest}"
     )
     report.show(console, lines, document)
+    if fleet is None:
+        console.print("Pipes are not shown: their database would be on your Postgres")
+    else:
+        with console.status("bringing a database, changing it, bringing it again"):
+            tables = operations.run(fleet)
+            joined = operations.joined(fleet)
+        report.show_tables(console, tables)
+        print_rows(console, joined, f"departures of {fleet.slug} joined with its planes")
+        document["tables"] = {line.name: line.document for line in tables}
+        document["balanced"] &= all(line.balanced for line in tables)
     largest_airline = max((slug for slug in sent if slug != source.OPERATOR), key=lambda slug: sent[slug])
     try:
         for found in report.answers(tenants, largest_airline):

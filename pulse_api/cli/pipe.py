@@ -64,24 +64,19 @@ def run_pipe(
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
-    known = [each.sync_id for each in registry.syncs.list_syncs(owner, pipe.dataset, 1)]
+    before = pipes.last_sync(pipe)
     pipes.ask(owner, name, full=full)
     if not wait:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
         return
-    while True:
-        if (found := pipes.find(owner, name)).error and found.asked_at is None:  # not the run before
-            raise UserError(f"the run failed: {found.error}", tenant=tenant, pipe=name)
-        last = registry.syncs.list_syncs(owner, pipe.dataset, 1)
-        if last and [last[0].sync_id] != known and last[0].state not in ("open", "sent", "deleting"):
-            break
+    while (last := pipes.ended(owner, name, after=before)) is None:
         time.sleep(LOOK_S)
     said = (
-        f"{last[0].state}: {last[0].created} new, {last[0].changed} changed, {last[0].unchanged} unchanged, "
-        f"{last[0].deleted} deleted, {last[0].refused} refused"
+        f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
+        f"{last.deleted} deleted, {last.refused} refused"
     )
-    _tell(last[0], said, as_json)
+    _tell(last, said, as_json)
 
 
 @app.command("list")

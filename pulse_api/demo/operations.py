@@ -1,0 +1,201 @@
+"""The demo's second half: an operational database of airlines, airports and planes, which pipes bring.
+
+The database stands for one that a tenant has anyway. It lies on the embedded Postgres, and Pulse reads it
+with a role that may do nothing else. Its tables begin as the package has them and change between two runs;
+then they are compared with the lake, row by row.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import conninfo, sql
+
+from pulse_api.demo import source
+from pulse_pipelines import pipes
+from pulse_pipelines.ask import local
+from pulse_pipelines.ask.read import Ran
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry.syncs import Sync
+from pulse_resources.errors import AlreadyExists, Terminal
+from pulse_resources.home import pulse_home
+from pulse_resources.settings import load_settings
+
+TENANT = "airline_ua"
+SOURCE = "operations"
+DATABASE = "pulse_demo_operations"
+READER = "pulse_demo_reader"
+PATIENCE_S = 300.0
+LOOK_S = 0.5
+
+TABLES: dict[str, LiteralString] = {
+    "airlines": "carrier text PRIMARY KEY, name text",
+    "airports": "faa text PRIMARY KEY, name text, lat float8, lon float8, alt int, tz int, dst text, "
+    "tzone text",
+    "planes": "tailnum text PRIMARY KEY, year int, type text, manufacturer text, model text, engines int, "
+    "seats int, speed int, engine text",
+}
+CHANGES: tuple[tuple[str, str, LiteralString], ...] = (
+    ("airports", "written", "UPDATE airports SET alt = alt + 1 WHERE tzone = 'America/Phoenix'"),
+    ("planes", "written", "UPDATE planes SET seats = seats + 2 WHERE manufacturer = 'EMBRAER'"),
+    ("planes", "written", "INSERT INTO planes SELECT 'N' || n || 'NEW', 2014 FROM generate_series(1, 25) n"),
+    ("planes", "deleted", "DELETE FROM planes WHERE year < 1985"),
+)
+"""Between the two runs: the table, what becomes of its rows, and the statement."""
+LATEST = """(
+    SELECT * FROM (
+        SELECT *, row_number() OVER (PARTITION BY id ORDER BY _updated DESC) AS newest FROM {table})
+    WHERE newest = 1 AND NOT _is_deleted)"""
+JOINED = f"""
+SELECT p.manufacturer, count(*) AS departures, round(avg(d.dep_delay), 1) AS avg_dep_delay
+FROM departures d JOIN {LATEST.format(table="planes")} p ON p.tailnum = d.tailnum
+GROUP BY 1 ORDER BY 2 DESC LIMIT 5
+"""  # noqa: S608 - from constants
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A table of the source, and what became of it."""
+
+    name: str
+    rows: int
+    runs: Sequence[Sync]
+    expected: Mapping[str, int]
+    """What the second run had to find: rows written (inserted or updated), and deleted."""
+    differing: int
+    """Rows that only the source or only the lake has; one that is otherwise in each counts twice."""
+
+    def count(self, outcome: str) -> int:
+        """Entities of both runs."""
+        return sum(getattr(run, outcome) for run in self.runs)
+
+    @property
+    def balanced(self) -> bool:
+        last = self.runs[-1]
+        found = {"written": last.created + last.changed, "deleted": last.deleted}
+        ended = all(run.state == State.DONE and not run.refused for run in self.runs)
+        return ended and found == self.expected and not self.differing
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The line as it is in demo-report.json."""
+        counts = {name: self.count(name) for name in ("created", "changed", "unchanged", "deleted")}
+        return {"rows": self.rows, **counts, "differing": self.differing, "balanced": self.balanced}
+
+
+def register(tenant: Tenant) -> None:
+    """Make the database as the package has it, tell Pulse where it is, and create pipes that are missing."""
+    settings = load_settings().postgres
+    password = secrets.token_urlsafe(24)
+    with psycopg.connect(settings.superuser_url(), autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [READER]).fetchone():
+            connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(READER)))
+        change = sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}")
+        connection.execute(change.format(sql.Identifier(READER), sql.Literal(password)))
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+    with _database() as connection, connection.transaction():
+        for name, columns in TABLES.items():
+            table = sql.Identifier(name)
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
+            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(columns)))
+            with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(table)) as copy:
+                for row in source.read(f"{name}.csv").to_pylist():
+                    copy.write_row(list(row.values()))
+            connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(table, sql.Identifier(READER)))
+    as_reader = {"dbname": DATABASE, "user": READER, "password": password}
+    _tell(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
+    for name in TABLES:
+        with suppress(AlreadyExists):
+            pipes.create(tenant, Definition(name, SOURCE, name, name))
+
+
+def run(tenant: Tenant) -> list[TableLine]:
+    """Bring the tables, change them, bring them again, and compare.
+
+    Raises:
+        Terminal: a run failed, or did not end.
+    """
+    first = _bring(tenant)
+    expected = _change()
+    second = _bring(tenant)
+    return [
+        TableLine(name, rows, (first[name], second[name]), expected[name], differing)
+        for name, (rows, differing) in compare(tenant).items()
+    ]
+
+
+def joined(tenant: Tenant) -> list[dict[str, Any]]:
+    """Events joined with entities: departures by the planes' manufacturer."""
+    with local.queries(tenant) as query:
+        return [dict(row) for row in _rows(query, JOINED)]
+
+
+def _bring(tenant: Tenant) -> dict[str, Sync]:
+    """Run all pipes, and wait until what they have sent has settled, and deletions too."""
+    before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in TABLES}
+    for name in TABLES:
+        pipes.ask(tenant, name, full=True)
+    found: dict[str, Sync] = {}
+    until = time.monotonic() + PATIENCE_S
+    while len(found) < len(TABLES):
+        if time.monotonic() > until:
+            raise Terminal(
+                f"the pipes {', '.join(sorted(TABLES.keys() - found))} did not end in {PATIENCE_S:.0f} s",
+                fix=f"Look at `pulse pipe status {tenant.slug} planes` and at the runs in the Dagster UI",
+            )
+        time.sleep(LOOK_S)
+        for name in TABLES.keys() - found:
+            if (ended := pipes.ended(tenant, name, after=before[name])) is not None:
+                found[name] = ended
+    return found
+
+
+def _change() -> dict[str, dict[str, int]]:
+    changed = {name: {"written": 0, "deleted": 0} for name in TABLES}
+    with _database() as connection, connection.transaction():
+        for table, outcome, statement in CHANGES:
+            changed[table][outcome] += connection.execute(statement).rowcount
+    return changed
+
+
+def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
+    """By table the rows of the source, and how many rows only the source or only the lake has."""
+    found = {}
+    with _database() as connection, local.queries(tenant) as query:
+        for name, columns in TABLES.items():
+            names = [column.split()[0] for column in columns.split(", ")]
+            select = f"SELECT {', '.join(names)} FROM "  # noqa: S608 - from constants
+            there = set(connection.execute(select + name))
+            rows = _rows(query, select + LATEST.format(table=name))
+            here = {tuple(row[each] for each in names) for row in rows}
+            found[name] = len(there), len(there ^ here)
+    return found
+
+
+def _rows(query: local.Query, text: str) -> Sequence[Mapping[str, Any]]:
+    async def ran() -> Ran:
+        return await query(text)
+
+    return asyncio.run(ran()).rows
+
+
+@contextmanager
+def _database() -> "Iterator[psycopg.Connection[Any]]":
+    with psycopg.connect(load_settings().postgres.superuser_url(DATABASE), autocommit=True) as connection:
+        yield connection
+
+
+def _tell(tenant: Tenant, address: str) -> None:
+    """Write down where the source is, as an operator would."""
+    path = pulse_home() / "sources" / tenant.slug / SOURCE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(address)
