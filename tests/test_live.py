@@ -171,9 +171,7 @@ def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
     return dagster.ask(load_settings(), query, variables, timeout=30)
 
 
-def test_a_person_rebuilds_a_day_in_the_browser(
-    demo: dict[str, object], page: Page, picture: Picture
-) -> None:
+def test_a_person_rebuilds_a_day_in_the_browser(demo: dict[str, Any], page: Page, picture: Picture) -> None:
     """From the asset graph to a verified backfill of one tenant and day, with nothing but the mouse."""
     ui, (tenant, day) = dagster.url(load_settings()), largest_day("departures")
     before = rows_of(tenant, "departures", day)
@@ -214,6 +212,12 @@ def test_a_person_rebuilds_a_day_in_the_browser(
     for name in ("ingest_lag", "upkeep_needed", "curated_due", "alert_watch", "check_lake_hourly"):
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
     picture("7-automation")
+
+    page.goto(f"{ui}/assets/pipes/planes?view=partitions")
+    page.get_by_text(operations.TENANT, exact=True).first.click()
+    expect(page.get_by_text("rows", exact=True)).to_be_visible()
+    expect(page.get_by_text(str(demo["tables"]["planes"]["rows"]), exact=True)).to_be_visible()
+    picture("8-pipe")
 
 
 def computed(owner: Owner, rollup: str) -> bool:
