@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,31 @@ def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
     with spark.session() as session:
         _, words = daemon_of(session)
     assert spark_daemon.__name__.encode() in words
+
+
+ARCHIVED = """
+import importlib, sys
+opened = []
+sys.addaudithook(lambda event, given: opened.append(given[0]) if event == "open" else None)
+from pulse_pipelines.runtime import spark_daemon
+spark_daemon.read_archives_once()
+import inside.first
+opened.clear()
+importlib.invalidate_caches()  # as pyspark's workers do before each task
+print(opened.count(sys.path[0]))
+import inside.second
+print(inside.second.__file__)
+"""
+
+
+def test_directories_of_archives_are_not_read_again_before_each_task(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        for name in ("__init__", "first", "second"):
+            target.writestr(f"inside/{name}.py", "")
+    program = f"import sys; sys.path.insert(0, {str(archive)!r})\n{ARCHIVED}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", str(archive / "inside" / "second.py")]
 
 
 def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
