@@ -1,0 +1,99 @@
+"""Values of expressions in Python: what `domain.expressions` compiles to, beside SQL."""
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any
+
+Row = Mapping[str, Any]
+Value = Callable[[Row], Any]
+SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+PARTS: Mapping[str, Callable[[Any], int]] = {
+    "year": lambda at: int(at.year),
+    "month": lambda at: int(at.month),
+    "day": lambda at: int(at.day),
+}
+# Capitals of Latin, Greek and Cyrillic with one small letter: what is beyond depends on an engine's Unicode.
+_CAPITALS = [
+    letter for letter in map(chr, range(0x530)) if len(letter.lower()) == 1 and letter.lower() != letter
+]
+SMALL = str.maketrans({letter: letter.lower() for letter in _CAPITALS})
+CAPITALS = "".join(_CAPITALS)
+
+
+def text_of(value: Any) -> str | None:
+    """The text of a value of one of the kinds `KEYS`."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case date():
+            return value.isoformat()
+    return str(value)
+
+
+def property_at(path: list[str]) -> Value:
+    """The property at a path of a column and members of structs."""
+    first, *members = path
+
+    def value(row: Row) -> Any:
+        found = row[first]
+        for name in members:
+            if found is None:
+                return None
+            found = found[name]
+        return found
+
+    return value
+
+
+def number(of: Value) -> Value:
+    """A double; NaN is none, as it is in JSON."""
+    return lambda row: found if (found := of(row)) == found else None
+
+
+def concatenated(of: list[Value]) -> Value:
+    """The texts one after the other; none if one is none."""
+
+    def value(row: Row) -> str | None:
+        texts = [text_of(each(row)) for each in of]
+        return None if None in texts else "".join(map(str, texts))
+
+    return value
+
+
+def small(of: Value) -> Value:
+    """A text in small letters."""
+    return lambda row: None if (found := of(row)) is None else found.translate(SMALL)
+
+
+def first(of: list[Value]) -> Value:
+    """The first value that is one."""
+    return lambda row: next((found for each in of if (found := each(row)) is not None), None)
+
+
+def date_of(of: Value) -> Value:
+    """The date of a date or of a timestamp, in UTC."""
+    return lambda row: found.date() if isinstance(found := of(row), datetime) else found
+
+
+def date_part(part: Callable[[Any], int], of: Value) -> Value:
+    """A part of a date."""
+    return lambda row: None if (found := of(row)) is None else part(found)
+
+
+def compared(sign: Callable[[Any, Any], bool], left: Value, right: Value) -> Value:
+    """Whether a comparison holds; none if a side is none."""
+
+    def value(row: Row) -> bool | None:
+        a, b = left(row), right(row)
+        return None if a is None or b is None else sign(a, b)
+
+    return value

@@ -1,0 +1,235 @@
+"""Expressions: what an entity is indexed by, a closed set of functions that give one value per version.
+
+An expression is evaluated twice: in Python, where versions land, and as SQL of DuckDB, where rows are read.
+Both give the same (tests/domain/test_expressions.py). A value is text: that of a string as it is, an integer
+in decimal, `true` or `false`, a date as `2026-11-25`. Null is no value: the entity is in no subset.
+
+    expression = path | literal | function "(" expression { "," expression } ")"
+               | "(" expression comparison expression ")"
+    path       = "_id" | property { "." property }
+    literal    = "'" text "'" (a quote in it is doubled) | number | "true" | "false"
+    function   = "concat" | "lower" | "coalesce" | "year" | "month" | "day" | "date"
+    comparison = "=" | "<>" | "<" | "<=" | ">" | ">="
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from pulse_pipelines.domain import expression_values as values
+from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.entities import ID
+from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.expression_text import Call, Literal, Node, Path, parsed, prefix
+from pulse_pipelines.domain.expression_values import Row, Value
+from pulse_resources.errors import UserError, meant
+
+KEYS = (Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE)
+"""Kinds of values that have one text. A double has several; of timestamps hardly two are equal."""
+LONGS = range(-(2**63), 2**63)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SMALL_SQL = f"translate({{}}, '{values.CAPITALS}', '{values.CAPITALS.translate(values.SMALL)}')"
+_VALUES = {
+    Kind.STRING: re.compile(r".*", re.DOTALL),
+    Kind.LONG: re.compile(r"0|-?[1-9][0-9]{0,18}"),
+    Kind.BOOLEAN: re.compile(r"true|false"),
+    Kind.DATE: re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression over the columns of a dataset."""
+
+    text: str
+    """In canonical form: two that say the same differ in nothing."""
+    kind: Kind
+    columns: frozenset[str]
+    """Names of the columns that it reads."""
+    sql: str
+    """Its value's text, or NULL, in the SQL of DuckDB."""
+    value: Value
+
+    def of(self, row: Row) -> str | None:
+        """The text of its value for a row of its columns; None: no value."""
+        return values.text_of(self.value(row))
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The entities for which an expression has a value."""
+
+    expression: Expression
+    value: str
+
+    @property
+    def sql(self) -> str:
+        """The condition that a row's entity is in it, in the SQL of DuckDB."""
+        return f"{self.expression.sql} = {_quoted(self.value)}"
+
+
+def expression(text: str, columns: Iterable[Column]) -> Expression:
+    """Read an expression over the columns of a dataset. Raises UserError, which says where it is wrong."""
+    return _expression(parsed(text), columns)
+
+
+def subset(text: str, columns: Iterable[Column]) -> Subset:
+    """Read `<expression>=<value>`: all that follows the sign is the value. Raises UserError."""
+    node, value = prefix(text)
+    found = _expression(node, columns)
+    if not _VALUES[found.kind].fullmatch(value):
+        raise UserError(
+            f"{value!r} is no value of {found.text}, which is a {found.kind.value}",
+            fix="Write an integer without sign and zeros before it, true or false, a date as 2026-11-25",
+        )
+    return Subset(found, value)
+
+
+def _expression(node: Node, columns: Iterable[Column]) -> Expression:
+    found = _Compiler({column.field: column for column in columns})
+    part = found.part(node)
+    if part.kind not in KEYS:
+        raise UserError(
+            f"{node} is a {part.kind.value}, of which hardly two are equal",
+            fix="Take a part of it, such as date(...), or compare it: (area >= 1000)",
+        )
+    return Expression(str(node), part.kind, frozenset(found.columns), part.text, part.value)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of an expression, compiled."""
+
+    kind: Kind
+    sql: str
+    value: Value
+
+    @property
+    def text(self) -> str:
+        return self.sql if self.kind is Kind.STRING else f"CAST({self.sql} AS VARCHAR)"
+
+
+class _Compiler:
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._known = columns
+        self.columns: set[str] = set()
+
+    def part(self, node: Node) -> _Part:
+        match node:
+            case Path():
+                return self._path(node)
+            case Literal():
+                return _literal(node)
+        if node.name in values.SIGNS:
+            return self._comparison(node)
+        parts = [self.part(each) for each in node.of]
+        own = [each.value for each in parts]
+        match node.name:
+            case "concat":
+                _only(node, parts, KEYS, least=2)
+                return _Part(Kind.STRING, f"({' || '.join(p.text for p in parts)})", values.concatenated(own))
+            case "lower":
+                _only(node, parts, (Kind.STRING,), most=1)
+                return _Part(Kind.STRING, _SMALL_SQL.format(parts[0].sql), values.small(own[0]))
+            case "coalesce":
+                _only(node, parts, (parts[0].kind,), least=2)
+                first = f"coalesce({', '.join(p.sql for p in parts)})"
+                return _Part(parts[0].kind, first, values.first(own))
+        _only(node, parts, (Kind.DATE, Kind.TIMESTAMP), most=1)
+        at = _utc(parts[0])
+        if node.name == "date":
+            return _Part(Kind.DATE, f"CAST({at} AS DATE)", values.date_of(own[0]))
+        return _Part(Kind.LONG, f"{node.name}({at})", values.date_part(values.PARTS[node.name], own[0]))
+
+    def _path(self, node: Path) -> _Part:
+        first, *members = node.names
+        if node.names == (ID,):
+            column = Column(ID, "id", FieldType(Kind.STRING))
+        elif first in self._known:
+            column = self._known[first]
+        else:
+            raise UserError(
+                f"the schema declares no property {first!r} that has a column",
+                fix=meant(first, [ID, *self._known]),
+            )
+        self.columns.add(column.name)
+        kind, sql, path = column.type, f'"{column.name}"', [column.name]
+        for name in members:
+            inner = dict(kind.fields) if kind.kind is Kind.STRUCT else {}
+            if name not in inner:
+                raise UserError(f"{node}: there is no {name!r} in it", fix=meant(name, inner))
+            kind, sql = inner[name], f"struct_extract({sql}, '{name}')"
+            path.append(name)
+        if kind.kind in (Kind.STRUCT, Kind.LIST, Kind.JSON):
+            raise UserError(f"{node} is {kind}, which is not one value", fix="Name a property with one value")
+        if kind.kind is Kind.DOUBLE:
+            return _Part(kind.kind, f"nullif({sql}, 'nan'::DOUBLE)", values.number(values.property_at(path)))
+        return _Part(kind.kind, sql, values.property_at(path))
+
+    def _comparison(self, node: Call) -> _Part:
+        parts = [self.part(each) for each in node.of]
+        for own, (place, other) in enumerate(zip((1, 0), reversed(parts), strict=True)):
+            if isinstance(node.of[own], Literal) and not isinstance(node.of[place], Literal):
+                parts[own] = _as_kind(node.of[own], parts[own], other.kind)
+        left, right = parts
+        if left.kind is not right.kind:
+            raise UserError(
+                f"{node} compares a {left.kind.value} with a {right.kind.value}", fix="Compare like with like"
+            )
+        sql = f"({left.sql} {node.name} {right.sql})"
+        return _Part(Kind.BOOLEAN, sql, values.compared(values.SIGNS[node.name], left.value, right.value))
+
+
+def _only(
+    node: Call, parts: list[_Part], kinds: tuple[Kind, ...], *, least: int = 1, most: int | None = None
+) -> None:
+    if not least <= len(parts) <= (most or len(parts)):
+        raise UserError(f"{node}: {node.name} takes {most or f'{least} or more'}, and has {len(parts)}")
+    for part, own in zip(parts, node.of, strict=True):
+        if part.kind not in kinds:
+            said = " or ".join(kind.value for kind in kinds)
+            raise UserError(f"{node}: {own} is a {part.kind.value}, and {node.name} takes a {said} there")
+
+
+def _literal(node: Literal) -> _Part:
+    value = node.value
+    if isinstance(value, bool):
+        return _Part(Kind.BOOLEAN, str(value).lower(), lambda row: value)
+    if isinstance(value, str):
+        return _Part(Kind.STRING, _quoted(value), lambda row: value)
+    if isinstance(value, float):
+        return _Part(Kind.DOUBLE, f"'{value!r}'::DOUBLE", lambda row: value)
+    if value not in LONGS:
+        raise UserError(f"{node} is beyond 64 bits", fix="Compare with a smaller number")
+    return _Part(Kind.LONG, f"({value})::BIGINT", lambda row: value)
+
+
+def _as_kind(node: Node, part: _Part, wanted: Kind) -> _Part:
+    """A literal as a value of the kind that it is compared with, where it can be one."""
+    value = part.value({})
+    if wanted is Kind.DOUBLE and part.kind is Kind.LONG:
+        return _literal(Literal(float(value)))
+    if wanted is Kind.DATE and part.kind is Kind.STRING:
+        try:
+            day = date.fromisoformat(value)
+        except ValueError as error:
+            raise UserError(f"{node} is no date", fix="Write it like '2026-11-25'") from error
+        return _Part(Kind.DATE, f"DATE '{day.isoformat()}'", lambda row: day)
+    if wanted is Kind.TIMESTAMP and part.kind is Kind.STRING:
+        at = parse_timestamp(value)
+        if isinstance(at, Rejected):
+            raise UserError(f"{node} is no timestamp", fix="Write it like '2026-11-25T10:00:00Z'")
+        micros = (at - EPOCH) // timedelta(microseconds=1)
+        return _Part(Kind.TIMESTAMP, f"make_timestamptz(({micros})::BIGINT)", lambda row: at)
+    return part
+
+
+def _utc(part: _Part) -> str:
+    # A timestamp with zone has the parts of the session's zone; without one, those that it shows.
+    return f"make_timestamp(epoch_us({part.sql}))" if part.kind is Kind.TIMESTAMP else part.sql
+
+
+def _quoted(text: str) -> str:
+    parts = ["'{}'".format(part.replace("'", "''")) for part in text.split("\0")]
+    return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"  # NUL ends a query's text
