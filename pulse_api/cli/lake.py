@@ -44,6 +44,9 @@ def preview(
         int | None, typer.Option(help="Read the table as of this snapshot; `pulse snapshots` lists them.")
     ] = None,
     as_of: Annotated[str | None, typer.Option(help="Read the table as of this time.")] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Rows for which an expression has a value: name=Germany.")
+    ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
@@ -62,6 +65,7 @@ def preview(
         end=previews.moment(end) if end is not None else None,
         snapshot_id=snapshot,
         as_of=previews.moment(as_of) if as_of is not None else None,
+        subset=subset,
     )
     if as_json or as_csv:
         write((formats.to_json(rows) + b"\n" if as_json else formats.to_csv(rows)).decode())

@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -34,6 +34,15 @@ Day = Annotated[date, BeforeValidator(parse_date), WithJsonSchema({"type": "stri
 """Strict YYYY-MM-DD."""
 DatasetSlug = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Slug of one of the tenant's datasets.")
+]
+
+SubsetOf = Annotated[
+    str | None,
+    Query(
+        max_length=2_000,
+        description="Only the entities for which an expression has a value: `<expression>=<value>`.",
+        examples=["continent=Europe"],
+    ),
 ]
 
 

@@ -44,6 +44,8 @@ class Cleaned:
     before: DataFile
     after: DataFile | None
     places: Places
+    versions: Sequence[int] = ()
+    """Of a dataset of entities: `_updated` of the events."""
 
     @property
     def day(self) -> date:

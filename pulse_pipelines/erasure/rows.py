@@ -8,16 +8,20 @@ computed from them, and turns rows that a backfill landed from dead letters into
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 
+from pulse_pipelines.domain.event import INT64
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import commit, heads, parquet_files
+from pulse_pipelines.tables import commit, heads, indexes, parquet_files
+from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, locks, object_store, postgres, readable
 from pulse_resources.errors import Terminal
@@ -42,15 +46,17 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
     """
     known: dict[str, Cleaned] = {}
     hit: list[Cleaned] = []
+    following: list[int] = []
 
     def stage(table: Table) -> Staged | None:
-        nonlocal hit
+        nonlocal hit, following
         found = matching(table, subject)
         fresh = [(file, places) for file, places in found if file.file_path not in known]
         known.update(_cleaned(rewriter, fresh, table.schema().model_dump_json()))
         hit = [known[file.file_path] for file, _ in found]
         if not hit:
             return None
+        following = _following(table, subject) if subject.dataset.of_entities else []
         added = [cleaned.after for cleaned in hit if cleaned.after is not None]
         summary = {ERASURE_PROPERTY: erasure.erasure_id}
         return iceberg.stage_replace(table, [cleaned.before for cleaned in hit], added, summary)
@@ -62,6 +68,8 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
 
     def write(connection: postgres.Connection, staged: Staged) -> None:
         heads.begin_anew(connection, subject.dataset.dataset_id)
+        erased = [number for each in hit for number in each.versions]
+        indexes.forget(connection, subject.dataset.dataset_id, erased, following)
         summaries = account(connection, tenant, subject, erasure, hit, staged)
         done = result(before, hit, staged.snapshot_id, summaries)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)
@@ -137,5 +145,31 @@ def _cleaned(
     cleaned = {}
     for file, places in found:
         again = written.get(file.file_path)
-        cleaned[file.file_path] = Cleaned(file, again.instead_of(file) if again else None, places)
+        after = again.instead_of(file) if again else None
+        cleaned[file.file_path] = Cleaned(file, after, places, _versions(file.file_path, places))
     return cleaned
+
+
+def _following(table: Table, subject: Subject) -> list[int]:
+    """`_updated` of the first version of the entity that the erasure does not cover."""
+    any_place = dict.fromkeys(subject.covers, INT64[-1])
+    later = [
+        number
+        for file, places in matching(table, subject.covering(any_place))
+        for number in _versions(file.file_path, [each for each in places if not subject.covered(*each)])
+    ]
+    return [min(later)] if later else []
+
+
+def _versions(path: str, places: Places) -> Sequence[int]:
+    """`_updated` of the events of a data file, if it is of entities."""
+    with object_store.file_system().open_input_file(object_store.key(path)) as content:
+        parquet = pq.ParquetFile(content)
+        if UPDATED not in parquet.schema_arrow.names:
+            return ()
+        rows = parquet.read(["_kafka_partition", "_offset", UPDATED])
+    wanted = pa.array([parquet_files.position(*place) for place in places], pa.int64())
+    found: list[int] = (
+        rows.filter(pc.is_in(parquet_files.positions(rows), wanted)).column(UPDATED).to_pylist()
+    )
+    return found

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import numpy as np
 
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.ingest import quota, versions
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Plan, Positions, TopicDrained
 from pulse_pipelines.tables import claim_files, claims, parquet_files
@@ -79,16 +80,16 @@ def gate(drained: Drained) -> Gated:
 
 
 def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Judged:
-    of_entities = {each.dataset_id for each in plan.scopes[tenant_id].datasets if each.of_entities}
+    of_entities = {each.dataset_id: each for each in plan.scopes[tenant_id].datasets if each.of_entities}
     arrived = _by_dataset(topics, without=of_entities)
-    logs = of_entities.intersection(dataset_id for topic in topics for dataset_id in topic.ids)
+    logs = of_entities.keys() & {dataset_id for topic in topics for dataset_id in topic.ids}
     found = _Judged()
     if not arrived and not logs:
         return found
     with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
         fail_point("gate.before_lookup")
         for dataset_id in logs:
-            _judge_versions(connection, dataset_id, topics, found)
+            _judge_versions(connection, of_entities[dataset_id], topics, found)
         runs = claims.runs(connection, arrived)
         new: dict[UUID, ArrivedIds] = {}
         for dataset_id, ids in arrived.items():
@@ -117,13 +118,13 @@ def _judged(plan: Plan, tenant_id: UUID, topics: Sequence[TopicDrained]) -> _Jud
 
 
 def _judge_versions(
-    connection: postgres.Connection, dataset_id: UUID, topics: Sequence[TopicDrained], found: _Judged
+    connection: postgres.Connection, dataset: Dataset, topics: Sequence[TopicDrained], found: _Judged
 ) -> None:
-    unchanged, added = versions.judge(connection, dataset_id, topics)
+    unchanged, added = versions.judge(connection, dataset, topics)
     if unchanged:
-        found.duplicates[dataset_id] = unchanged
+        found.duplicates[dataset.dataset_id] = unchanged
     if added is not None:
-        found.added[dataset_id] = added
+        found.added[dataset.dataset_id] = added
 
 
 def _by_dataset(topics: Sequence[TopicDrained], without: Collection[UUID]) -> Mapping[UUID, ArrivedIds]:

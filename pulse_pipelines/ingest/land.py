@@ -32,6 +32,7 @@ from pulse_pipelines.ingest.results import (
 from pulse_pipelines.tables import parquet_files, rewrite_file
 from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_pipelines.tables.heads import Places
+from pulse_pipelines.tables.indexes import Index
 from pulse_pipelines.tables.live_table import current_location
 from pulse_pipelines.tables.parquet_files import data_files
 from pulse_pipelines.tables.written_files import CandidateFile
@@ -55,6 +56,8 @@ class LandDataset:
     bulk: bool
     places: Places | None
     """For a dataset of entities: the versions that land; None for any other, or if none land."""
+    indexes: tuple[Index, ...] = ()
+    """Of its log, to be maintained."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             gated.over_quota.get(dataset.dataset_id, {}),
             plan.bulk,
             added.places if (added := gated.added.get(dataset.dataset_id)) else None,
+            tuple(each.index for each in added.indexes) if added else (),
         )
         for scope in plan.scopes.values()
         for dataset in scope.datasets
@@ -170,7 +174,7 @@ def land_dataset(work: LandDataset) -> StagedTable:
     for candidate in work.candidates:
         pause()
         if work.dataset.of_entities:
-            clean = versions.numbered(work.dataset, candidate, work.places)
+            clean = versions.numbered(work.dataset, candidate, work.places, work.indexes)
         else:
             clean = _without(work.dataset, candidate, work.duplicates)
         dropped = candidate.rows - (clean.rows if clean else 0)

@@ -25,9 +25,10 @@ from pulse_pipelines.ingest.results import (
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.registry import intake
-from pulse_pipelines.tables import claims, heads, ledger, live_table, raw_zone
+from pulse_pipelines.tables import claims, heads, indexes, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.heads import Append
+from pulse_pipelines.tables.index_runs import Values
 from pulse_pipelines.tables.ledger import Landing, RangeAccounting
 from pulse_resources import postgres
 from pulse_resources.errors import Fenced, Terminal, Transient
@@ -224,6 +225,11 @@ def _append(
             dataset=table.slug,
             batch=landed.plan.batch_id,
         )
+    for each in added.indexes:  # one that was dropped meanwhile is left out
+        number = each.index.index_id
+        values = [Values.unpacked(file.values[number]) for file in table.files]
+        where = (connection, part.tenant.tenant_id, number)
+        indexes.advance(*where, added.before, added.previous, each.old, values)
     return len(added.positions)
 
 

@@ -21,16 +21,17 @@ import pyarrow.compute as pc
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.ingest.results import Positions, TopicDrained
-from pulse_pipelines.tables import heads, parquet_files, rewrite_file, syncs
-from pulse_pipelines.tables.digests import ArrivedIds, Digests
-from pulse_pipelines.tables.heads import Append, Heads, Places
+from pulse_pipelines.tables import heads, index_runs, indexes, parquet_files, rewrite_file, syncs
+from pulse_pipelines.tables.digests import ArrivedIds, Digests, Mask
+from pulse_pipelines.tables.heads import NOWHERE, Append, Counters, Heads, Places
 from pulse_pipelines.tables.iceberg_schema import UPDATED
+from pulse_pipelines.tables.indexes import Index, Indexed
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import postgres
 
 
 def judge(
-    connection: postgres.Connection, dataset_id: UUID, topics: Sequence[TopicDrained]
+    connection: postgres.Connection, dataset: Dataset, topics: Sequence[TopicDrained]
 ) -> tuple[Positions, Append | None]:
     """Find the unchanged among a dataset's arrived entities, and the changes that the others make to its log.
 
@@ -38,6 +39,7 @@ def judge(
         connection: with one snapshot, in the tenant's session.
         topics: everything that was drained of the tenant.
     """
+    dataset_id = dataset.dataset_id
     tasks = [topic for topic in topics if dataset_id in topic.ids]
     arrived = ArrivedIds.unpacked(topic.ids[dataset_id] for topic in tasks)
     order = arrived.digests.order(then=arrived.positions)
@@ -57,6 +59,7 @@ def judge(
     own = states[first]
     changed[first] = (updated == 0) | (before.heads != own.heads) | (before.tails != own.tails)
     changed[first] &= ~(of_syncs[first] & (updated == 0))  # deleting an unknown entity is no version
+    before_first = updated[np.cumsum(~again) - 1]
     unchanged = parquet_files.by_partition(positions[~changed]) if not changed.all() else {}
     if not changed.any():
         return unchanged, None
@@ -72,12 +75,29 @@ def judge(
         if swept.any()
         else {}
     )
+    indexed = indexes.current(connection, dataset, known.updated)
+    previous = _previous(places, ids[changed].repeats(), before_first[changed]) if indexed else NOWHERE
+    earlier = np.where(previous > known.updated, 0, previous)
     return unchanged, replace(
         added,
+        indexes=[Indexed(each, index_runs.values_at(connection, each.index_id, earlier)) for each in indexed],
+        previous=previous,
         created=positions[changed & new & ~gone],
         gone=positions[changed & gone & ~swept],
         swept=by_sync,
     )
+
+
+def _previous(places: Counters, again: Mask, before: Counters) -> Counters:
+    """Of each version, in the order of their places, the place of its entity's version before; 0: none.
+
+    Args:
+        places: of the versions, by entity and then in their order.
+        again: whether the version follows another one of its entity here.
+        before: place of the newest version that its entity had.
+    """
+    previous = np.where(again, np.roll(places, 1), before)
+    return previous[np.argsort(places)]
 
 
 def _decided(
@@ -109,8 +129,13 @@ def _decided(
     return decided
 
 
-def numbered(dataset: Dataset, candidate: CandidateFile, places: Places | None) -> CandidateFile | None:
+def numbered(
+    dataset: Dataset, candidate: CandidateFile, places: Places | None, indexed: Sequence[Index]
+) -> CandidateFile | None:
     """Write a candidate's new versions with their places to a file of their own; None if it has none.
+
+    Args:
+        indexed: indexes of the log, for which the file has the values of its versions.
 
     Raises:
         OSError: the object store failed.
@@ -126,4 +151,5 @@ def numbered(dataset: Dataset, candidate: CandidateFile, places: Places | None) 
     place = rows.schema.get_field_index(UPDATED)
     numbers = pa.array(places.numbers(at.to_numpy()), pa.int64())
     rows = rows.set_column(place, rows.schema.field(place), numbers)
-    return rewrite_file.with_rows(dataset, candidate, rows)
+    values = {each.index_id: indexes.values(rows, each.of(dataset), dataset).packed() for each in indexed}
+    return replace(rewrite_file.with_rows(dataset, candidate, rows), values=values)

@@ -10,6 +10,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from pulse_pipelines import registry
+from pulse_pipelines.domain import expressions
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
 from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
@@ -17,12 +20,13 @@ from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, widening_spans
 from pulse_pipelines.query.snapshots import as_of as snapshot_as_of
 from pulse_pipelines.query.snapshots import by_id, manifests, of_current, store_errors_explained
+from pulse_pipelines.tables.iceberg_schema import IS_DELETED
 from pulse_resources import iceberg, readable
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
 QUERY = """
-SELECT {columns} FROM {scan} WHERE {within}
+SELECT {columns} FROM {scan} WHERE {within} AND {only}
 ORDER BY timestamp DESC, _kafka_partition, _offset LIMIT ?
 """
 AT_OR_AFTER = "timestamp >= make_timestamptz(?::BIGINT)"
@@ -65,6 +69,7 @@ def preview(
     end: datetime | None = None,
     snapshot_id: int | None = None,
     as_of: datetime | None = None,
+    subset: str | None = None,
 ) -> pa.Table:
     """Read at most `limit` rows of the dataset, latest event first, then by partition and offset.
 
@@ -75,6 +80,7 @@ def preview(
         start, end: rows with start <= timestamp < end; each may be absent.
         snapshot_id: read the table at this snapshot, with its schema of that time.
         as_of: read the table as of this moment; before its first snapshot it had no rows.
+        subset: `<expression>=<value>` (see `domain.expressions`): rows with this value.
 
     Returns:
         The rows with the table's own columns, physical ones included; timestamps in UTC.
@@ -91,11 +97,14 @@ def preview(
     until = time.monotonic() + (allowed.seconds or 0)
     _check(limit, start, end, snapshot_id, as_of)
     span = Span.between(start, end)
+    wanted = None if subset is None else registry.find_dataset(tenant, slug)
 
     def newest(metadata: TableMetadata) -> pa.Table:
         snapshot, schema = _snapshot(metadata, snapshot_id, as_of)
         chosen = _columns(schema, columns)
-        files = None if snapshot is None else _files(metadata, snapshot, span, limit, until)
+        only = "true" if wanted is None or subset is None else _only(wanted, schema, subset)
+        ample = limit if subset is None else ALWAYS  # any file may have rows of the subset
+        files = None if snapshot is None else _files(metadata, snapshot, span, ample, until)
         seen = None if files is None else [bounded.file for bounded in files]
         with (
             duckdb_pool.connect(allowed, until) as connection,
@@ -103,7 +112,7 @@ def preview(
         ):
             for part in widening_spans(files, span, limit):
                 within, moments = _within(part)
-                query = QUERY.format(columns=chosen, scan=duckdb_pool.SCAN, within=within)
+                query = QUERY.format(columns=chosen, scan=duckdb_pool.SCAN, within=within, only=only)
                 rows = connection.execute(query, [location, *moments, limit]).to_arrow_table()
                 if rows.num_rows == limit:
                     break
@@ -159,6 +168,15 @@ def _columns(schema: Schema, wanted: Sequence[str] | None) -> str:
         twice = next(name for name in chosen if chosen.count(name) > 1)
         raise UserError(f"the column {twice!r} is named twice", fix="Name each column once")
     return ", ".join('"{}"'.format(name.replace('"', '""')) for name in chosen)
+
+
+def _only(dataset: Dataset, schema: Schema, given: str) -> str:
+    """The condition that a row is in a subset. Raises UserError: it is none, or by a column of later."""
+    subset = expressions.subset(given, dataset.columns)
+    lacking = subset.expression.columns.difference(field.name for field in schema.fields)
+    if lacking:
+        raise UserError(f"the snapshot has no column {min(lacking)!r} yet", fix="Read a later one")
+    return f"NOT {IS_DELETED} AND {subset.sql}" if dataset.of_entities else subset.sql
 
 
 def _within(span: Span) -> tuple[str, list[int]]:

@@ -1,12 +1,16 @@
-"""Versions: pages of a log of entities, in the order of the log.
+"""Versions: pages of a log of entities, or of a subset of it, in the order of the log.
 
 A page begins after a *continuation*, `<generation>-<_updated>`. Versions become visible in the order of
 `_updated`, without a gap: a reader that continues from the last version it read misses none.
+
+The log of a subset are the versions with its value, and those that no longer have it: to its reader these are
+deletions.
 """
 
 import gzip
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,14 +29,18 @@ from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.query.file_pruning import files_between
 from pulse_pipelines.query.preview import limits
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained
-from pulse_pipelines.registry import CurrentLog
+from pulse_pipelines.registry import CurrentLog, index_build, indexes
+from pulse_pipelines.registry.indexes import SubsetLog
 from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_resources import readable
 from pulse_resources.errors import Conflict
 
-QUERY = f"""
-SELECT * FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ? ORDER BY {UPDATED} LIMIT ?
-"""  # noqa: S608 - from constants
+_WITHIN = f"SELECT * FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ?"  # noqa: S608 - constants
+QUERY = f"{_WITHIN} ORDER BY {UPDATED} LIMIT ?"
+QUERY_ONLY = f"{_WITHIN} AND {UPDATED} IN (SELECT unnest(?::BIGINT[])) ORDER BY {UPDATED}"
+BUILT_HERE = 100_000
+"""Versions of a log of which a page brings an index up to date that is behind; of a longer one it shows what
+the index has."""
 GZIP_LEVEL = 1
 
 
@@ -44,25 +52,73 @@ class Page:
     """The continuation after the page."""
 
 
-def page(tenant: Tenant, slug: str, since: str | None, limit: int, packed: bool) -> Page:
+def page(
+    tenant: Tenant,
+    slug: str,
+    since: str | None,
+    limit: int,
+    packed: bool,
+    subset: str | None = None,
+    reader: str | None = None,
+) -> Page:
     """Read at most `limit` versions after a continuation; an empty page if there are none yet.
 
     Args:
         since: a continuation; None: from the start.
         packed: compress with gzip.
+        subset: `<expression>=<value>`, to read only the log of this subset.
+        reader: id of the API key that reads.
 
     Raises:
         NotFound: the tenant has no such dataset.
-        Conflict: it is a dataset of events, or its log was rebuilt: `since` names the new start.
+        Conflict: it is a dataset of events, it has no index for the subset, or its log was rebuilt: `since`
+            names the new start.
+        UserError: `subset` is not valid.
         Terminal: a file of the table is gone or damaged.
         Transient: the object store does not answer, previews are busy, or time is up.
     """
+    if subset is not None:
+        return _subset_page(tenant, slug, since, limit, packed, subset, reader)
     look = partial(registry.current_log, tenant, slug)
-    read = partial(_page, tenant, since, limit, packed)
+
+    def read(log: CurrentLog) -> Page:
+        after = _after(tenant, log, since)
+        last = min(after + limit, log.updated)
+        rows = _rows(tenant, log, after, last) if last > after else ()
+        return _written(log, last, (_version(log.dataset, row) for row in rows), packed)
+
     return readable.as_it_is(read, look(), look, lambda log: log.metadata_location)
 
 
-def _page(tenant: Tenant, since: str | None, limit: int, packed: bool, log: CurrentLog) -> Page:
+def _subset_page(
+    tenant: Tenant, slug: str, since: str | None, limit: int, packed: bool, subset: str, reader: str | None
+) -> Page:
+    after = 0 if since is None else int(since.partition("-")[2])
+    look = partial(indexes.subset_log, tenant, slug, subset, after, limit, reader)
+    seen = look()
+    if seen.covered < seen.log.updated <= BUILT_HERE:  # it fell behind, or its build ended halfway
+        index_build.build(tenant, slug, seen.index_id)
+        seen = look()
+
+    def read(seen: SubsetLog) -> Page:
+        log, entries = seen.log, seen.entries
+        _after(tenant, log, since)
+        rows = _rows(tenant, log, after, seen.last, list(entries)) if entries else ()
+        versions = (_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows)
+        return _written(log, seen.last, versions, packed)
+
+    return readable.as_it_is(read, seen, look, lambda seen: seen.log.metadata_location)
+
+
+def _written(log: CurrentLog, last: int, versions: Iterable[Mapping[str, Any]], packed: bool) -> Page:
+    lines = b"".join(orjson.dumps(version) + b"\n" for version in versions)
+    if packed:
+        lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
+    return Page(lines, f"{log.generation}-{last}")
+
+
+def _after(tenant: Tenant, log: CurrentLog, since: str | None) -> int:
+    """The place in the log that a continuation names. Raises Conflict: the log is another one."""
     generation, after = (log.generation, 0) if since is None else map(int, since.split("-"))
     if generation != log.generation or after > log.updated:
         raise Conflict(
@@ -72,32 +128,39 @@ def _page(tenant: Tenant, since: str | None, limit: int, packed: bool, log: Curr
             tenant=tenant.slug,
             dataset=log.dataset.slug,
         )
-    last = min(after + limit, log.updated)
-    rows = _rows(tenant, log, after, last) if last > after else ()
-    lines = b"".join(orjson.dumps(_version(log.dataset, row)) + b"\n" for row in rows)
-    if packed:
-        lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
-    return Page(lines, f"{generation}-{last}")
+    return after
 
 
-def _rows(tenant: Tenant, log: CurrentLog, after: int, last: int) -> Iterable[Mapping[str, Any]]:
-    """The versions with `after` < `_updated` <= `last`."""
+def _rows(
+    tenant: Tenant, log: CurrentLog, after: int, last: int, only: Sequence[int] | None = None
+) -> Iterable[Mapping[str, Any]]:
+    """The versions with `after` < `_updated` <= `last`.
+
+    Args:
+        only: the versions of these, ascending; None: all.
+    """
     allowed = limits()
     until = time.monotonic() + (allowed.seconds or 0)
     with store_errors_explained():
         metadata = metadata_at((tenant.namespace, log.dataset.slug), log.metadata_location)
         snapshot = metadata.current_snapshot()
-        files = None if snapshot is None else _files(metadata, snapshot, after, last, until)
+        files = None if snapshot is None else _files(metadata, snapshot, after, last, until, only)
     with (
         duckdb_pool.connect(allowed, until) as connection,
         partial_table.of_files(metadata, snapshot, metadata.current_schema_id, files) as location,
     ):
-        found = connection.execute(QUERY, [location, after, last, last - after]).to_arrow_table()
+        query, value = (QUERY, last - after) if only is None else (QUERY_ONLY, list(only))
+        found = connection.execute(query, [location, after, last, value]).to_arrow_table()
     return found.to_pylist()  # type: ignore[no-any-return]
 
 
 def _files(
-    metadata: TableMetadata, snapshot: Snapshot, after: int, last: int, until: float
+    metadata: TableMetadata,
+    snapshot: Snapshot,
+    after: int,
+    last: int,
+    until: float,
+    only: Sequence[int] | None,
 ) -> list[DataFile] | None:
     """The files that may hold these versions; None if file bounds do not tell."""
     listed = manifests(snapshot.manifest_list)
@@ -106,18 +169,29 @@ def _files(
         found = files_between(metadata, listed, column, after + 1, last, until)
     except TimeoutError as error:
         raise limits().too_late() from error
-    return None if found is None else [bounded.file for bounded in found]
+    if found is None:
+        return None
+    return [
+        bounded.file
+        for bounded in found
+        if only is None or bisect_left(only, bounded.low) < bisect_right(only, bounded.high)
+    ]
 
 
-def _version(dataset: Dataset, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A version as readers get it: the entity as it was sent, typed by its columns."""
+def _version(dataset: Dataset, row: Mapping[str, Any], *, gone: bool = False) -> dict[str, Any]:
+    """A version as readers get it: the entity as it was sent, typed by its columns.
+
+    Args:
+        gone: the entity has left the subset that is read.
+    """
+    gone = gone or row[IS_DELETED]
     about = {
         ID: row["id"],
         "_updated": row[UPDATED],
-        DELETED: row[IS_DELETED],
-        "_hash": row[HASH],
+        DELETED: gone,
+        "_hash": None if gone else row[HASH],
         "_ts": row["ingested_at"].isoformat().replace("+00:00", "Z"),
     }
-    if row[IS_DELETED]:
+    if gone:
         return about
     return about | event_data(dataset, row, dataset.documents[row["schema_version"]])

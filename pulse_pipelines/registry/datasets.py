@@ -226,14 +226,18 @@ def current_log(tenant: Tenant, slug: str) -> CurrentLog:
         Conflict: it is a dataset of events; and what `current_table` raises.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        dataset = _find(connection, tenant, slug)
-        location = iceberg.current_location(connection, (tenant.namespace, slug))
-        row = connection.execute(LOG, [dataset.dataset_id]).fetchone()
+        return log_of(connection, tenant, slug)
+
+
+def log_of(connection: postgres.Connection, tenant: Tenant, slug: str) -> CurrentLog:
+    """As `current_log`, in a session of the tenant's, whose reads should see one snapshot."""
+    dataset = _find(connection, tenant, slug)
+    row = connection.execute(LOG, [dataset.dataset_id]).fetchone()
     if row is None:
         raise Conflict(
             "it is a dataset of events: it has no log of entities", tenant=tenant.slug, dataset=slug
         )
-    return CurrentLog(dataset, location, *row)
+    return CurrentLog(dataset, iceberg.current_location(connection, (tenant.namespace, slug)), *row)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import SchemaUri, check_document
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import indexes
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.tables import leases, rewrite_file
@@ -95,7 +96,8 @@ def carry_out(
     Raises:
         UserError: `schema_uri` is not a schema address.
         NotFound: the dataset is gone, or the tenant has not published this schema.
-        Conflict: it is another schema, or an earlier version.
+        Conflict: it is another schema, or an earlier version; or an index of the dataset is by a property
+            whose column becomes another type.
         Incompatible: events or rows of the version that it follows would not fit; lists the changes.
         Terminal: the table, or a file of it, is gone or damaged.
         Transient: the object store failed, or other writers kept committing first; nothing was changed.
@@ -234,6 +236,8 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, files
     if dataset.of_entities:
         entities.check_schema(document)
     declared = fitted(columns(document), document, dataset.table_schema, grow=True)
+    if dataset.of_entities:
+        indexes.check(tenant, dataset, declared)
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:
         return _Step([], dataset, schema, dataset.table_schema)

@@ -22,6 +22,7 @@ from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.entities import HASH_BYTES
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.iceberg_schema import HASH
+from pulse_pipelines.tables.indexes import Indexed
 from pulse_pipelines.tables.parquet_files import Positions
 from pulse_resources import postgres
 from pulse_resources.faults import fail_point
@@ -130,6 +131,10 @@ class Append:
     """Positions of deletions, except ..."""
     swept: Mapping[int, Positions] = field(default_factory=dict)
     """... those of full syncs, by sync number."""
+    indexes: Sequence[Indexed] = ()
+    """The log's indexes that have all versions before."""
+    previous: Counters = field(default_factory=lambda: NOWHERE)
+    """If there are such: by version, in order, `_updated` of its entity's version before; 0: none."""
 
     @property
     def places(self) -> "Places":

@@ -1,7 +1,7 @@
 """Descriptions of the files that a task wrote, which are in no table yet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from uuid import UUID
 
@@ -17,6 +17,9 @@ class Metrics:
     lower_bounds: Mapping[int, bytes]
     upper_bounds: Mapping[int, bytes]
     split_offsets: tuple[int, ...]
+
+
+Packed = bytes
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class CandidateFile:
     """Of a small file, all positions (`parquet_files.position`): finding a row need not read the file."""
     copies: int = 0
     """Number of duplicates of this day left out of the file, see `ingest.results.TopicDrained`."""
+    values: Mapping[int, Packed] = field(default_factory=dict)
+    """Of versions of entities: by index, their packed values (see `index_runs.Values`)."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
@@ -90,6 +90,7 @@ def expressions(kind: Kind, depth: int) -> st.SearchStrategy[str]:
 KEYS = st.sampled_from([Kind.STRING, Kind.LONG, Kind.BOOLEAN, Kind.DATE])
 
 
+@settings(max_examples=40)
 @given(text=KEYS.flatmap(lambda kind: expressions(kind, 3)), rows=st.lists(ROWS, min_size=1, max_size=5))
 def test_python_and_sql_agree(
     engine: duckdb.DuckDBPyConnection, text: str, rows: list[dict[str, Any]]

@@ -75,11 +75,16 @@ def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
         since = said.rsplit("SINCE IS ", 1)[1].strip()
     assert sorted((row["id"], row["_is_deleted"]) for row in owner.rows("countries")) == [
         ("DE", False),
+        ("DE", False),
         ("FR", False),
         ("FR", True),
+        ("NL", False),
     ]
     latest = blocks("entities.md", "sql")[0]
     location = registry.current_table(owner.tenant, "countries").metadata_location
     with duckdb_pool.connect() as connection:
         query = latest.replace("FROM countries", f"FROM {duckdb_pool.SCAN}")
-        assert connection.execute(query, [location]).to_arrow_table()["id"].to_pylist() == ["DE"]
+        assert sorted(connection.execute(query, [location]).to_arrow_table()["id"].to_pylist()) == [
+            "DE",
+            "NL",
+        ]

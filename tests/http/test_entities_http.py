@@ -129,6 +129,40 @@ def test_a_schema_of_entities_declares_nothing_that_is_not_stored(caller: Caller
     assert caller.http.post("/v1/datasets", json=body | {"kind": "events"}).status_code == 201
 
 
+INDEXES = f"/v1/datasets/{SLUG}/indexes"
+
+
+def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Caller]) -> None:
+    mine, theirs = new_caller(), new_caller()
+    for caller, name in ((mine, "x"), (theirs, "y")):
+        make_entities(caller.owner)
+        refused = caller.http.get(PATH, params={"subset": "lower(name)=x"})
+        assert (refused.status_code, "no index by lower(name)" in refused.json()["detail"]) == (409, True)
+        caller.http.post(PATH, json=[{"_id": name, "name": name.upper()}, {"_id": "z", "name": "x"}])
+    ingest(mine.owner, theirs.owner)
+    made = mine.http.post(INDEXES, json={"expression": "lower( name )"})
+    assert made.status_code == 201, made.text
+    assert made.json().items() >= {"expression": "lower(name)", "behind": 0, "entries": 2}.items()
+    assert theirs.http.post(INDEXES, json={"expression": "lower(name)"}).status_code == 201
+    assert len(lines(mine.http.get(PATH, params={"subset": "lower(name)=x"}))) == 2
+    assert [each["_id"] for each in lines(theirs.http.get(PATH, params={"subset": "lower(name)=x"}))] == ["z"]
+    (found,) = mine.http.get(INDEXES).json()["indexes"]
+    assert (len(found["readers"]), found["orphaned"], found["read_at"] is None) == (1, False, False)
+    preview = mine.http.get(
+        f"/v1/datasets/{SLUG}/preview", params={"subset": "lower(name)=x", "columns": "id"}
+    )
+    assert sorted(row["id"] for row in preview.json()["rows"]) == ["x", "z"]
+    drop = f"{INDEXES}/{found['index_id']}"
+    assert theirs.http.delete(drop).status_code == 404, "it is another tenant's"
+    assert len(mine.http.get(INDEXES).json()["indexes"]) == 1
+    assert mine.http.delete(drop).json() == {"dropped": "lower(name)"}
+    assert [mine.http.delete(drop).status_code, mine.http.get(INDEXES).json()] == [404, {"indexes": []}]
+    for wrong in ("nam", "name; DROP TABLE entity_logs", "x" * 501):
+        assert mine.http.post(INDEXES, json={"expression": wrong}).status_code == 422
+    for wrong in ("name", "=x", "name=x&limit=0"):
+        assert mine.http.get(f"{PATH}?subset={wrong}").status_code == 422
+
+
 def test_a_full_sync_of_several_requests(caller: Caller) -> None:
     def part(request: str, after: str | None = None, *, last: bool = False, **given: Any) -> httpx.Response:
         said = {"sequence_id": "s", "request_id": request, "is_full": True, "is_first": after is None}

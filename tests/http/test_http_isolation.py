@@ -5,6 +5,7 @@ decision is written down.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,9 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("PUT", "/v1/datasets/{slug}/syncs/limit"): M,
     ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/commit"): M,
     ("POST", "/v1/datasets/{slug}/syncs/{sync_id}/rollback"): M,
+    ("GET", "/v1/datasets/{slug}/indexes"): R,
+    ("POST", "/v1/datasets/{slug}/indexes"): M,
+    ("DELETE", "/v1/datasets/{slug}/indexes/{index_id}"): M,
     ("GET", "/v1/pipes"): R,
     ("POST", "/v1/pipes"): M,
     ("GET", "/v1/pipes/{pipe}"): R,
@@ -107,6 +111,7 @@ OF_THE_LAKE = {
     if endpoint[1].startswith(("/v1/sql", "/v1/ask")) or "meaning" in endpoint[1]
 }
 """Which keys for engines open, too."""
+OF_ENTITIES = re.compile("/(entities|syncs|indexes)")
 ENDPOINTS = sorted(NEEDS)
 TENANTS = [endpoint for endpoint in ENDPOINTS if isinstance(NEEDS[endpoint], KeyScope)]
 
@@ -127,7 +132,7 @@ class World:
         """The path of a thing of this tenant."""
         of_events, of_entities = ("orders", "things") if whose is self.a else ("secrets", "secrets_kept")
         return template.format(
-            slug=of_entities if "/entities" in template or "/syncs" in template else of_events,
+            slug=of_entities if OF_ENTITIES.search(template) else of_events,
             name="orders" if whose is self.a else "secrets",
             version=1,
             letter_id="0-1",
@@ -136,6 +141,7 @@ class World:
             move_id=self.moves[whose.tenant.slug],
             query_id=f"of-{whose.tenant.slug}",
             pipe="planes" if whose is self.a else "secrets_pipe",
+            index_id=1,
             sync_id=self.syncs[whose.tenant.slug][template.endswith("commit")],
             tenant=whose.tenant.slug,
         )
@@ -148,6 +154,7 @@ class World:
             "/v1/datasets": {"slug": slug, "schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/entities": {"_id": "a"},
+            "/v1/datasets/{slug}/indexes": {"expression": "name"},
             "/v1/datasets/{slug}/syncs/limit": {"deletes_most": 0.5},
             "/v1/datasets/{slug}/syncs/{sync_id}/commit": {},
             "/v1/datasets/{slug}/syncs/{sync_id}/rollback": {},
@@ -297,6 +304,7 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
         query_id="absent",
         pipe="absent",
         sync_id=1,
+        index_id=1,
     )
     with api.client(key) as client:
         absent = client.request(method, absent_path, json=world.body(method, template))

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.entities import SLUG, as_model, entity, make_entities, model, pages
+from support.entities import (
+    SLUG,
+    as_model,
+    declare,
+    entity,
+    make_entities,
+    model,
+    model_of_subset,
+    pages,
+    seen,
+)
 from support.faults import AtPoint
 from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
 from support.lake import spark
@@ -24,6 +34,7 @@ from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.query.snapshots import snapshots
+from pulse_pipelines.tables.index_runs import Run
 from pulse_resources import faults, postgres
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.settings import Settings
@@ -56,6 +67,7 @@ def test_a_version_for_each_change_and_none_for_what_is_unchanged(owner: Owner) 
         ("DE", {"name": "Germany", "people": 84}),
         ("FR", {"_deleted": True}),
     ]
+    declare(owner, "name")
     owner.send(event("an event"), *(entity(key, **properties) for key, properties in first), b"not json")
     ingest(owner)
     second: Sent = [
@@ -151,6 +163,7 @@ def test_a_day_of_a_log_is_not_rebuilt(owner: Owner) -> None:
 
 def test_an_entity_is_erased_whole_and_readers_begin_anew(owner: Owner) -> None:
     sent: Sent = [("DE", {"name": "Germany"}), ("FR", {"name": "France"}), ("FR", {"name": "La France"})]
+    declare(owner, "name")
     send(owner, [*sent, sent[2]])
     ingest(owner)
     before = generation(owner)
@@ -163,11 +176,25 @@ def test_an_entity_is_erased_whole_and_readers_begin_anew(owner: Owner) -> None:
     with pytest.raises(Conflict) as refused:
         pages(owner, f"{before}-3")
     assert as_model(pages(owner, refused.value.where["since"])) == sent[:1]
+    with pytest.raises(Conflict):
+        pages(owner, f"{before}-3", subset="name=France")
+    assert pages(owner, subset="name=France") == pages(owner, subset="name=La France") == []
+    assert entries(owner) == 1, "of DE"
     send(owner, [sent[2], ("FR", {"name": "again"})])  # as it was, and another
     ingest(owner)
     assert as_model(pages(owner)) == [sent[0], ("FR", {"name": "again"})]
-    assert checks.run("latest_equals_log", owner.tenant, SLUG).problems == []
+    for check in ("latest_equals_log", "index_equals_log"):
+        assert checks.run(check, owner.tenant, SLUG).problems == []
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def entries(owner: Owner) -> int:
+    """Number of values in a tenant's indexes."""
+    with superuser() as connection:
+        runs = connection.execute(
+            "SELECT first, packed FROM entity_index_runs WHERE tenant_id = %s", [owner.tenant.tenant_id]
+        )
+        return sum(Run.unpacked(first, packed).entries for first, packed in runs.fetchall())
 
 
 def test_a_log_is_the_same_after_compaction_and_as_it_was_before(owner: Owner) -> None:
@@ -193,7 +220,8 @@ CONTENTS = st.one_of(
 SENT = st.lists(st.tuples(KEYS, CONTENTS), max_size=8)
 POINTS = (
     "gate.after_lookup", "settle.staged", "settle.before_swap", "settle.after_swap", "heads.before_advance",
-    "heads.after_advance", "settle.before_commit", "settle.after_commit",
+    "heads.after_advance", "indexes.before_advance", "indexes.after_advance",
+    "settle.before_commit", "settle.after_commit",
 )  # fmt: skip
 """Where an attempt ends, and the next one takes over."""
 
@@ -203,16 +231,22 @@ class Died(Exception):  # noqa: N818 - reads as the fact it states
 
 
 @settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(batches=st.lists(st.tuples(SENT, st.none() | st.sampled_from(POINTS)), min_size=2, max_size=4))
+@given(
+    batches=st.lists(st.tuples(SENT, st.none() | st.sampled_from(POINTS)), min_size=2, max_size=4),
+    late=st.integers(0, 2),
+)
 def test_any_sequence_gives_the_log_of_the_model(
-    stack: Settings, batches: list[tuple[Sent, str | None]]
+    stack: Settings, batches: list[tuple[Sent, str | None]], late: int
 ) -> None:
     owner = make_owner()
     make_entities(owner)
     everything: Sent = []
     read: list[dict[str, Any]] = []
+    of_subset: list[dict[str, Any]] = []
     since = None
-    for sent, point in batches:
+    for number, (sent, point) in enumerate(batches):
+        if number == late:
+            declare(owner, "name")
         everything += sent
         if not sent:
             continue
@@ -227,8 +261,13 @@ def test_any_sequence_gives_the_log_of_the_model(
             run_batch(batch)
         more = pages(owner, since, limit=3)
         read += more
+        if number >= late:
+            of_subset += pages(owner, since if of_subset else None, limit=2, subset="name=x")
         since = f"{generation(owner)}-{len(read)}"
     assert as_model(read) == as_model(pages(owner)) == model(everything)
+    if late < len(batches):
+        assert seen(of_subset) == model_of_subset(read, "x")
+        assert checks.run("index_equals_log", owner.tenant, SLUG).problems == []
     assert counts(owner)[1:3] == (len(read), len(everything) - len(read))
 
 

@@ -63,6 +63,9 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
     "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
+    "public.entity_indexes":       (OWN_FOR_OWNER, "own SID",   "own S",        NOTHING, NOTHING),
+    "public.entity_index_runs": (OWN_FOR_OWNER, "own SID",   "own SIUD",     NOTHING, NOTHING),
+    "public.entity_index_readers": (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING, NOTHING),
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
     "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
     "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
@@ -192,6 +195,15 @@ SYNCS = (
     "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)"
     " SELECT tenant_id, 'any', dataset_id, '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
 )
+INDEXES = (
+    "INSERT INTO entity_indexes (tenant_id, dataset_id, expression)"
+    " SELECT tenant_id, dataset_id, 'any' FROM entity_logs WHERE tenant_id = %(tenant)s",
+    "INSERT INTO entity_index_runs (tenant_id, index_id, first, versions, packed)"
+    " SELECT tenant_id, index_id, 1, 1, decode(repeat('00', 32), 'hex') FROM entity_indexes"
+    " WHERE tenant_id = %(tenant)s",
+    "INSERT INTO entity_index_readers (tenant_id, index_id, reader)"
+    " SELECT tenant_id, index_id, 'any' FROM entity_indexes WHERE tenant_id = %(tenant)s",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -226,7 +238,7 @@ def pair(stack: Settings) -> Pair:
     ingest(*owners)
     with superuser(stack) as connection:
         for owner in owners:
-            for statement in SYNCS:
+            for statement in (*SYNCS, *INDEXES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
         connection.cursor().executemany(

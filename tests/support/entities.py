@@ -8,6 +8,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.entities import event
 from pulse_pipelines.query import versions
+from pulse_pipelines.registry import index_build, indexes
 from support.ingest import Owner
 
 SLUG = "countries"
@@ -45,12 +46,38 @@ def model(sent: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[st
     return log
 
 
+def declare(owner: Owner, expression: str, slug: str = SLUG) -> None:
+    """Declare an index, and build it."""
+    index = indexes.declare(owner.tenant, slug, expression)
+    index_build.build(owner.tenant, slug, index.index_id)
+
+
+def model_of_subset(log: Iterable[dict[str, Any]], value: str) -> list[tuple[str, int, bool]]:
+    """The log of a subset by name, from the whole log: ids, places, and whether the entity is gone."""
+    found, within = [], set()
+    for version in log:
+        key, here = version["_id"], version.get("name") == value
+        if here or key in within:
+            found.append((key, version["_updated"], not here))
+            (within.add if here else within.remove)(key)
+    return found
+
+
+def seen(found: Iterable[dict[str, Any]]) -> list[tuple[str, int, bool]]:
+    """Versions as `model_of_subset` has them."""
+    return [(each["_id"], each["_updated"], each["_deleted"]) for each in found]
+
+
 def pages(
-    owner: Owner, since: str | None = None, limit: int = 1_000, slug: str = SLUG
+    owner: Owner,
+    since: str | None = None,
+    limit: int = 1_000,
+    slug: str = SLUG,
+    subset: str | None = None,
 ) -> list[dict[str, Any]]:
     """All versions after a continuation, page by page."""
     found = []
-    while (page := versions.page(owner.tenant, slug, since, limit, packed=False)).following != since:
+    while (page := versions.page(owner.tenant, slug, since, limit, False, subset)).following != since:
         found += [json.loads(line) for line in page.lines.splitlines()]
         since = page.following
     return found

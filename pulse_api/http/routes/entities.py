@@ -13,7 +13,7 @@ from pulse_api.http.collect import entities, parts
 from pulse_api.http.collect.split import JSON
 from pulse_api.http.collect.taking import Taking
 from pulse_api.http.collect.verdicts import Verdicts
-from pulse_api.http.models import DatasetSlug
+from pulse_api.http.models import DatasetSlug, SubsetOf
 from pulse_api.http.problems import documented
 from pulse_api.http.routes.collect import Collected, answer
 from pulse_api.http.routing import refuse_unknown_parameters, resource
@@ -146,14 +146,19 @@ async def read(
     limit: Annotated[
         int, Query(ge=1, le=MAX_VERSIONS, description="Maximum number of versions.")
     ] = DEFAULT_LIMIT,
+    subset: SubsetOf = None,
 ) -> Response:
     """Every version once, however often a reader stops and goes on.
 
     A log that was rebuilt has another generation: 409, with the `since` to begin anew from. Compressed with
-    gzip where Accept-Encoding takes it.
+    gzip where Accept-Encoding takes it. The log of a `subset` are the versions that are in it, and as
+    deletions those with which an entity leaves it.
     """
     packed = bool(TAKES_GZIP.search(request.headers.get("accept-encoding", "")))
-    page = await app_state(request).previews.run(versions.page, principal.tenant, slug, since, limit, packed)
+    page = await app_state(request).previews.run(
+        *(versions.page, principal.tenant, slug, since, limit, packed),
+        *(subset, principal.key_id if subset is not None else None),
+    )
     headers = {NEXT: page.following, "Vary": "Accept-Encoding"}
     if packed:
         headers["Content-Encoding"] = "gzip"

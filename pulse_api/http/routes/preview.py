@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
-from pulse_api.http.models import DatasetSlug, Moment
+from pulse_api.http.models import DatasetSlug, Moment, SubsetOf
 from pulse_api.http.negotiation import chosen
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
@@ -87,6 +87,7 @@ async def preview(
     as_of: Annotated[
         Moment | None, Query(description="Read the table as of this time; not together with `snapshot_id`.")
     ] = None,
+    subset: SubsetOf = None,
 ) -> Response:
     """The newest rows by timestamp, as JSON, CSV or an Arrow stream by the header Accept.
 
@@ -100,6 +101,7 @@ async def preview(
         "end": end,
         "snapshot_id": snapshot_id,
         "as_of": as_of,
+        "subset": subset,
     }
     content = await app_state(request).previews.run(
         read_content, media_type, principal.tenant, slug, limit, wanted

@@ -34,6 +34,11 @@ DESCRIPTIONS = {
     "Looked at with whole tables.\n\n"
     "When it fails: someone changed the table outside Pulse; find the writer by the snapshots (`pulse "
     "snapshots`). Then create the dataset anew and send its entities again.",
+    "index_equals_log": "ERROR. Of datasets of entities: the entries of every index are those that the "
+    "versions of a sample of entities give, computed anew from the log in another way than when they landed. "
+    "Looked at with whole tables.\n\n"
+    "When it fails: drop the index and declare it again (`pulse index drop`, `pulse index create`), which "
+    "builds it from the log. If `latest_equals_log` fails, too, see there first.",
     "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "
     "`checks.late_seconds`, or its latest batch took longer; ERROR beyond `checks.very_late_seconds`, and "
     "while a batch is stuck or a topic cannot be ingested.\n\n"

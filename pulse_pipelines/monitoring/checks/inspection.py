@@ -14,6 +14,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring.checks import freshness
 from pulse_pipelines.monitoring.checks.conformance import schema_conformance
 from pulse_pipelines.monitoring.checks.health import file_health
+from pulse_pipelines.monitoring.checks.index import index_equals_log
 from pulse_pipelines.monitoring.checks.isolation import tenant_isolation
 from pulse_pipelines.monitoring.checks.latest import latest_equals_log
 from pulse_pipelines.monitoring.checks.latest_results import save
@@ -29,6 +30,7 @@ TABLE_CHECKS: Mapping[str, Callable[[Subject], CheckResult]] = {
     "reconciled": reconciled,
     "file_health": file_health,
     "latest_equals_log": latest_equals_log,
+    "index_equals_log": index_equals_log,
 }
 """Checks of one table."""
 T = TypeVar("T")

@@ -1,0 +1,78 @@
+"""`pulse index`: by what the entities of a dataset are indexed."""
+
+from typing import Annotated
+
+import typer
+
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_pipelines import registry
+from pulse_pipelines.registry import index_build, indexes
+
+app = typer.Typer(no_args_is_help=True, help="Indexes of datasets of entities, by which subsets are read.")
+
+
+@app.command("create")
+def create_index(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    expression: Annotated[
+        str, typer.Argument(help="What to index by, as in docs/entities.md: lower(continent).")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Create an index and build it from the log; one that is there is built on, if it is behind.
+
+    Example: pulse index create acme countries "lower(continent)"
+    """
+    owner = registry.find_tenant(tenant)
+    index_id = indexes.declare(owner, slug, expression).index_id
+    index_build.build(
+        owner, slug, index_id, lambda done, of: remark(f"built up to version {done:,} of {of:,}")
+    )
+    found = indexes.declare(owner, slug, expression)
+    if as_json:
+        emit(found)
+    else:
+        say(f"index {found.index_id} by {found.expression} has {found.entries:,} entries")
+
+
+@app.command("list")
+def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -> None:
+    """List a dataset's indexes, with their size and who reads by them.
+
+    Example: pulse index list acme countries
+    """
+    found = indexes.list_indexes(registry.find_tenant(tenant), slug)
+    if as_json:
+        emit(found)
+        return
+    rows = (
+        (
+            *(each.index_id, each.expression, each.entries, each.bytes, each.behind),
+            *(len(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
+        )
+        for each in found
+    )
+    columns = ("index", "by", "entries", "bytes", "behind", "readers", "read", "state")
+    show_table(
+        columns, rows, empty="No index of this dataset yet: pulse index create", spare=("read", "bytes")
+    )
+
+
+@app.command("drop")
+def drop_index(
+    tenant: TenantSlug,
+    slug: DatasetSlug,
+    index: Annotated[int, typer.Argument(help="The index, by its number in `pulse index list`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Drop an index. Subsets by it can no longer be read, until it is created again.
+
+    Example: pulse index drop acme countries 7
+    """
+    expression = indexes.drop(registry.find_tenant(tenant), slug, index)
+    if as_json:
+        emit({"dropped": expression})
+    else:
+        say(f"the index by {expression} is dropped")

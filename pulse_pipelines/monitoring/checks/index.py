@@ -1,0 +1,162 @@
+"""Check `index_equals_log`: the entries of a dataset's indexes are those that its log gives, by SQL."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
+from pulse_pipelines.query import duckdb_pool
+from pulse_pipelines.tables import heads, index_runs, indexes
+from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
+from pulse_pipelines.tables.index_runs import Counters
+from pulse_pipelines.tables.indexes import Index
+from pulse_resources import iceberg, postgres, readable
+
+Words = npt.NDArray[np.uint64]
+SAMPLE = 200_000
+"""Versions that are looked at, about: of so many entities, any others each time, all versions."""
+INDEXES = "SELECT index_id, expression, updated, entries FROM entity_indexes WHERE dataset_id = %s"
+STILL = """
+SELECT l.generation FROM entity_logs l JOIN entity_indexes i USING (dataset_id) WHERE i.index_id = %s
+"""
+VERSIONS = f"""
+SELECT {UPDATED}, coalesce(lag({UPDATED}) OVER (PARTITION BY id ORDER BY {UPDATED}), 0), {{values}}
+FROM versions WHERE hash(id) % ? = ? ORDER BY 1
+"""  # noqa: S608 - from constants
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """An index as Postgres has it."""
+
+    index: Index
+    covered: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """What an index has of a sample of versions."""
+
+    generation: int
+    """Of its log."""
+    digests: Words
+    """Four rows: heads and tails of the new values, heads and tails of the old ones."""
+    count: int
+    """Entries, of all versions."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A log's table, its indexes and their entries, read at the same moment."""
+
+    location: str
+    generation: int
+    updated: int
+    kept: Sequence[_Kept]
+
+
+def index_equals_log(subject: Subject) -> CheckResult:
+    """Compare the entries of a sample of entities with those that their versions give; whole tables only."""
+    if not subject.dataset.of_entities or subject.scope.batch_id is not None:
+        return CheckResult()
+    look = partial(_look, subject)
+    return readable.as_it_is(partial(_compare, subject), look(), look, lambda seen: seen.location)
+
+
+def _look(subject: Subject) -> _Seen:
+    tenant, dataset = subject.tenant, subject.dataset
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id, one_snapshot=True) as connection:
+        location = iceberg.current_location(connection, (tenant.namespace, dataset.slug))
+        ((generation, updated),) = connection.execute(heads.LOG, [dataset.dataset_id]).fetchall()
+        rows = connection.execute(INDEXES, [dataset.dataset_id])
+        kept = [_Kept(Index(number, text), covered, count) for number, text, covered, count in rows]
+    return _Seen(location, generation, updated, kept)
+
+
+def _compare(subject: Subject, seen: _Seen) -> CheckResult:
+    result = CheckResult({"indexes": len(seen.kept)})
+    fitting = [each for each in seen.kept if each.index.fits(subject.dataset)]
+    result.problems += [
+        f"the index by {each.index.expression} is by what the dataset does not have: drop it"
+        for each in seen.kept
+        if each not in fitting
+    ]
+    if not fitting:
+        return result
+    parts = max(1, seen.updated // SAMPLE)
+    versions = _versions(subject, seen, [each.index for each in fitting], parts)
+    result.numbers["versions"] = versions.num_rows
+    updated = versions.column(0).to_numpy()
+    for number, each in enumerate(fitting):
+        expected = _expected(subject, versions, number, each.covered)
+        found = _stored(subject, each, updated)
+        if found is None:  # it was dropped
+            continue
+        if found.generation != seen.generation:  # something was erased
+            return _compare(subject, _look(subject))
+        others = int(((expected != found.digests).any(axis=0)).sum())
+        count = int((expected.reshape(2, 2, -1) != 0).any(axis=1).sum())
+        if others:
+            result.problems.append(
+                f"of {len(updated)} versions {others} have other values in the index by "
+                f"{each.index.expression} than their log gives"
+            )
+        if found.count != each.count or (parts == 1 and found.count != count):
+            result.problems.append(
+                f"the index by {each.index.expression} has {found.count} values, {each.count} by its own "
+                "count" + (f", and the log gives {count}" if parts == 1 else "")
+            )
+    return result
+
+
+def _versions(subject: Subject, seen: _Seen, by: Sequence[Index], parts: int) -> pa.Table:
+    """All versions of some entities: `_updated`, that of the version before, and a value by index."""
+    expressions = [each.of(subject.dataset) for each in by]
+    columns = {"id", UPDATED, IS_DELETED}.union(*(each.columns for each in expressions))
+    values = ", ".join(f"CASE WHEN NOT {IS_DELETED} THEN {each.sql} END" for each in expressions)
+    with readable.damage_explained(seen.location):
+        table = iceberg.load_table((subject.tenant.namespace, subject.dataset.slug), seen.location)
+        reader = table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+    with duckdb_pool.connect() as connection:
+        connection.register("versions", reader)
+        try:
+            query = VERSIONS.format(values=values)
+            return connection.execute(query, [parts, secrets.randbelow(parts)]).to_arrow_table()
+        finally:
+            connection.unregister("versions")
+
+
+def _expected(subject: Subject, versions: pa.Table, number: int, covered: int) -> Words:
+    """What the log gives, as `_Stored.digests`."""
+    updated, before = (versions.column(n).to_numpy() for n in (0, 1))
+    new = indexes.digests(versions.column(2 + number).to_pylist(), subject.dataset)
+    found = np.zeros((4, len(updated)), np.uint64)
+    found[0], found[1] = new.heads, new.tails
+    again = np.flatnonzero(before > 0)
+    found[2:, again] = found[:2, np.searchsorted(updated, before[again])]
+    found[2:, (found[:2] == found[2:]).all(axis=0)] = 0
+    found[:, updated > covered] = 0
+    return found
+
+
+def _stored(subject: Subject, kept: _Kept, updated: Counters) -> _Stored | None:
+    """What the index has of versions; None: it is gone."""
+    found, after, count = np.zeros((4, len(updated)), np.uint64), 0, 0
+    index_id, tenant_id = kept.index.index_id, subject.tenant.tenant_id
+    with postgres.tenant_transaction("pulse_pipeline", tenant_id, one_snapshot=True) as connection:
+        row = connection.execute(STILL, [index_id]).fetchone()
+        while after < kept.covered and (runs := index_runs.runs(connection, index_id, after, 1)):
+            run = runs[0][: kept.covered - runs[0].first + 1]  # what was written since the look is left out
+            after = run.first + len(run) - 1
+            count += run.entries
+            begin, end = np.searchsorted(updated, [run.first, after + 1])
+            at = updated[begin:end] - run.first
+            columns = (run.new.heads, run.new.tails, run.old.heads, run.old.tails)
+            found[:, begin:end] = [column[at] for column in columns]
+    return _Stored(row[0], found, count) if row else None

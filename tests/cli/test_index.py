@@ -1,0 +1,38 @@
+"""`pulse index`: created, listed with who reads, dropped."""
+
+import json
+from typing import Any
+
+from support.entities import SLUG, make_entities
+from support.ingest import make_owner
+from typer.testing import CliRunner
+
+from chaos.surroundings import superuser
+from pulse_api import cli
+from pulse_pipelines.query import versions
+from pulse_resources.settings import Settings
+
+
+def run(*arguments: object) -> Any:
+    answer = CliRunner().invoke(cli.app, ["index", *map(str, arguments), "--json"], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def test_an_index_from_its_creation_to_its_end(stack: Settings) -> None:
+    owner = make_owner()
+    make_entities(owner)
+    where = (owner.tenant.slug, SLUG)
+    made = run("create", *where, "lower( name )")
+    assert (made["expression"], made["behind"], made["readers"]) == ("lower(name)", 0, [])
+    assert run("create", *where, "lower(name)")["index_id"] == made["index_id"], "it is there"
+    versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
+    with superuser() as connection:
+        ago = "UPDATE entity_index_readers SET read_at = now() - interval '31 days' WHERE tenant_id = %s"
+        connection.execute(ago, [owner.tenant.tenant_id])
+    (found,) = run("list", *where)
+    assert (found["readers"], found["orphaned"]) == (["a key"], True)
+    versions.page(owner.tenant, SLUG, None, 1, False, "lower(name)=x", "a key")
+    assert [each["orphaned"] for each in run("list", *where)] == [False]
+    assert run("drop", *where, made["index_id"]) == {"dropped": "lower(name)"}
+    assert run("list", *where) == []
