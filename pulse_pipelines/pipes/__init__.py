@@ -11,17 +11,16 @@ from pulse_pipelines.pipes.registry import (
     create,
     delete,
     due,
-    ended,
     everyones,
     find,
     fingerprint,
     last_day,
-    last_sync,
     list_pipes,
     names,
     pause,
     reset,
 )
+from pulse_pipelines.pipes.requested import ended, last_sync
 
 __all__ = [
     "LastDay",

@@ -14,11 +14,8 @@ from psycopg.types.json import Jsonb
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
-from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import slots, sources
-from pulse_pipelines.registry import syncs
-from pulse_pipelines.registry.syncs import Sync
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
@@ -75,8 +72,6 @@ FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hou
 """
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
 FINGERPRINT = "SELECT md5(coalesce(string_agg(DISTINCT pipe, ' ' ORDER BY pipe), '')) FROM pipes"
-
-UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
 
 
 @dataclass(frozen=True)
@@ -179,27 +174,6 @@ def list_pipes(tenant: Tenant) -> list[Pipe]:
     """List the pipes of a tenant, by name."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return [_pipe(row) for row in connection.execute(LIST, [tenant.tenant_id])]
-
-
-def last_sync(pipe: Pipe) -> int | None:
-    """The latest sync of a pipe's dataset, whoever sent it."""
-    return next((sync.sync_id for sync in syncs.list_syncs(pipe.tenant, pipe.dataset, 1)), None)
-
-
-def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
-    """The sync of a requested run, once it has ended or is held; None while the run is awaited or under way.
-
-    Args:
-        after: the latest sync when the run was requested.
-
-    Raises:
-        UserError: the run failed.
-    """
-    pipe = find(tenant, name)
-    if pipe.error and pipe.asked_at is None:  # not of the run before
-        raise UserError(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
-    (last, *_) = [*syncs.list_syncs(tenant, pipe.dataset, 1), None]
-    return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
 
 
 def due() -> list[Pipe]:

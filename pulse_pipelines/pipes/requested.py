@@ -1,0 +1,31 @@
+"""Requested runs: the sync in which one ends."""
+
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes.registry import Pipe, find
+from pulse_pipelines.registry import syncs
+from pulse_pipelines.registry.syncs import Sync
+from pulse_resources.errors import UserError
+
+UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
+
+
+def last_sync(pipe: Pipe) -> int | None:
+    """The latest sync of a pipe's dataset, whoever sent it."""
+    return next((sync.sync_id for sync in syncs.list_syncs(pipe.tenant, pipe.dataset, 1)), None)
+
+
+def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
+    """The sync of a requested run, once it has ended or is held; None while the run is awaited or under way.
+
+    Args:
+        after: the latest sync when the run was requested.
+
+    Raises:
+        UserError: the run failed.
+    """
+    pipe = find(tenant, name)
+    if pipe.error and pipe.asked_at is None:  # not of the run before
+        raise UserError(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
+    (last, *_) = [*syncs.list_syncs(tenant, pipe.dataset, 1), None]
+    return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
