@@ -1,6 +1,5 @@
 """`pulse tenant`: tenants and their limits."""
 
-import math
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ import typer
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits
+from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits, checked_rate
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import data_loss
 from pulse_resources.errors import UserError
@@ -22,9 +21,10 @@ _LARGEST = 2**63 - 1
 
 
 def _rate(value: float | None) -> float | None:
-    if value is None or value == UNLIMITED or 0 <= value < math.inf:
-        return value
-    raise typer.BadParameter(f"{value} is neither a rate nor {UNLIMITED}")
+    try:
+        return None if value is None else checked_rate(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value} {error}") from None
 
 
 MaxEntityDatasets = Annotated[

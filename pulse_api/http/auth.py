@@ -49,6 +49,8 @@ class Principal:
         return self.cached.view.tenant
 
 
+LONGEST_WAIT_S = 3_600
+"""Maximum of Retry-After: a slow rate, or a large debt, is asked again once an hour."""
 _WRONG = "no key, or one that is not in force"
 _ANY_KEY = (
     "Send the header Authorization: Bearer <key>, with an operator's key for /v1/tenants and /metrics, "
@@ -135,7 +137,7 @@ def take(
             "rate-exceeded",
             f"the tenant may send {per_second:g} {kind} per second",
             fix="Send fewer per second, and repeat this request after Retry-After",
-            headers={"Retry-After": str(math.ceil(wait))},
+            headers={"Retry-After": str(math.ceil(min(wait, LONGEST_WAIT_S)))},
         )
 
 

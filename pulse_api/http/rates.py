@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from pulse_pipelines.domain.quota import limited
+from pulse_pipelines.domain.quota import SLOWEST, limited
 
 MAX_BUCKETS = 20_000
 SHARED = frozenset({"requests", "events"})
@@ -50,13 +50,15 @@ class Rates:
     def take(self, tenant_id: UUID, kind: str, count: int, per_second: float, seconds: float = 1.0) -> float:
         """Take `count` tokens; 0.0 if they were available, else the seconds until they will be.
 
-        A request larger than the bucket passes when the bucket is full, and leaves it in debt.
+        A request larger than the bucket passes when the bucket is full, and leaves it in debt. A rate below
+        `SLOWEST`, as could be set once, counts as that: a process's part of the smallest number would be 0.
 
         Args:
             seconds: the bucket's capacity, in seconds of the rate.
         """
         if not limited(per_second):
             return 0.0
+        per_second = max(per_second, SLOWEST)
         whose = tenant_id, kind
         with self._lock:
             if kind in SHARED:

@@ -7,6 +7,8 @@ UNLIMITED = -1
 NOT_CONFIGURED = 0
 EVENTS, ENTITIES = "events", "entities"
 """Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
+SLOWEST, FASTEST = 0.001, 1e9
+"""Bounds of a rate, per second: at a slower one nobody could wait for the next request."""
 LAKE = "lake"
 """Tables that the tenant's own engines write; their quotas are beside those."""
 
@@ -43,6 +45,16 @@ class Limits:
 def limited(limit: float) -> bool:
     """Whether a limit, after defaults, is a maximum."""
     return limit > 0
+
+
+def checked_rate(value: float) -> float:
+    """A rate, if it may be set. Raises ValueError."""
+    if value in (UNLIMITED, NOT_CONFIGURED) or SLOWEST <= value <= FASTEST:
+        return value
+    raise ValueError(
+        f"must be from {SLOWEST} to {FASTEST:,.0f} per second, {UNLIMITED} (unlimited) or "
+        f"{NOT_CONFIGURED} (the installation's default)"
+    )
 
 
 def part(rate: float, own: float, others: Sequence[float]) -> float:

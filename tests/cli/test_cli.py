@@ -435,7 +435,8 @@ def test_limits_are_set_one_by_one(owner: Owner) -> None:
         ("events-per-second", "nan"),
     ]:
         run("tenant", "limits", slug, f"--{option}", value, code=2)
-    run("tenant", "limits", slug, "--requests-per-second", -0.5, code=2)
+    for rate in (-0.5, 5e-324):
+        assert "0.001" in run("tenant", "limits", slug, "--requests-per-second", rate, code=2).stderr
 
 
 def test_usage_is_shown(owner: Owner) -> None:

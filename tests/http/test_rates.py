@@ -9,21 +9,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support.http import sample
 from support.ingest import make_owner
 
 from chaos.surroundings import superuser, with_settings
 from chaos.waiting import wait
+from pulse_api.http.auth import take
+from pulse_api.http.keyring import Keyring
+from pulse_api.http.problems import ProblemError
 from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.rates import Rates
+from pulse_api.http.routes.tenants import NewLimits
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.quota import part
+from pulse_pipelines.domain.quota import FASTEST, SLOWEST, part
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
 from pulse_resources.local import ports
 from pulse_resources.settings import Settings
@@ -41,6 +49,32 @@ def test_the_parts_of_all_processes_are_the_rate(rate: float, asked: list[float]
     assert sum(parts) == pytest.approx(rate)
     for own, got in zip(asked, parts, strict=True):
         assert got >= min(own, rate / len(asked)) * (1 - 1e-9), "nobody is kept from an equal part"
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300])
+def test_a_rate_that_was_set_before_rates_had_bounds_is_waited_for(rate: float) -> None:
+    rates, tenant = Rates(), uuid4()
+    rates.share({}, 0.25)
+    assert rates.take(tenant, "requests", 1, rate) == 0.0
+    assert rates.take(tenant, "requests", 1, rate) == pytest.approx(4 / SLOWEST, rel=0.01)
+
+
+def test_what_cannot_be_a_rate_is_refused() -> None:
+    for rate in (-1, 0, SLOWEST, 2.5, FASTEST):
+        assert NewLimits.model_validate({"requestsPerSecond": rate}).requests_per_second == rate
+    for rate in (5e-324, 1e-300, SLOWEST / 2, -0.5, -2, 2 * FASTEST):
+        for name in ("requestsPerSecond", "eventsPerSecond"):
+            with pytest.raises(ValidationError, match=r"must be from 0\.001 to 1,000,000,000 per second, -1"):
+                NewLimits.model_validate({name: rate})
+
+
+def test_who_is_told_to_wait_is_told_an_hour_at_most() -> None:
+    keyring = cast(Keyring, SimpleNamespace(rates=Rates()))
+    tenant = Tenant(uuid4(), "acme")
+    take(keyring, tenant, "events", 10**6, SLOWEST)
+    with pytest.raises(ProblemError) as refused:
+        take(keyring, tenant, "events", 1, SLOWEST)
+    assert refused.value.headers["Retry-After"] == "3600"
 
 
 def test_who_asks_for_little_gets_it_beside_who_asks_for_all() -> None:

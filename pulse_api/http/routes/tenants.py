@@ -4,7 +4,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, WithJsonSchema
 
 from pulse_api.http.auth import Operator
 from pulse_api.http.models import Body, Name, Slug
@@ -13,12 +13,31 @@ from pulse_api.http.routes.keys import NewKey, NewKeyInfo, expiry, issued
 from pulse_api.http.routes.usage import LimitInfo, limit_info
 from pulse_api.http.routing import resource
 from pulse_pipelines import registry
+from pulse_pipelines.domain.quota import (
+    FASTEST,
+    NOT_CONFIGURED,
+    SLOWEST,
+    UNLIMITED,
+    checked_rate,
+)
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
 
 router = resource("operators", "/v1/tenants")
 TenantSlug = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The tenant's slug.")]
 MOST = 2**53
+Rate = Annotated[
+    float,
+    AfterValidator(checked_rate),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": SLOWEST, "maximum": FASTEST},
+                {"enum": [UNLIMITED, NOT_CONFIGURED]},
+            ]
+        }
+    ),
+]
 
 
 class NewTenant(Body):
@@ -50,8 +69,8 @@ class NewLimits(Body):
         validation_alias=AliasChoices("maxRecordsPerMonth", "maxDatasetsPerMonth"),
         description="Records per month; `maxDatasetsPerMonth` is the same.",
     )
-    requests_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="requestsPerSecond")
-    events_per_second: float | None = Field(default=None, ge=-1, le=1e9, alias="eventsPerSecond")
+    requests_per_second: Rate | None = Field(default=None, alias="requestsPerSecond")
+    events_per_second: Rate | None = Field(default=None, alias="eventsPerSecond")
     max_entity_datasets: int | None = Field(default=None, ge=-1, le=MOST, alias="maxEntityDatasets")
     max_lake_tables: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeTables")
     max_lake_bytes: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeBytes")
