@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
+from pydantic_settings import PydanticBaseSettingsSource, SettingsError
+from typing_extensions import override
 
+from pulse_resources.errors import UserError
 from pulse_resources.home import in_file, pulse_home
 from pulse_resources.setting_names import BETWEEN, PREFIX, each_explained, misspelt, not_json, unknown
 from pulse_resources.settings import Settings
@@ -36,6 +38,32 @@ class Found:
     """At fault."""
 
 
+class _OfEnvironment(Settings):
+    """Settings of the environment alone, whatever settings.json says."""
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type,
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings
+
+
+def check_environment() -> None:
+    """Raise UserError if a variable of the environment is wrong, before anything is made by it."""
+    found = Found(None)
+    while found.settings is None:
+        found.settings = _read(found, _OfEnvironment)
+    if found.faults:
+        said = "; ".join(f"{fault.name}: {fault.said}" for fault in found.faults)
+        raise UserError(f"a setting is wrong: {said}", fix=found.faults[0].fix)
+
+
 def look() -> Found:
     """Read the settings of this process, section by section."""
     found = Found(None)
@@ -50,16 +78,16 @@ def look() -> Found:
     for name, meant in unknown(Settings.model_fields, given):
         found.faults.append(Fault(f"{name} in settings.json", "is not a setting", meant or "Remove it"))
     while found.settings is None:
-        found.settings = _read(found)
+        found.settings = _read(found, Settings)
     return found
 
 
-def _read(found: Found) -> Settings | None:
+def _read(found: Found, kind: type[Settings]) -> Settings | None:
     """The settings with defaults in the sections at fault; None: one more section is at fault."""
     defaults = {section: _default(section) for section in found.sections}
     try:
         with _without_variables_of(found.sections):
-            return Settings(**defaults)  # type: ignore[arg-type]
+            return kind(**defaults)  # type: ignore[arg-type]
     except ValidationError as error:
         for section, name, said in each_explained(error):
             found.faults.append(Fault(name, said, _SHOW))

@@ -10,6 +10,8 @@ import secrets
 import uuid
 from typing import Any, get_args
 
+from pydantic import TypeAdapter
+
 from pulse_resources.errors import UserError
 from pulse_resources.local import ports, tls
 from pulse_resources.local.layout import Layout, write_atomically
@@ -143,12 +145,13 @@ def _ports(remembered: dict[str, int]) -> dict[str, int]:
 
 
 def _configured(variable: str, value: str) -> int:
-    if not value.isdigit() or not ports.is_free(int(value)):
+    port = TypeAdapter(int).validate_python(value)  # as settings are read: `check_environment` has done so
+    if not ports.is_free(port):
         raise UserError(
             f"{variable}={value} cannot be used: another program has that port",
             fix="Name a free port, or unset the variable to have one chosen",
         )
-    return int(value)
+    return port
 
 
 def _settings(local: dict[str, Any], certificates: tls.Certificates | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pulse_resources.local.layout import Layout
 from pulse_resources.local.processes import MARK
 from pulse_resources.local.service import python
 from pulse_resources.local.supervisor import end_unowned
+from pulse_resources.setting_faults import check_environment
 from pulse_resources.settings import load_settings
 
 _TICK = 0.1
@@ -53,6 +54,7 @@ def start(
         UserError: something that the user must install or change.
         Transient: a download failed.
     """
+    check_environment()
     if with_tls:
         provision.check_tls(layout)
     layout.make()

@@ -214,6 +214,29 @@ def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(layout: Layout) -
     assert found.culprit == "kafka"
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("PULSE_API__PORT", "70000", "should be less than or equal to 65535"),
+        ("PULSE_API__PORT", "-1", "should be greater than or equal to 1"),
+        ("PULSE_API__HEALTH_PORT", "70000", "should be less than or equal to 65535"),
+        ("PULSE_LAKE__PORT", "0", "should be greater than or equal to 1"),
+        ("PULSE_POSTGRES__PORT", "99999999999", "should be less than or equal to 65535"),
+        ("PULSE_INGEST__FLUSH_SECONDS", "soon", "should be a valid number"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    """A port of 70000 was a traceback, -1 was said to be another program's, and an empty home stayed."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("PULSE_HOME", str(home))
+    monkeypatch.setenv(variable, value)
+    output = run("up", code=2)
+    assert f"a setting is wrong: {variable}: {said}" in " ".join(output.split())
+    assert not home.exists()
+
+
 def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(layout: Layout, at: AtPoint) -> None:
     """Another program was faster: the stack gave up, and said that MinIO had ended three times."""
     with socket.socket() as other:
