@@ -4,8 +4,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from starlette.testclient import TestClient
 from support.http import Api
 from support.ingest import event, ingest, make_owner
 
@@ -50,6 +52,12 @@ def test_schemathesis_finds_nothing(api: Api, group: str, examples: int, tmp_pat
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("event_id", ["o-1", "a/b", "x\ny", "x\n", "\u2028"])
+def test_the_path_of_an_event_takes_every_id_that_collect_takes(event_id: str) -> None:
+    answer = TestClient(create_app()).get(f"/v1/events/{quote(event_id, safe='')}")
+    assert answer.status_code == 401, "it is no path that there is not (404)"
 
 
 def test_the_document_is_enough_for_a_client() -> None:

@@ -201,12 +201,13 @@ def test_the_command_takes_an_id_or_a_place(new_owner: Callable[[], Owner]) -> N
 
 def test_over_http_a_tenant_sees_its_own(new_caller: Callable[..., Caller]) -> None:
     caller, other = new_caller(), new_caller()
-    caller.owner.send(event("/shop#7"), event("bad", count="many"))
+    caller.owner.send(event("/shop#7"), event("bad", count="many"), event("x\ny\n"))
     ingest(caller.owner)
     found = caller.http.get("/v1/events/%2Fshop%237", params={"dataset": "orders", "day": str(DAY)})
     assert found.status_code == 200, found.text
     assert (found.json()["state"], found.json()["settled"]) == ("landed", True)
     assert found.json()["fates"][0]["row"]["day"] == str(DAY)
+    assert caller.http.get("/v1/events/x%0Ay%0A").json()["event_id"] == "x\ny\n"
     assert caller.http.get("/v1/events/bad").json()["fates"][0]["dead_letter"]["id"] == "0-1"
     refused = [other.http.get(f"/v1/events/{event_id}") for event_id in ("%2Fshop%237", "bad", "none")]
     assert {answer.status_code for answer in refused} == {404}

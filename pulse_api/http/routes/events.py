@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 from pydantic import BaseModel, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Reader
@@ -17,6 +18,14 @@ from pulse_pipelines.domain.event import MAX_ID_BYTES
 from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import Fate, State
 
+
+class _AnyText(PathConvertor):
+    """The rest of a path, with slashes and, unlike `path`, line breaks: an id may have them."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("text", _AnyText())
 router = resource("events", "/v1/events", Kind.PREVIEW)
 
 EventId = Annotated[
@@ -75,7 +84,7 @@ class EventInfo(BaseModel):
 
 
 @router.get(
-    "/{event_id:path}",
+    "/{event_id:text}",
     summary="Get what became of an event",
     responses=documented(401, 403, 404, 422, 429, 503),
 )
