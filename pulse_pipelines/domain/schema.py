@@ -20,7 +20,7 @@ from pulse_pipelines.domain.roles import check_roles
 from pulse_pipelines.domain.safety import check_bounds
 from pulse_pipelines.domain.shapes import EVERY, Shapes
 from pulse_pipelines.domain.unique import UniqueItems
-from pulse_resources.errors import UserError
+from pulse_resources.errors import UserError, meant
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 DRAFTS = (
@@ -34,6 +34,12 @@ MAX_BYTES = 524_288
 """Maximum size of a document without white space; with it, four times as much."""
 MAX_DEPTH = 64
 """Maximum nesting of a document: validators and table schemas are walked recursively."""
+MAX_POINTER = 500
+"""Characters of a pointer in an error."""
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_FLATTER = (
+    "Move what is inside to $defs and refer to it by $ref, or declare it as an object without properties"
+)
 OF_OBJECTS = frozenset(
     ("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties")
 )
@@ -132,7 +138,8 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
     encoded = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     _check_size(len(encoded), 4 * MAX_BYTES)
     if nesting(encoded) > MAX_DEPTH:
-        raise UserError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+        where = _too_deep(encoded)
+        raise UserError(f"the schema is nested deeper than {MAX_DEPTH} levels{where}", fix=_FLATTER)
     try:
         document = orjson.loads(encoded)
     except orjson.JSONDecodeError as error:
@@ -152,10 +159,45 @@ def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, A
         if bound is not None:
             check_cost(bundle, bound)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise UserError(f"not a valid JSON Schema: {getattr(error, 'message', error)}"[:2000]) from error
+        said, fix = _invalid(error)
+        raise UserError(f"not a valid JSON Schema: {said}"[:2000], fix=fix) from error
     _check_object(bundle)
     check_roles(document, {column.field: column.type.kind for column in columns(bundle)})
     return document
+
+
+def _invalid(error: Exception) -> tuple[str, str | None]:
+    """Where a document does not follow its draft and how, and what to do, if there is more to say."""
+    if not isinstance(error, jsonschema_rs.ValidationError):
+        return str(error), None
+    path, message = list(error.instance_path), str(error.message)
+    fix = None
+    if path[-1:] == ["type"] and list(error.schema_path)[-3:] == ["properties", "type", "anyOf"]:
+        given = message.partition(" is not valid under any")[0]
+        message = f"{given} is no type: a type is one of {', '.join(TYPES)}, or an array of some of them"
+        fix = meant(given.strip('"')[:100], TYPES)
+    return f"at #{_shortened(json_pointer(path))}: {message}", fix
+
+
+def _too_deep(encoded: bytes) -> str:
+    """Where the first part is that is nested too deeply; empty if it is too deep to decode."""
+    try:
+        pending: list[tuple[Any, list[str | int]]] = [(orjson.loads(encoded), [])]
+    except orjson.JSONDecodeError:
+        return ""
+    while pending:
+        node, path = pending.pop()
+        if len(path) == MAX_DEPTH and isinstance(node, dict | list):
+            return f" at #{_shortened(json_pointer(path))}"
+        children = (
+            node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ())
+        )
+        pending.extend(reversed([(child, [*path, key]) for key, child in children]))
+    return ""
+
+
+def _shortened(pointer: str) -> str:
+    return pointer if len(pointer) <= MAX_POINTER else f"{pointer[:MAX_POINTER]}…"
 
 
 def _check_size(size: int, limit: int) -> None:

@@ -193,6 +193,8 @@ def chained(count: int, copies: int) -> str:
     return document(properties={"root": {"$ref": "#/$defs/a0"}}, **{"$defs": defs})
 
 
+OF_4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+DEEP = json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 REFUSED: list[tuple[str, str | bytes, str]] = [
     ("no json", "nope", "not JSON"),
     ("empty", b"", "not JSON"),
@@ -209,9 +211,39 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ("draft is a number", document(**{"$schema": 5}), "unknown draft"),
     ("draft is an object", document(**{"$schema": {}}), "unknown draft"),
     ("draft 3", document(**{"$schema": "http://json-schema.org/draft-03/schema#"}), "unknown draft"),
-    ("no such type", document(properties={"a": {"type": "text"}}), "not a valid JSON Schema"),
-    ("properties is a list", document(properties=[]), "not a valid JSON Schema"),
-    ("required is a string", document(required="a"), "not a valid JSON Schema"),
+    (
+        "no such type",
+        document(properties={"a": {"properties": {"b/c": {"type": "strng"}}}}),
+        'not a valid JSON Schema: at #/properties/a/properties/b~1c/type: "strng" is no type: a type is '
+        "one of array, boolean, integer, null, number, object, string, or an array of some of them. "
+        "Did you mean string?",
+    ),
+    (
+        "no such type in an array",
+        document(properties={"a": {"type": ["string", "nul"]}}),
+        'at #/properties/a/type: ["string","nul"] is no type',
+    ),
+    (
+        "no such type in draft 4",
+        document(**OF_4, properties={"a": {"type": "text"}}),
+        "at #/properties/a/type: ",
+    ),
+    (
+        "a column named type",
+        document(properties={"type": 5}),
+        'not a valid JSON Schema: at #/properties/type: 5 is not of types "boolean", "object"',
+    ),
+    (
+        "a length below zero",
+        document(properties={"a": {"minLength": -1}}),
+        "not a valid JSON Schema: at #/properties/a/minLength: -1 is less than the minimum of 0",
+    ),
+    (
+        "properties is a list",
+        document(properties=[]),
+        'not a valid JSON Schema: at #/properties: [] is not of type "object"',
+    ),
+    ("required is a string", document(required="a"), "not a valid JSON Schema: at #/required: "),
     ("format is a list", document(properties={"a": {"type": "string", "format": []}}), "not a valid"),
     ("bad pattern", document(properties={"a": {"pattern": "("}}), "'(' at #/properties/a is no regular"),
     ("remote", document(properties={"a": {"$ref": "https://example.com/a.json"}}), "example.com/a.json"),
@@ -229,7 +261,16 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
         document().replace("}", ',"title":"' + "é" * (MAX_BYTES // 2) + '"}'),
         "the limit",
     ),
-    ("deeper than may be", nested(MAX_DEPTH // 2 + 1), "nested deeper than"),
+    (
+        "deeper than may be",
+        nested(MAX_DEPTH // 2 + 1),
+        "nested deeper than 64 levels at #/properties/a/properties/",
+    ),
+    (
+        "deep beside what is not",
+        document(title=[1], allOf=DEEP),
+        "nested deeper than 64 levels at #/allOf/0/0/0/",
+    ),
     ("500 levels", nested(500), "nested deeper than"),
     ("5,000 levels", nested(5_000), "nested deeper than"),
     ("100,000 arrays", b"[" * 100_000 + b"]" * 100_000, "nested deeper than"),
