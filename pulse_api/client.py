@@ -37,6 +37,8 @@ class Collected:
     verdicts: tuple[dict[str, Any], ...]
     """One entry per event that was not simply accepted: index (in the request), event_id, status, reason,
     pointer and detail."""
+    ignored: tuple[dict[str, Any], ...] = ()
+    """One entry per member of events that no column has: member, events, detail and fix."""
 
 
 class Client:
@@ -100,7 +102,7 @@ def _collected(answer: httpx.Response, sent: int) -> Collected:
     document = _document(answer)
     if answer.status_code in _TAKEN:
         numbers = (document["accepted"], document["dead_lettered"], document["refused"])
-        found = Collected(*numbers, tuple(document["verdicts"]))
+        found = Collected(*numbers, tuple(document["verdicts"]), tuple(document.get("ignored", ())))
     elif document.get("type") == _ALL_REFUSED:
         found = Collected(0, 0, len(document["verdicts"]), tuple(document["verdicts"]))
     else:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from pulse_api import client
 from pulse_api.cli.arguments import TenantSlug, duration, without_mark
-from pulse_api.cli.output import AsJson, emit, remark, say, show_table
+from pulse_api.cli.output import AsJson, counted, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
 from pulse_pipelines.domain.tenant import Tenant
@@ -68,6 +68,7 @@ def collect(
         sent = waiting.Sent()
     total = {"sent": 0, "accepted": 0, "dead_lettered": 0, "refused": 0}
     verdicts: list[dict[str, Any]] = []
+    ignored: dict[str, dict[str, Any]] = {}
     lines = array("Q")
     with ExitStack() as stack:
         source = _open(file, stack)
@@ -84,6 +85,9 @@ def collect(
                 for verdict in answer.verdicts[: MAX_VERDICTS - len(verdicts)]:
                     index = total["sent"] + verdict["index"]
                     verdicts.append(verdict | {"index": index, "line": lines[index] or None})
+                for entry in answer.ignored:
+                    before = ignored.get(entry["member"], {"events": 0})["events"]
+                    ignored[entry["member"]] = entry | {"events": before + entry["events"]}
                 total["sent"] += len(group)
                 for name in ("accepted", "dead_lettered", "refused"):
                     total[name] += getattr(answer, name)
@@ -97,11 +101,13 @@ def collect(
     became: dict[str, Any] = {}
     if not as_json:
         _show(total, verdicts)
+        for entry in ignored.values():
+            remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
     if wait:
         waiting.until_settled(owner, at_most)
         became = sent.fates(owner)
     if as_json:
-        emit(total | {"verdicts": verdicts} | became)
+        emit(total | {"verdicts": verdicts, "ignored": [*ignored.values()]} | became)
     elif wait:
         _show_fates(became)
     raise typer.Exit(1 if total["refused"] or became.get("not_landed") else 0)
@@ -216,7 +222,7 @@ def _show_fates(became: dict[str, Any]) -> None:
 
 def _show(total: dict[str, int], verdicts: list[dict[str, Any]]) -> None:
     say(
-        f"{total['sent']:,} events: {total['accepted']:,} accepted, "
+        f"{counted(total['sent'], 'event')}: {total['accepted']:,} accepted, "
         f"{total['dead_lettered']:,} dead-lettered, {total['refused']:,} refused"
     )
     if not verdicts:

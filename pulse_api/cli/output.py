@@ -174,3 +174,8 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return harmless(str(value))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 event`, `2,000 events`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -17,6 +17,10 @@ from pulse_pipelines.domain.reasons import Reason
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 """First instant that Iceberg, Spark, Python and Postgres all hold; years end at 9999 for all four."""
 
+ENVELOPE = frozenset(
+    ("event_id", "dataset", "timestamp", "data", "context", "trace_id", "tenant", "schema_version")
+)
+"""Members of an event. Any other is accepted, and kept in the raw zone only."""
 MAX_ID_BYTES = 512
 INT64 = range(-(2**63), 2**63)
 

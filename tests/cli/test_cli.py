@@ -614,6 +614,20 @@ def test_events_are_collected_from_lines_and_arrays(
     assert received(owner) == 1_237
 
 
+def test_members_that_no_column_has_are_named_once(api_service: str, owner: Owner, key: str) -> None:
+    misspelt = [event(f"e{n}").replace(b"{", b'{"contxt": {}, ', 1) for n in range(501)]
+    result = run("collect", owner.tenant.slug, stdin=b"\n".join(misspelt))
+    said = "contxt is no member of an event: no column has it (501 events). Did you mean context?"
+    assert (result.stdout, result.stderr.splitlines()) == (
+        "501 events: 501 accepted, 0 dead-lettered, 0 refused\n",
+        [said],
+    )
+    result = run("collect", owner.tenant.slug, stdin=event("one"))
+    assert result.stdout.startswith("1 event: 1 accepted")
+    (entry,) = as_json("collect", owner.tenant.slug, stdin=misspelt[0])["ignored"]
+    assert (entry["member"], entry["events"]) == ("contxt", 1)
+
+
 def test_refused_events_are_named_by_their_place(api_service: str, owner: Owner, key: str) -> None:
     events = [event(f"e{n}") for n in range(1_000)]
     events[700] = event("bad", country=7)

@@ -9,7 +9,7 @@ from support.conform import SCHEMA, TENANT, dataset, messages
 
 from pulse_api.http.collect.split import Item
 from pulse_api.http.collect.verdicts import Judging
-from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
@@ -60,6 +60,34 @@ def at_the_door(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str,
         judging.go_on(judge)
     notable = judging.verdicts().notable
     return [(each["index"], each["reason"], each["pointer"], each["detail"]) for each in notable]
+
+
+def test_a_member_that_no_column_has_is_accepted_and_named() -> None:
+    follows = dataset({"type": "object", "properties": {"a": {"type": "string"}}})
+    sent = json.loads(event('{"a": "x"}'))
+    own = sent | {"contxt": {"ip": "1"}, "shema_version": 1, "fleet": "north"}
+    everything = sent | {"context": 1, "trace_id": "t", "tenant": TENANT.slug}
+    many = sent | {f"m{number:02}{'x' * 200}": number for number in range(30)}
+    refused = own | {"data": {"a": 1}}
+    assert told(follows, sent, everything, refused) == []
+    found = told(follows, own, sent, own | {"deleted": True})
+    assert [(each["member"], each["events"], each["fix"]) for each in found] == [
+        ("contxt", 2, "Did you mean context?"),
+        ("deleted", 1, "Put what is to be stored into context or data"),
+        ("fleet", 2, "Put what is to be stored into context or data"),
+        ("shema_version", 2, "Did you mean schema_version?"),
+    ]
+    assert found[0]["detail"] == "contxt is no member of an event: no column has it"
+    assert [len(each["member"]) for each in told(follows, many)] == [100] * 20
+    assert told(replace(follows, kind=DatasetKind.ENTITIES), sent | {"deleted": True}) == []
+
+
+def told(follows: Dataset, *events: dict[str, Any]) -> Any:
+    judge = Validator(Scope(TENANT, (follows,)), UNLIMITED)
+    judging = Judging([Item(json.dumps(each).encode()) for each in events])
+    while not judging.done:
+        judging.go_on(judge)
+    return json.loads(judging.verdicts().document()).get("ignored", [])
 
 
 def in_a_batch(follows: Dataset, payloads: list[bytes]) -> list[tuple[int, str, str | None, str]]:

@@ -15,15 +15,18 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from pulse_api.http.collect.ignored import Ignored
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.split import Item
 from pulse_pipelines.domain.dataset import OnInvalid
-from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.entities import DELETION
+from pulse_pipelines.domain.event import ENVELOPE, Rejected, parse_timestamp
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.validation.validator import Event, Refusal, Validator, refusal
 from pulse_resources.settings import load_settings
 
 BREATH_SECONDS = 0.002
+_OF_ENTITIES = ENVELOPE | {DELETION}
 _JUDGED = Item(b"")
 """Placeholder for an event whose verdict is known; the event itself is not passed on."""
 
@@ -37,6 +40,8 @@ class Verdicts:
     refused: int = 0
     notable: list[dict[str, Any]] = field(default_factory=list)
     """One entry per event that was not simply accepted."""
+    ignored: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per member of accepted events that no column has."""
 
     @property
     def accepted(self) -> int:
@@ -44,14 +49,13 @@ class Verdicts:
 
     def document(self) -> bytes:
         """The body of the response."""
-        return orjson.dumps(
-            {
-                "accepted": self.accepted,
-                "dead_lettered": self.dead_lettered,
-                "refused": self.refused,
-                "verdicts": self.notable,
-            }
-        )
+        members: dict[str, Any] = {
+            "accepted": self.accepted,
+            "dead_lettered": self.dead_lettered,
+            "refused": self.refused,
+            "verdicts": self.notable,
+        }
+        return orjson.dumps(members | ({"ignored": self.ignored} if self.ignored else {}))
 
 
 class Judging:
@@ -71,6 +75,7 @@ class Judging:
         self._outgoing: list[Outgoing | None] = [None] * len(items)
         self._notable: list[tuple[int, Refusal, bool]] = []
         """Events that are refused, or (True) taken as dead letters."""
+        self._ignored = Ignored()
         self._now = datetime.now(UTC)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -124,8 +129,12 @@ class Judging:
 
     def _sort(self, judge: Validator, index: int, item: Item, verdict: Event | Refusal) -> None:
         if isinstance(verdict, dict):
+            accepted = judge.targets[verdict["dataset"]]
+            known = _OF_ENTITIES if accepted.of_entities else ENVELOPE
+            if not verdict.keys() <= known:
+                self._ignored.note(verdict.keys() - known)
             # The dataset's own string: one shared object for all of its events.
-            slug = judge.targets[verdict["dataset"]].dataset.slug
+            slug = accepted.dataset.slug
             self._outgoing[index] = Outgoing(slug, verdict["event_id"], item.payload)
             return
         target = judge.targets.get(verdict.dataset) if verdict.dataset else None
@@ -144,6 +153,7 @@ class Judging:
             kept,
             len(self._notable) - kept,
             [_entry(*notable) for notable in self._notable],
+            self._ignored.entries(),
         )
 
 

@@ -31,11 +31,23 @@ class Verdict(BaseModel):
     detail: str
 
 
+class Ignored(BaseModel):
+    """A member of accepted events that is none of an event's: no column has it, only the raw zone."""
+
+    member: str
+    events: int = Field(ge=1, description="Events of the request that have it.")
+    detail: str
+    fix: str
+
+
 class Collected(BaseModel):
     accepted: int = Field(ge=0, description="Events that will land, once each however often they are sent.")
     dead_lettered: int = Field(ge=0, description="Invalid events that their dataset takes as dead letters.")
     refused: int = Field(ge=0, description="Invalid events that were not taken; the others were.")
     verdicts: list[Verdict] = Field(description="One for each event that was dead-lettered or refused.")
+    ignored: list[Ignored] = Field(
+        default=[], description="Members of accepted events that no column has, if there are any: up to 20."
+    )
 
 
 EVENT: dict[str, Any] = {
