@@ -104,7 +104,7 @@ def collect(
         for entry in ignored.values():
             remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
     if wait:
-        waiting.until_settled(owner, at_most)
+        waiting.until_settled(owner, at_most, total["accepted"] + total["dead_lettered"])
         became = sent.fates(owner)
     if as_json:
         emit(total | {"verdicts": verdicts, "ignored": [*ignored.values()]} | became)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pulse_api.cli.output import working
+from pulse_api.cli.output import counted, working
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.monitoring import trace
 from pulse_pipelines.monitoring.trace import sent, topic
@@ -48,8 +48,11 @@ def _fate(tenant: Tenant, slug: str | None, event_id: str) -> Mapping[str, str |
     return {"event_id": event_id, "dataset": slug, "state": fate.state, "detail": fate.detail}
 
 
-def until_settled(tenant: Tenant, at_most: timedelta) -> None:
+def until_settled(tenant: Tenant, at_most: timedelta, count: int) -> None:
     """Wait until all that the tenant's topic holds now is settled, showing how much is not.
+
+    Args:
+        count: events that were sent; the topic may hold others' before and between them.
 
     Raises:
         Transient: it took longer.
@@ -57,10 +60,12 @@ def until_settled(tenant: Tenant, at_most: timedelta) -> None:
     ends, until = sent.marks(tenant), time.monotonic() + at_most.total_seconds()
     with working("waiting until what was sent is settled") as begins:
         while left := sent.unsettled(tenant, ends):
-            begins(f"{left:,} events are not settled")
+            waiting = f"{counted(left, 'event')} of the tenant's topic, by any sender,"
+            waiting += " is not settled" if left == 1 else " are not settled"
+            begins(waiting)
             if time.monotonic() > until:
                 raise Transient(
-                    f"{left:,} events are not settled yet",
+                    f"{waiting} yet (sent now: {count:,})",
                     fix=f"They are safe. See `pulse batch list`, `pulse trace {tenant.slug} <event id>`",
                     tenant=tenant.slug,
                 )

@@ -72,7 +72,10 @@ def test_it_waits_no_longer_than_it_is_told(owner: Owner, key: str) -> None:
     command = ["collect", owner.tenant.slug, "--wait", "--timeout", "1s"]
     result = CliRunner().invoke(cli.app, command, event("a"))
     assert result.exit_code == 1
-    assert "1 events are not settled yet" in result.stderr
+    assert "1 event of the tenant's topic, by any sender, is not settled yet (sent now: 1)" in result.stderr
+    owner.send(event("of"), event("others"))
+    result = CliRunner().invoke(cli.app, command, event("b"))
+    assert "4 events of the tenant's topic, by any sender, are not settled yet (sent now: 1)" in result.stderr
     assert f"pulse trace {owner.tenant.slug}" in result.stderr
 
 
