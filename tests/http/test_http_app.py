@@ -11,10 +11,13 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 
 from pulse_api.http import keyring, logs, problems
+from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
 from pulse_resources.errors import NotFound
@@ -96,6 +99,30 @@ def test_what_is_wrong_with_a_schema_is_said_once(caller: Caller, body: Any, sai
     answer = caller.http.post("/v1/schemas", json=body)
     assert answer.status_code == 422
     assert [f"{each['at']}: {each['problem']}" for each in answer.json()["errors"]] == said
+
+
+@pytest.mark.parametrize("forms", [Replayed, Chosen], ids=["replay", "discard"])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "body: must be a JSON object with either ids or filter, which say which dead letters"),
+        ({"ids": ["0-1"], "filter": {}}, "body: must be a JSON object with either ids or filter"),
+        ([], "body: must be a JSON object with either ids or filter"),
+        (7, "body: must be a JSON object with either ids or filter"),
+        ({"filter": {"reason": "nope"}}, "body.filter.reason: should be 'undecodable', "),
+        ({"filter": {}, "limit": 0}, "body.limit: should be greater than or equal to 1"),
+        ({"ids": []}, "body.ids: list should have at least 1 item"),
+    ],
+)
+def test_what_is_wrong_with_a_choice_of_dead_letters_is_said_in_the_sender_s_words(
+    forms: Any, body: Any, said: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(forms).validate_python(body)
+    found = [entry | {"loc": ("body", *entry["loc"])} for entry in refused.value.errors()]
+    detail = problems.of(RequestValidationError(found)).detail
+    assert detail.startswith(said)
+    assert "By" not in detail
 
 
 def test_commands_are_not_what_to_do_over_http() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag
 
 from pulse_api.http import negotiation
 from pulse_api.http.app_state import app_state
@@ -91,6 +91,26 @@ class ReplayByIds(ByIds):
 
 class ReplayByFilter(ByFilter):
     schema_version: Version | None = _VERSION
+
+
+def _by(given: Any) -> str | None:
+    """Discriminator of the two forms of a body; None if it is neither or both."""
+    if isinstance(given, ByIds | ByFilter):
+        return "ByIds" if isinstance(given, ByIds) else "ByFilter"
+    if not isinstance(given, dict) or ("ids" in given) == ("filter" in given):
+        return None
+    return "ByIds" if "ids" in given else "ByFilter"
+
+
+_EITHER = Discriminator(
+    _by,
+    custom_error_type="either",
+    custom_error_message="must be a JSON object with either ids or filter, which say which dead letters",
+)
+Chosen = Annotated[Annotated[ByIds, Tag("ByIds")] | Annotated[ByFilter, Tag("ByFilter")], _EITHER]
+Replayed = Annotated[
+    Annotated[ReplayByIds, Tag("ByIds")] | Annotated[ReplayByFilter, Tag("ByFilter")], _EITHER
+]
 
 
 class DeadLetterInfo(BaseModel):
@@ -239,7 +259,7 @@ def get(principal: Reader, letter_id: str, request: Request) -> Response | Opene
     summary="Replay dead letters",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-async def replay(request: Request, principal: Manager, body: ReplayByIds | ReplayByFilter) -> Resolved:
+async def replay(request: Request, principal: Manager, body: Replayed) -> Resolved:
     """Publish open dead letters again that could land by the datasets as they are now.
 
     They pass the same gate as every event, so nothing lands twice, however often this is repeated. Those that
@@ -255,6 +275,6 @@ async def replay(request: Request, principal: Manager, body: ReplayByIds | Repla
     summary="Discard dead letters",
     responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
-def discard(principal: Manager, body: ByIds | ByFilter) -> Resolved:
+def discard(principal: Manager, body: Chosen) -> Resolved:
     """Close open dead letters that nobody wants to land; their bytes stay."""
     return _resolved(dead_letters.discard(principal.tenant, **body.what()))
