@@ -14,6 +14,8 @@ from pulse_pipelines.domain.discriminators import Union, unions
 from pulse_pipelines.domain.patterns import compiles, equivalent
 from pulse_pipelines.domain.subschemas import Node, draft_of, list_of, subschemas
 
+WRITTEN = "x-pulse-written"
+"""Annotation of what replaces a pattern: the pattern as its author wrote it, for messages."""
 INT64 = range(-(2**63), 2**63)
 
 
@@ -62,7 +64,8 @@ def _enum(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pattern(node: dict[str, Any]) -> list[dict[str, Any]]:
-    return equivalent(node.pop("pattern")) or []
+    pattern = node.pop("pattern")
+    return [each | {WRITTEN: pattern} for each in equivalent(pattern) or []]
 
 
 def _one_choice(union: Union) -> list[dict[str, Any]]:

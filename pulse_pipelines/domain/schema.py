@@ -13,7 +13,7 @@ from pulse_pipelines.domain.bundle import bundled
 from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.cost import Bound, check_cost
 from pulse_pipelines.domain.event import json_pointer, nesting, values
-from pulse_pipelines.domain.guards import guarded
+from pulse_pipelines.domain.guards import WRITTEN, guarded
 from pulse_pipelines.domain.looks import collected
 from pulse_pipelines.domain.patterns import LINEAR
 from pulse_pipelines.domain.roles import check_roles
@@ -119,8 +119,33 @@ def violation(document: str, data: Any) -> tuple[str, str] | None:
     try:
         check.validate(data)
     except jsonschema_rs.ValidationError as error:
-        return json_pointer(list(error.instance_path)), str(error.message)
+        return json_pointer(list(error.instance_path)), _said(document, error)
     return None
+
+
+@lru_cache(maxsize=256)
+def _validated(document: str) -> dict[str, Any]:
+    """What the validator of a published document was compiled from."""
+    return guarded(bundled(orjson.loads(document)))
+
+
+def _said(document: str, error: jsonschema_rs.ValidationError) -> str:
+    """The message of a violation: of a pattern that is replaced, by the pattern that the document has."""
+    message, path = str(error.message), list(error.schema_path)
+    if "allOf" not in path or path[-1] not in ("pattern", "not"):
+        return message
+    node: Any = _validated(document)
+    for part in path[:-1]:
+        node = node[part]
+    if WRITTEN not in node:
+        return message
+    kind = error.kind
+    at_fault = kind.error if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames) else error
+    return f"{_text(at_fault.instance)} does not match {_text(node[WRITTEN])}"
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
 
 
 def check_document(text: str | bytes, bound: Bound | None = None) -> dict[str, Any]:

@@ -441,6 +441,42 @@ def test_a_pattern_means_the_same_by_other_keywords(pattern: str) -> None:
     assert ours.is_valid(1), "a pattern says nothing of what is no string"
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("abc", '"abc" does not match {}'),
+        ("tmp A1 for it", '"tmp A1 for it" does not match {}'),
+        ("A1", '"A1" is shorter than 8 characters'),
+    ],
+)
+@pytest.mark.parametrize("place", ["properties", "patternProperties", "propertyNames", "$ref", "oneOf"])
+def test_a_violation_quotes_the_pattern_that_the_schema_has(place: str, value: str, said: str) -> None:
+    of_text = {"pattern": "^(?!tmp)(?=.*[A-Z])(?=.*[0-9]).{8,}$", "enum": ["abc", "tmp A1 for it", "A1"]}
+    schema: dict[str, Any] = {
+        "properties": {"properties": {"a": of_text}},
+        "patternProperties": {"patternProperties": {"^a$": of_text | {"allOf": [{"minLength": 1}]}}},
+        "propertyNames": {"properties": {"a": {"type": "object", "propertyNames": of_text}}},
+        "$ref": {"properties": {"a": {"$ref": "#/$defs/x~1y"}}, "$defs": {"x/y": of_text}},
+        "oneOf": {
+            "oneOf": [
+                {"type": "object", "properties": {"k": {"const": kind}, "a": of_text}, "required": ["k"]}
+                for kind in "xy"
+            ]
+        },
+    }[place]
+    document = json.dumps({"type": "object"} | schema)
+    check_document(document)
+    data = {"k": "x", "a": {value: 1} if place == "propertyNames" else value}
+    quoted = json.dumps(of_text["pattern"])
+    assert violation(document, data) == ("/a", said.format(quoted))
+
+
+def test_a_violation_of_a_pattern_that_is_not_replaced_is_said_as_ever() -> None:
+    document = json.dumps({"properties": {"a": {"allOf": [{"pattern": "^x$"}, {"not": {"pattern": "^x$"}}]}}})
+    assert violation(document, {"a": "y"}) == ("/a", '"y" does not match "^x$"')
+    assert violation(document, {"a": "x"}) == ("/a", '{"pattern":"^x$"} is not allowed for "x"')
+
+
 @pytest.mark.parametrize("pattern", KEPT)
 def test_a_pattern_that_other_keywords_cannot_say_has_none(pattern: str) -> None:
     assert equivalent(pattern) is None
