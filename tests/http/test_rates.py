@@ -29,8 +29,9 @@ from pulse_api.http.problems import ProblemError
 from pulse_api.http.rate_shares import RateShares
 from pulse_api.http.rates import Rates
 from pulse_api.http.routes.tenants import NewLimits
+from pulse_api.http.routes.usage import limit_info
 from pulse_pipelines.domain.key import KeyScope
-from pulse_pipelines.domain.quota import FASTEST, SLOWEST, part
+from pulse_pipelines.domain.quota import FASTEST, SLOWEST, Limits, part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys, quotas
 from pulse_resources.local import ports
@@ -66,6 +67,20 @@ def test_what_cannot_be_a_rate_is_refused() -> None:
         for name in ("requestsPerSecond", "eventsPerSecond"):
             with pytest.raises(ValidationError, match=r"must be from 0\.001 to 1,000,000,000 per second, -1"):
                 NewLimits.model_validate({name: rate})
+
+
+def test_both_names_of_a_limit_are_one_limit() -> None:
+    """What GET answers can be sent back by PUT."""
+    for names in (
+        ["maxRecordsPerMonth"],
+        ["maxDatasetsPerMonth"],
+        ["maxRecordsPerMonth", "maxDatasetsPerMonth"],
+    ):
+        assert NewLimits.model_validate(dict.fromkeys(names, 7.0)).max_records_per_month == 7
+    answered = limit_info(Limits(max_datasets=3, requests_per_second=2.5)).model_dump(by_alias=True)
+    assert NewLimits.model_validate(answered).model_dump(by_alias=True)["maxDatasets"] == 3
+    with pytest.raises(ValidationError, match="are the same limit: name only one of them"):
+        NewLimits.model_validate({"maxRecordsPerMonth": 7, "maxDatasetsPerMonth": 8})
 
 
 def test_who_is_told_to_wait_is_told_an_hour_at_most() -> None:

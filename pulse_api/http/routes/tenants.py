@@ -1,10 +1,10 @@
 """/v1/tenants: tenants, their keys and limits, for operators."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, WithJsonSchema
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, WithJsonSchema, model_validator
 
 from pulse_api.http.auth import Operator
 from pulse_api.http.models import Body, Name, Slug
@@ -26,6 +26,8 @@ from pulse_pipelines.registry import keys, quotas
 router = resource("operators", "/v1/tenants")
 TenantSlug = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The tenant's slug.")]
 MOST = 2**53
+_RECORDS = ("maxRecordsPerMonth", "maxDatasetsPerMonth")
+"""Names of one limit, the newer one first."""
 Rate = Annotated[
     float,
     AfterValidator(checked_rate),
@@ -66,14 +68,26 @@ class NewLimits(Body):
         default=None,
         ge=-1,
         le=MOST,
-        validation_alias=AliasChoices("maxRecordsPerMonth", "maxDatasetsPerMonth"),
+        validation_alias=AliasChoices(*_RECORDS),
         description="Records per month; `maxDatasetsPerMonth` is the same.",
     )
+
     requests_per_second: Rate | None = Field(default=None, alias="requestsPerSecond")
     events_per_second: Rate | None = Field(default=None, alias="eventsPerSecond")
     max_entity_datasets: int | None = Field(default=None, ge=-1, le=MOST, alias="maxEntityDatasets")
     max_lake_tables: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeTables")
     max_lake_bytes: int | None = Field(default=None, ge=-1, le=MOST, alias="maxLakeBytes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_quota(cls, given: Any) -> Any:
+        """Accept both names of the quota where they say the same, as the answer of GET has them."""
+        newer, older = _RECORDS
+        if not isinstance(given, dict) or not {newer, older} <= given.keys():
+            return given
+        if given[newer] != given[older]:
+            raise ValueError(f"{newer} and {older} are the same limit: name only one of them")
+        return {name: value for name, value in given.items() if name != older}
 
 
 def _info(tenant: Tenant) -> TenantInfo:
