@@ -9,7 +9,7 @@ import typer
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.domain.quota import NOT_CONFIGURED, UNLIMITED, Limits, checked_rate
+from pulse_pipelines.domain.quota import MOST, NOT_CONFIGURED, UNLIMITED, Limits, checked_rate
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import data_loss
 from pulse_resources.errors import UserError
@@ -17,7 +17,6 @@ from pulse_resources.errors import UserError
 app = typer.Typer(no_args_is_help=True, help="Tenants: the owners of events, schemas and datasets.")
 
 _MEANING = "Positive: a maximum; -1: unlimited; 0: the installation's default."
-_LARGEST = 2**63 - 1
 
 
 def _rate(value: float | None) -> float | None:
@@ -28,14 +27,14 @@ def _rate(value: float | None) -> float | None:
 
 
 MaxEntityDatasets = Annotated[
-    int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets of entities. {_MEANING}")
+    int | None, typer.Option(min=-1, max=MOST, help=f"Datasets of entities. {_MEANING}")
 ]
 MaxLakeTables = Annotated[
-    int | None, typer.Option(min=-1, max=_LARGEST, help=f"Tables that its engines make. {_MEANING}")
+    int | None, typer.Option(min=-1, max=MOST, help=f"Tables that its engines make. {_MEANING}")
 ]
-MaxLakeBytes = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Bytes of those. {_MEANING}")]
-MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Datasets. {_MEANING}")]
-MaxRecords = Annotated[int | None, typer.Option(min=-1, max=_LARGEST, help=f"Events in a month. {_MEANING}")]
+MaxLakeBytes = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Bytes of those. {_MEANING}")]
+MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Datasets. {_MEANING}")]
+MaxRecords = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Events in a month. {_MEANING}")]
 PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, averaged. {_MEANING}")]
 
 
@@ -196,4 +195,4 @@ def _show_limits(own: Limits, in_force: Limits) -> None:
 def limit_text(value: float) -> str:
     if value in (UNLIMITED, NOT_CONFIGURED):
         return "unlimited" if value == UNLIMITED else "default"
-    return f"{value:,.10g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"

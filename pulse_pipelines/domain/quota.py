@@ -9,6 +9,8 @@ EVENTS, ENTITIES = "events", "entities"
 """Kinds of datasets (`domain.dataset.DatasetKind`); each kind has quotas of its own."""
 SLOWEST, FASTEST = 0.001, 1e9
 """Bounds of a rate, per second: at a slower one nobody could wait for the next request."""
+MOST = 2**53
+"""Maximum of a limit that is a count: up to it all of JSON's readers agree."""
 LAKE = "lake"
 """Tables that the tenant's own engines write; their quotas are beside those."""
 

@@ -3,9 +3,13 @@
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_api.cli.parts import flowing, imported
+from pulse_api.cli.tenant import limit_text
+from pulse_api.http.routes.tenants import NewLimits
+from pulse_pipelines.domain.quota import MOST
 
 
 def commands(part: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -32,3 +36,16 @@ def test_every_command_and_option_is_explained(path: tuple[str, ...], command: A
 
 def test_paragraphs_flow() -> None:
     assert flowing("One\n    line.\n\n    Another\n    one.") == "One line.\n\nAnother one."
+
+
+def test_a_limit_is_shown_with_all_its_digits() -> None:
+    shown = [limit_text(value) for value in (MOST, 1_000, 2.5, 1e9, -1, 0)]
+    assert shown == ["9,007,199,254,740,992", "1,000", "2.5", "1,000,000,000", "unlimited", "default"]
+
+
+@pytest.mark.parametrize("name", [name for name, field in NewLimits.model_fields.items() if field.metadata])
+def test_a_limit_that_the_api_refuses_is_refused(name: str) -> None:
+    option = f"--{name.replace('_', '-')}"
+    result = CliRunner().invoke(cli.app, ["tenant", "limits", "acme", option, str(MOST + 1)])
+    assert result.exit_code == 2
+    assert str(MOST) in result.output

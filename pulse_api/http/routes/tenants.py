@@ -15,6 +15,7 @@ from pulse_api.http.routing import resource
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import (
     FASTEST,
+    MOST,
     NOT_CONFIGURED,
     SLOWEST,
     UNLIMITED,
@@ -25,7 +26,6 @@ from pulse_pipelines.registry import keys, quotas
 
 router = resource("operators", "/v1/tenants")
 TenantSlug = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The tenant's slug.")]
-MOST = 2**53
 _RECORDS = ("maxRecordsPerMonth", "maxDatasetsPerMonth")
 """Names of one limit, the newer one first."""
 Rate = Annotated[
