@@ -241,6 +241,8 @@ class Validator:
         dataset = get("dataset")
         if type(dataset) is not str or not dataset:
             return Rejected(Reason.MISSING_DATASET, "dataset is missing or not a string", "/dataset")
+        if "\0" in dataset:  # no dataset can have such a name, so creating it is no way out
+            return Rejected(Reason.NUL_CHARACTER, "a NUL character cannot be stored", "/dataset")
         if dataset not in self.targets:
             return Rejected(
                 Reason.UNKNOWN_DATASET, f"the tenant has no dataset {dataset[:100]!r}", "/dataset"
