@@ -22,6 +22,9 @@ DatasetSlug = Annotated[
     typer.Argument(help="The dataset's slug.", show_default=False, autocompletion=complete.datasets),
 ]
 
+_AS_UTF_8 = "Save the file as UTF-8"
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of compressed files, and what decompresses them."""
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _LONGEST = timedelta(days=36_500)
 
@@ -74,17 +77,28 @@ def read(file: Path, what: str) -> bytes:
     """The content of a text file, or of standard input for `-`, without a byte order mark.
 
     Raises:
-        UserError: it cannot be read, or is UTF-16.
+        UserError: it cannot be read, is compressed, or is not UTF-8.
     """
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the {what}: {error}") from error
-    return without_mark(content, what)
+    content = without_mark(content, what)
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"line {line} has the byte 0x{content[error.start]:02x}"
+        raise UserError(f"the {what} is not UTF-8: {found}", fix=_AS_UTF_8) from error
+    return content
 
 
 def without_mark(content: bytes, what: str) -> bytes:
-    """Text, or its beginning, without a byte order mark. Raises UserError if it is UTF-16."""
+    """Text, or its beginning, without a byte order mark. Raises UserError if it is UTF-16 or compressed."""
+    for magic, program in _COMPRESSED.items():
+        if content.startswith(magic):
+            fix = f"Decompress it on the way: {program} -dc FILE | pulse ... -"
+            raise UserError(f"the {what} is compressed by {program}", fix=fix)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"the {what} is not UTF-8: its first bytes say UTF-16", fix="Save the file as UTF-8")
+        raise UserError(f"the {what} is not UTF-8: its first bytes say UTF-16", fix=_AS_UTF_8)
     return content.removeprefix(codecs.BOM_UTF8)

@@ -1,5 +1,6 @@
 """Problem documents (RFC 9457): the form of every error answer, with what to do next."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -102,6 +103,7 @@ def response(request: Request, problem: ProblemError) -> Response:
     return Response(content, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
+_ALLOWED = "JSON in UTF-8, without NaN, numbers beyond a double (1e400) and lone surrogates"
 _STATUS: tuple[tuple[type[PulseError], int, str], ...] = (
     (NotFound, 404, "not-found"),
     (AlreadyExists, 409, "already-exists"),
@@ -159,11 +161,19 @@ def _routed(error: HTTPException) -> str:
 
 
 def _invalid(error: RequestValidationError) -> ProblemError:
+    for entry in error.errors():
+        if entry["type"] == "json_invalid":
+            return _not_json(entry, error.body)
     found = [{"at": ".".join(_place(entry["loc"])), "problem": _plain(entry)} for entry in error.errors()]
-    malformed = any(entry["type"] == "json_invalid" for entry in error.errors())
-    status, kind = (400, "malformed") if malformed else (422, "invalid-request")
     detail = "; ".join(f"{entry['at']}: {entry['problem']}" for entry in found)[:2000]
-    return ProblemError(status, kind, detail, errors=found)
+    return ProblemError(422, "invalid-request", detail, errors=found)
+
+
+def _not_json(entry: Mapping[str, Any], body: object) -> ProblemError:
+    """The problem of a body that its decoder refuses, with the decoder's words and place."""
+    text, place = body if isinstance(body, str) else "", int(entry["loc"][-1])
+    said = json.JSONDecodeError(entry["ctx"]["error"], text, place)
+    return ProblemError(400, "malformed", f"the body is not JSON: {said}", fix=f"Send {_ALLOWED}")
 
 
 def _place(loc: Sequence[int | str]) -> Iterator[str]:

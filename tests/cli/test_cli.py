@@ -1,6 +1,7 @@
 """The command line: every command explains itself, prints JSON, and fails on one line with a right code."""
 
 import codecs
+import gzip
 import http.server
 import io
 import json
@@ -230,6 +231,10 @@ def test_a_schema_is_checked_without_a_stack(no_stack: None) -> None:
     assert [each["field"] for each in found["columns"]] == ["size"]
     said = fails("schema", "check", "-", code=2, stdin=document.encode("utf-16"))
     assert "the schema is not UTF-8: its first bytes say UTF-16. Save the file as UTF-8" in said
+    said = fails("schema", "check", "-", code=2, stdin=b'{"type": "object",\n "title": "\xe9"}')
+    assert "the schema is not UTF-8: line 2 has the byte 0xe9. Save the file as UTF-8" in said
+    said = fails("schema", "check", "-", code=2, stdin=gzip.compress(document.encode()))
+    assert "the schema is compressed by gzip. Decompress it on the way: gzip -dc FILE | pulse ... -" in said
 
 
 @pytest.mark.long
@@ -964,6 +969,8 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
+    with pytest.raises(UserError, match="the file is compressed by gzip"):
+        list(collecting._payloads([gzip.compress(given[1])], array("Q")))
     marked = codecs.BOM_UTF8 + given[1]
     assert list(collecting._payloads([marked, marked], array("Q"))) == [b'{"a": 1}', marked.strip()]
     assert list(collecting._payloads([b'[{"a": 1},\n', b"2]"], elements := array("Q"))) == [b'{"a": 1}', b"2"]

@@ -4,19 +4,22 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import date
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import TypeAdapter, ValidationError
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 
-from pulse_api.http import keyring, logs, problems
+from pulse_api.http import keyring, logs, problems, routing
 from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
 from pulse_resources import postgres
@@ -99,6 +102,47 @@ def test_what_is_wrong_with_a_schema_is_said_once(caller: Caller, body: Any, sai
     answer = caller.http.post("/v1/schemas", json=body)
     assert answer.status_code == 422
     assert [f"{each['at']}: {each['problem']}" for each in answer.json()["errors"]] == said
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"name":\n NaN}', "unexpected character, expected a JSON value: line 2 column 2 (char 10)"),
+        (b'{"a": 1e400}', "number is infinity when parsed as double: line 1 column 7 (char 6)"),
+        (b'{"a": "\\ud800"}', "no low surrogate in string: line 1 column 8 (char 7)"),
+        (b"{", "unexpected end of data: line 1 column 2 (char 1)"),
+        (b'"\xe9"', "str is not valid UTF-8"),
+    ],
+)
+def test_a_body_that_is_not_json_is_said_to_be_in_the_decoder_s_words(body: bytes, said: str) -> None:
+    app = FastAPI()
+    problems.install(app)
+
+    class Named(BaseModel):
+        name: str
+
+    async def publish(request: Request, named: Named) -> None: ...
+
+    router = APIRouter(route_class=_Exactly)
+    router.add_api_route("/", publish, methods=["POST"])
+    app.include_router(router)
+    answer = TestClient(app).post("/", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(f"the body is not JSON: {said}")
+    assert "NaN" in answer.json()["fix"]
+
+
+class _Exactly(APIRoute):
+    """A route that decodes as those of the API do, without a key."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def exactly(request: Request) -> Response:
+            request.state.request_id = "id"
+            return await handler(routing._ExactRequest(request.scope, request.receive))
+
+        return exactly
 
 
 @pytest.mark.parametrize("forms", [Replayed, Chosen], ids=["replay", "discard"])
