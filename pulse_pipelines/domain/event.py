@@ -147,6 +147,8 @@ def parse_timestamp(text: object) -> datetime | Rejected:
     except ValueError as error:
         if day.startswith("0000"):
             return _beyond_all_years(text)
+        if int(zone[1:3]) >= 24:
+            return Rejected(Reason.INVALID_TIMESTAMP, f"the zone offset {zone} is not below 24 hours")
         return Rejected(Reason.INVALID_TIMESTAMP, str(error))
     try:
         return local.astimezone(UTC)

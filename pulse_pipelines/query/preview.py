@@ -14,6 +14,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain import expressions
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.event import Rejected, parse_timestamp
+from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
@@ -37,7 +38,10 @@ def moment(text: str) -> datetime:
     """Parse an RFC 3339 timestamp with its zone, to UTC. Raises UserError."""
     found = parse_timestamp(text)
     if isinstance(found, Rejected):
-        raise UserError(f"{text!r} is {found.detail}", fix="Write it like 2026-11-19T10:00:00Z")
+        if found.reason == Reason.TIMESTAMP_OUT_OF_RANGE:
+            detail = f"{text[:40]!r} is outside the years 1 to 9999 in UTC"
+            raise UserError(detail, fix="Name a time within them")
+        raise UserError(f"{text[:40]!r} is no time: {found.detail}", fix="Write it like 2026-11-19T10:00:00Z")
     return found
 
 

@@ -19,10 +19,12 @@ from pulse_pipelines.domain.limits import UNLIMITED, EventLimits
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import Conformed, DeadLetter, TopicConformer
+from pulse_pipelines.query.preview import moment
 from pulse_pipelines.tables import arrow_columns
 from pulse_pipelines.tables.batch_files import days
 from pulse_pipelines.tables.raw_zone import LINE, Message, lines
 from pulse_pipelines.validation.limits import event_limits
+from pulse_resources.errors import UserError
 
 MAX_BYTES, MAX_DEPTH = 262_144, 64
 
@@ -332,6 +334,43 @@ def test_a_timestamp_means_the_same_alone_and_beside_one_that_takes_the_slow_way
     else:
         assert text in TIMESTAMPS
         assert (alone[0], alone_rejects) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "of_event", "of_query"),
+    [
+        (
+            "0001-01-01T00:00:00+23:59",
+            "0001-01-01T00:00:00+23:59 is outside the years 1 to 9999 in UTC, all that tables hold: "
+            "correct the sender",
+            "'0001-01-01T00:00:00+23:59' is outside the years 1 to 9999 in UTC. Name a time within them",
+        ),
+        (
+            "2026-11-19T10:00:00+24:00",
+            "the zone offset +24:00 is not below 24 hours",
+            "'2026-11-19T10:00:00+24:00' is no time: the zone offset +24:00 is not below 24 hours. "
+            "Write it like 2026-11-19T10:00:00Z",
+        ),
+        (
+            "2026-13-01T00:00:00Z",
+            "month must be in 1..12",
+            "'2026-13-01T00:00:00Z' is no time: month must be in 1..12. Write it like 2026-11-19T10:00:00Z",
+        ),
+        (
+            "now",
+            "not an RFC 3339 timestamp with a zone offset",
+            "'now' is no time: not an RFC 3339 timestamp with a zone offset. "
+            "Write it like 2026-11-19T10:00:00Z",
+        ),
+    ],
+)
+def test_what_is_no_time_is_said_to_a_sender_and_to_who_asks(text: str, of_event: str, of_query: str) -> None:
+    found = parse_timestamp(text)
+    assert isinstance(found, Rejected)
+    assert found.detail == of_event
+    with pytest.raises(UserError) as refused:
+        moment(text)
+    assert str(refused.value) == of_query
 
 
 def test_timestamps_are_utc_and_cut_to_microseconds() -> None:
