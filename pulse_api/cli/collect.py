@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ app = typer.Typer()
 MAX_VERDICTS = 1_000
 """Maximum verdicts kept and printed; further ones are only counted."""
 MAX_SHOWN = 20
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
 MAX_EVENT_BYTES = 1 << 20
 """Text that is looked at for the end of an event: more than the API accepts of one."""
 
@@ -161,19 +163,27 @@ def _payloads(source: Iterable[bytes], lines: "array[int]") -> Iterator[bytes]:
 def _joined(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Events that are written over several lines, each with the number of its first line.
 
-    Lines that make no event together remain as they are: each is refused, or accepted, by itself.
+    An event that is no JSON ends where its brackets do: it is refused as one, for what is wrong with it.
+    Lines whose brackets do not match remain as they are: each is refused, or accepted, by itself.
     """
     begun: list[tuple[int, bytes]] = []
     for line in lines:
         begun.append(line)
         whole = b" ".join(text for _, text in begun)
-        if line[1].endswith(b"}") and _is_json(whole):
+        if line[1].endswith(b"}") and (_is_json(whole) or _is_closed(whole)):
             yield begun[0][0], whole
             begun = []
         elif len(whole) > MAX_EVENT_BYTES:
             yield from begun
             begun = []
     yield from begun
+
+
+def _is_closed(text: bytes) -> bool:
+    """Whether as many brackets are closed as are opened, outside strings."""
+    outside = _STRING.sub(b"", text)
+    opened, closed = (sum(map(outside.count, brackets)) for brackets in ((b"{", b"["), (b"}", b"]")))
+    return opened == closed
 
 
 def _is_json(text: bytes) -> bool:

@@ -966,6 +966,11 @@ def test_verdicts_name_the_line_of_the_file(monkeypatch: pytest.MonkeyPatch) -> 
         *(b'{"a": {"b": "}"} }', b'{"c": 1}', b'{"d": }', b'{"e": 1}'),
     ]
     assert [*begins] == [1, 5, 6, 7]
+    wrong = [b"{\n", b'"a": {"b": "}{\\""},\n', b'"c": 01\n', b"}\n", b"{\n", b'"d": 1}\n']
+    assert list(collecting._payloads(wrong, begins := array("Q"))) == [
+        *(b'{ "a": {"b": "}{\\""}, "c": 01 }', b'{ "d": 1}'),
+    ], "one event, refused as one, for what is wrong with it"
+    assert [*begins] == [1, 5]
     broken = [b'{"a": \n', *[b'{"b": 1}\n'] * 3]
     monkeypatch.setattr(collecting, "MAX_EVENT_BYTES", 20)
     assert list(collecting._payloads(broken, array("Q"))) == [line.strip() for line in broken]
