@@ -1,6 +1,8 @@
 """PULSE_HOME: the folder of an installation, and its settings.json."""
 
+import hashlib
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,26 @@ import orjson
 
 from pulse_resources.errors import UserError
 
+_LONGEST_SOCKET = 107
+"""Maximum length of a Unix socket's path in bytes, set by the kernel."""
+
 
 def pulse_home() -> Path:
     """Folder that holds all state of this installation (default `./.pulse`)."""
     return Path(os.environ.get("PULSE_HOME", ".pulse")).absolute()
+
+
+def code_server_socket() -> Path:
+    """Socket of Dagster's code server, in a folder that only its owner may enter.
+
+    The folder is in the home, or, where that makes the path too long, in the one for temporary files.
+    """
+    home = pulse_home()
+    path = home / "dagster-code" / "socket"
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET:
+        return path
+    key = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"pulse-{os.getuid()}-{key}" / "socket"
 
 
 def never_ran(elsewhere: str = "PULSE_HOME=/path") -> UserError:

@@ -4,9 +4,6 @@ Sources, strongest first: environment variables (`PULSE_KAFKA__PARTITIONS_PER_TO
 PULSE_HOME (by `pulse up`: addresses and passwords of the services that it started), the defaults below.
 """
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,7 +22,7 @@ from pydantic_settings import (
 from pulse_resources.alert_settings import AlertSettings
 from pulse_resources.api_settings import ApiSettings, AskSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
-from pulse_resources.home import in_file, pulse_home
+from pulse_resources.home import code_server_socket, in_file, pulse_home
 from pulse_resources.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
@@ -33,9 +30,6 @@ from pulse_resources.service_settings import (
     SparkSettings,
 )
 from pulse_resources.setting_names import explained, misspelt, not_json, unknown
-
-_LONGEST_SOCKET = 107
-"""Maximum length of a Unix socket's path in bytes, set by the kernel."""
 
 
 class IngestSettings(BaseModel):
@@ -222,12 +216,8 @@ class Settings(BaseSettings):
 
     @property
     def code_server_socket(self) -> Path:
-        """Socket of Dagster's code server, in a folder that only its owner may enter."""
-        path = self.home / "dagster-code" / "socket"
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET:
-            return path
-        key = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"pulse-{os.getuid()}-{key}" / "socket"
+        """Socket of Dagster's code server."""
+        return code_server_socket()
 
     @classmethod
     def settings_customise_sources(

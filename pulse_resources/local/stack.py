@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Protocol
 
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
+from pulse_resources.home import code_server_socket
 from pulse_resources.local import dagster, provision, services, state
 from pulse_resources.local.downloads import Download
 from pulse_resources.local.layout import Layout
@@ -113,6 +115,15 @@ def with_known(layout: Layout, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def stop(layout: Layout, progress: Progress) -> bool:
     """Stop everything and wait for it; False if nothing ran."""
+    try:
+        return _stop(layout, progress)
+    finally:
+        # Outside a home with a long path, which is removed with all that is in it.
+        with suppress(OSError):  # it is in use, or none is there
+            code_server_socket().parent.rmdir()
+
+
+def _stop(layout: Layout, progress: Progress) -> bool:
     found = state.read(layout)
     if found and found.supervised:
         os.kill(found.supervisor.pid, signal.SIGTERM)

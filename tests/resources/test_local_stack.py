@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -46,6 +47,7 @@ from pulse_resources.local.layout import Layout, cache
 from pulse_resources.local.runner import Runner
 from pulse_resources.local.service import Service, listens
 from pulse_resources.local.status import Row, status
+from pulse_resources.settings import Settings
 
 FAST = "postgres,minio"
 CLI = CliRunner()
@@ -499,6 +501,27 @@ def test_services_are_given_processors_by_who_waits_for_them(wanted: int) -> Non
             assert not group.exists() or group.read_text().endswith(f"nice {given}\n")
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("length", [10, 150], ids=["in its home", "in the folder for temporary files"])
+def test_no_empty_folder_of_the_code_server_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """A Unix socket's path is short, so that of a long home is elsewhere, and was left there."""
+    home, temporary = tmp_path / ("h" * length), tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("PULSE_HOME", str(home))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    Layout(home).make()
+    folder = Settings().code_server_socket.parent
+    assert folder.parent == (home if length == 10 else temporary)
+    folder.mkdir()
+    (folder / "socket").touch()
+    run("down")
+    assert folder.exists(), "a server of which `down` does not know uses it"
+    (folder / "socket").unlink()
+    run("down")
+    assert not folder.exists()
 
 
 def test_down_refuses_while_up_prepares(layout: Layout) -> None:
