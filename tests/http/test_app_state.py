@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import codecs
 import gc
 import gzip
 import json
@@ -232,3 +233,8 @@ def test_a_body_is_not_inflated_beyond_what_events_are(encoding: str) -> None:
     assert (refused.value.status, "compressed" in refused.value.detail) == (413, True)
     same = orjson.dumps({"event_id": "1", "dataset": "orders", "data": {"country": "DE"}}) * 10_000
     assert bodies.decompress(compress(same), encoding, LIMITS) == same
+
+
+@pytest.mark.parametrize("media_type", [JSON, "application/x-ndjson"])
+def test_a_byte_order_mark_is_none_of_the_first_event(media_type: str) -> None:
+    assert [item.payload for item in events_of(codecs.BOM_UTF8 + b'{"a": 1}', media_type)] == [b'{"a": 1}']

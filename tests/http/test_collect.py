@@ -247,7 +247,8 @@ TRAPS: dict[str, tuple[bytes, int, str]] = {
     "deep array": (b"[" * 50_000 + b"]" * 50_000, 400, "malformed"),
     "deep object": (NESTED, 400, "malformed"),
     "not an object": (b'"event"', 422, "invalid_envelope"),
-    "byte order mark": (b"\xef\xbb\xbf{}", 400, "malformed"),
+    "byte order mark": (b"\xef\xbb\xbf{}", 422, "missing_dataset"),
+    "two byte order marks": (b"\xef\xbb\xbf" * 2 + b"{}", 400, "malformed"),
     "two documents": (b"{}{}", 400, "malformed"),
 }
 

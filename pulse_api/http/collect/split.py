@@ -5,6 +5,7 @@ element of an array is serialized again from its decoded value.
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ def split(
     Raises:
         ProblemError: 400 if it is not JSON or too deep, 415 for another media type, 413 for too many events.
     """
+    body = body.removeprefix(BOM_UTF8)  # it is none of the first event, and editors add it
     values.bound(body, max_values)
     media_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if cloudevents.is_binary(headers):
