@@ -26,16 +26,31 @@ def _rate(value: float | None) -> float | None:
         raise typer.BadParameter(f"{value} {error}") from None
 
 
+def _count(value: int | None) -> int | None:
+    if value is None or UNLIMITED <= value <= MOST:
+        return value
+    raise typer.BadParameter(f"{value} is neither from 0 to {MOST} nor {UNLIMITED} (unlimited)")
+
+
 MaxEntityDatasets = Annotated[
-    int | None, typer.Option(min=-1, max=MOST, help=f"Datasets of entities. {_MEANING}")
+    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Datasets of entities. {_MEANING}")
 ]
 MaxLakeTables = Annotated[
-    int | None, typer.Option(min=-1, max=MOST, help=f"Tables that its engines make. {_MEANING}")
+    int | None,
+    typer.Option(callback=_count, metavar="NUMBER", help=f"Tables that its engines make. {_MEANING}"),
 ]
-MaxLakeBytes = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Bytes of those. {_MEANING}")]
-MaxDatasets = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Datasets. {_MEANING}")]
-MaxRecords = Annotated[int | None, typer.Option(min=-1, max=MOST, help=f"Events in a month. {_MEANING}")]
-PerSecond = Annotated[float | None, typer.Option(callback=_rate, help=f"Rate, averaged. {_MEANING}")]
+MaxLakeBytes = Annotated[
+    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Bytes of those. {_MEANING}")
+]
+MaxDatasets = Annotated[
+    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Datasets. {_MEANING}")
+]
+MaxRecords = Annotated[
+    int | None, typer.Option(callback=_count, metavar="NUMBER", help=f"Events in a month. {_MEANING}")
+]
+PerSecond = Annotated[
+    float | None, typer.Option(callback=_rate, metavar="NUMBER", help=f"Rate, averaged. {_MEANING}")
+]
 
 
 @app.command("create")

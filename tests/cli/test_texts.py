@@ -1,5 +1,6 @@
 """What the command line says of itself reads as one text, at the width of a terminal."""
 
+import re
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def test_every_command_and_option_is_explained(path: tuple[str, ...], command: A
         )
         said = parameter.help or ""
         assert said[:1] == said[:1].upper(), f"{said!r} begins like a sentence"
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
+def test_no_option_is_cut_in_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert re.findall(r"--[a-z-]*…", shown.output) == []
 
 
 def test_paragraphs_flow() -> None:
