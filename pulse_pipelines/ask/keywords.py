@@ -30,6 +30,6 @@ KEYWORDS = frozenset().union(
     *(AGGREGATIONS, ADJECTIVES, GRAINS, MONTHS, NUMBERS, keys(" ".join((*GROUPERS, *VERSUS)))),
     *(keys(" ".join(said)) for said in COMPARATORS.values()),
     keys("how many number count percentage percent share compare top bottom busiest common not except"),
-    keys("list or between from to since after before last past previous this yesterday today weekend"),
+    keys("= != : list or between from to since after before last past previous this yesterday today weekend"),
 )
 """Words with a meaning independent of the data."""

@@ -10,6 +10,8 @@ from pulse_pipelines.ask.times import Times
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma
 from pulse_pipelines.domain.columns import Kind
 
+MAX_DIGITS = 20
+"""Longest number: beyond it a number is not what it was."""
 MAX_STEPS = 50_000
 """Steps per parse: a question that needs more is not understood."""
 
@@ -197,8 +199,14 @@ class Phrases:
         if i >= len(self.words):
             return
         if field.kind in (Kind.LONG, Kind.DOUBLE):
-            if (number := self.number(i)) is not None:
-                yield from (((number * scale,), end) for scale, end in self.unit(field, i + 1))
+            before = self.at(i) in CURRENCIES  # $50
+            if (number := self.number(i + before)) is None:
+                return
+            if before:
+                if self.unit_of(field) == (CURRENCIES[self.at(i)],):
+                    yield (number,), i + 2
+                return
+            yield from (((number * scale,), end) for scale, end in self.unit(field, i + 1))
         elif field.kind == Kind.BOOLEAN:
             if self.at(i) in ("true", "false", "yes", "no"):
                 yield (self.at(i) in ("true", "yes"),), i + 1
@@ -235,11 +243,23 @@ class Phrases:
         if i >= len(self.words) or self.words[i].kind != "number":
             return None
         text = self.words[i].text.replace(",", "")
+        if len(text) > MAX_DIGITS:
+            return None
         return float(text) if "." in text else int(text)
+
+    @staticmethod
+    def unit_of(field: Field) -> tuple[str, ...]:
+        """The words of a column's unit, in one form."""
+        return tuple(_SAME_UNIT.get(part, part) for part in map(lemma, field.unit.split()))
+
+    @classmethod
+    def unit_signs(cls, field: Field) -> set[str]:
+        """The signs for a column's unit: $, %."""
+        return {sign for sign, same in _SAME_UNIT.items() if (same,) == cls.unit_of(field)}
 
     def unit(self, field: Field, i: int) -> Iterator[tuple[int | float, int]]:
         """The factor that converts a number to the column's unit, and the end of the unit's words."""
-        own = tuple(_SAME_UNIT.get(part, part) for part in map(lemma, field.unit.split()))
+        own = self.unit_of(field)
         said = tuple(_SAME_UNIT.get(self.at(i + n), self.at(i + n)) for n in range(len(own)))
         if own and said == own:
             yield 1, i + len(own)
@@ -254,8 +274,14 @@ class Phrases:
 
 
 _SECONDS = {"ms": 0.001, "second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3_600, "day": 86_400}
-_SAME_UNIT = {
+CURRENCIES = {"€": "eur", "$": "usd", "£": "gbp"}
+"""Signs of a unit, which may stand before the number, too. "Pounds" may be a weight."""
+_SAME_UNIT = CURRENCIES | {
     "%": "percent",
+    "°": "degree",
+    "°c": "celsius",
+    "°f": "fahrenheit",
+    "dollar": "usd",
     "euro": "eur",
     "kilogram": "kg",
     "kilometer": "km",

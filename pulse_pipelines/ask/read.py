@@ -9,7 +9,7 @@ from typing import Any
 from pulse_pipelines.ask import grammar, plan, write
 from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
 from pulse_pipelines.ask.meaning import Field, Meaning
-from pulse_pipelines.ask.phrases import Hit
+from pulse_pipelines.ask.phrases import Hit, Phrases
 from pulse_pipelines.ask.plan import Plan
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma, names_of, words
 from pulse_pipelines.domain.columns import Kind
@@ -23,6 +23,8 @@ MAX_COLUMNS = 30
 MAX_SAID = 60
 """Limits of the lookup in the data: columns, and words or phrases."""
 _SHOWN = 30
+_MEANT = ("word", "sign", "other")
+"""Kinds of words that have to mean something."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ def _refusal(meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence
     first = near[0]
     names, known = names_of(first), _known_words(first, asked) | KEYWORDS
     known |= {part for hit in heard for part in map(lemma, hit.value.split())}
-    strange = [each.text for each in asked if each.kind == "word" and each.lemma not in known]
+    known |= {sign for field in first.fields for sign in Phrases.unit_signs(field)}
+    strange = [each.text for each in asked if each.kind in _MEANT and each.lemma not in known]
     understood, unclear = [], []
     for word in asked:
         meant = word.kind == "word" and word.lemma not in KEYWORDS

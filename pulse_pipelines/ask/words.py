@@ -11,13 +11,20 @@ from pulse_pipelines.domain.columns import Kind
 
 MAX_PHRASE = 6
 _TOKEN = re.compile(
-    r"""'(?P<single>[^'\n]*)'(?!\w) | "(?P<double>[^"\n]*)"
-    | (?P<date>\d{4}-\d{2}-\d{2}(?![\w-]))
-    | (?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w-]))
-    | (?P<word>\w[\w./-]*\w|\w) | (?P<sign>[<>!]=|[<>=,?!:;.%()])""",
+    r"""'(?P<single>[^'\n]*)'(?!\w) | "(?P<double>[^"\n]*)" | “(?P<curly>[^”\n]*)”
+    | (?P<date>\d{4}-\d{2}-\d{2}(?![\w/\u2212\u2013-]|[.,]\d))
+    | (?P<number>[\u2212\u2013-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w/\u2212\u2013-]|[.,]\d))
+    | (?P<word>\w(?:[\w./\u2212\u2013-]|(?<=\d),(?=\d))*\w|\w)
+    | (?P<sign>(?<=\S)[?.!](?=[?.!,]*(?:\s|$)) | [?.!](?=[?.!\s]*$)
+        | [<>=!≠≤≥](?:\s*[<>=!≠≤≥])+ | [<>=≠≤≥,:;%()€$£] | °[CF]\b | °)
+    | (?P<other>\S)""",
     re.VERBOSE,
 )
-_POSSESSIVE = re.compile(r"(?<=\w)(?:'s|\u2019s)\b")
+"""Each character but white space is in a token: one without a meaning is its own, which no rule takes."""
+_SIGNS = {"≠": "!=", "<>": "!=", "≤": "<=", "≥": ">=", "==": "="}
+"""Other ways to write a sign. A run of operators that is none of these or the usual ones means nothing."""
+_MINUS = str.maketrans("\u2212\u2013", "--")
+_POSSESSIVE = re.compile(r"(?<=[^\W\d_])(?:'s|\u2019s)\b")
 LONG_FORMS = {
     "alt": "altitude",
     "amt": "amount",
@@ -61,20 +68,29 @@ class Word:
     text: str
     """The word as written."""
     lemma: str
+    """Empty for what no word of the grammar is: a quoted text, a character without a meaning."""
     kind: str
-    """word, number, date, quoted or sign."""
+    """word, number, date, quoted, sign; other: a character without a meaning."""
 
 
 def words(question: str) -> list[Word]:
     """Split a question into words."""
     found = []
     for match in _TOKEN.finditer(_POSSESSIVE.sub("", question)):
-        kind = str(match.lastgroup)
-        text = match[kind]
-        if kind in ("single", "double"):
-            found.append(Word(text, "", "quoted"))
-        else:
-            found.append(Word(text, lemma(text) if kind == "word" else text.lower(), kind))
+        kind, text = str(match.lastgroup), match[str(match.lastgroup)]
+        match kind:
+            case "single" | "double" | "curly":
+                found.append(Word(text, "", "quoted"))
+            case "word":
+                found.append(Word(text, lemma(text), kind))
+            case "number":
+                text = text.translate(_MINUS)
+                found.append(Word(text, text, kind))
+            case "sign":
+                plain = "".join(text.split()).lower()
+                found.append(Word(text, _SIGNS.get(plain, plain), kind))
+            case _:
+                found.append(Word(text, text if kind == "date" else "", kind))
     return found
 
 
