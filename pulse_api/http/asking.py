@@ -5,7 +5,7 @@ import asyncio
 import orjson
 
 from pulse_api.http.app_state import AppState, Kind
-from pulse_api.http.auth import Principal, take
+from pulse_api.http.auth import Principal, still_in_force, take
 from pulse_pipelines.ask.read import Ran, Run
 from pulse_pipelines.sql.pinned import Travel
 from pulse_pipelines.sql.run import Asked
@@ -27,7 +27,11 @@ async def run_query(
     *,
     travel: Travel | None = None,
 ) -> Ran:
-    """Result of a query. Raises PulseError as `Queries.run`, and ProblemError beyond the tenant's rate."""
+    """Result of a query. Raises PulseError as `Queries.run`, and ProblemError beyond the tenant's rate.
+
+    A question may have waited for a model since it presented its key, which may have been revoked meanwhile.
+    """
+    await still_in_force(here, principal)
     tenant = principal.tenant
     take(here, tenant, Kind.SQL.value, 1, here.per_second[Kind.SQL], here.burst_seconds)
     asked = Asked(tenant=tenant, sql=sql, key_id=principal.key_id, travel=travel or Travel())

@@ -7,13 +7,14 @@ names, so a key of one tenant can never be checked against the keys of another.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from typing_extensions import override
 
-from pulse_api.http.app_state import app_state
+from pulse_api.http.app_state import AppState, app_state
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.views import CachedTenant
@@ -124,6 +125,13 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
         raise ProblemError(403, "forbidden", detail, fix="Use another key, or issue one with this scope")
     take(here, tenant, "requests", 1, cached.view.limits.requests_per_second)
     return Principal(cached, key.key_id, frozenset(key.scopes))
+
+
+async def still_in_force(here: AppState, principal: Principal) -> None:
+    """Look at a caller's key again, in work that takes long. Raises ProblemError (401): it is revoked, or over."""
+    key = (await here.views.keys(principal.tenant.tenant_id)).get(principal.key_id)
+    if key is None or not key.in_force(datetime.now(UTC)):
+        raise unauthorized()
 
 
 def take(

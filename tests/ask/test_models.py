@@ -15,6 +15,7 @@ from support.ingest import Owner, event, ingest, make_owner
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.ask import record
+from pulse_pipelines.registry import keys
 from pulse_resources.settings import Settings
 
 COUNTS = "SELECT country, count(*) AS n FROM orders GROUP BY ALL ORDER BY 1"
@@ -29,6 +30,8 @@ class Recorded:
     answers: list[str] = field(default_factory=list)
     status: int = 200
     hangs: bool = False
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens while the model thinks."""
     received: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
@@ -46,6 +49,7 @@ def model() -> Iterator[Recorded]:
             if recorded.hangs:
                 recorded.over.wait(30)
                 return
+            recorded.meanwhile()
             text = recorded.answers[min(len(recorded.received), len(recorded.answers)) - 1]
             content = (
                 {
@@ -86,10 +90,16 @@ def caller(owners: tuple[Owner, Owner], new_caller: Callable[..., Caller]) -> Ca
     return new_caller(owner=owners[0])
 
 
-def ask(caller: Caller, model: Recorded, form: str = "openai", **more: object) -> tuple[int, dict[str, Any]]:
+def ask(
+    caller: Caller,
+    model: Recorded,
+    form: str = "openai",
+    question: str = "orders by country?",
+    **more: object,
+) -> tuple[int, dict[str, Any]]:
     given = {"PROVIDER": form, "URL": f"{model.url}/{form}", "MODEL": "m-1", "KEY": SECRET, "SECONDS": 5}
     with with_settings(**{f"ASK__{name}": value for name, value in (given | more).items()}):
-        answer = caller.http.post("/v1/ask", json={"question": "orders by country?"})
+        answer = caller.http.post("/v1/ask", json={"question": question})
     return answer.status_code, answer.json()
 
 
@@ -157,6 +167,23 @@ def test_a_model_is_left_when_the_caller_leaves(caller: Caller, model: Recorded)
     assert asked.seconds < 20
 
 
+def test_a_key_that_is_revoked_while_the_model_thinks_gets_no_answer(
+    caller: Caller, owners: tuple[Owner, Owner], new_caller: Callable[..., Caller], model: Recorded
+) -> None:
+    doomed = new_caller(owner=owners[0])
+
+    def revoked() -> None:
+        keys.revoke_key(owners[0].tenant, doomed.key.stored.key_id)
+        while doomed.http.get("/v1/datasets").status_code != 401:
+            time.sleep(0.05)
+
+    model.answers, model.meanwhile = [COUNTS], revoked
+    status, problem = ask(doomed, model)
+    assert (status, problem["type"]) == (401, "urn:pulse:problem:unauthorized")
+    ran = [each["key_id"] for each in caller.http.get("/v1/sql").json()["queries"]]
+    assert doomed.key.stored.key_id not in ran
+
+
 @pytest.mark.parametrize("said", ["raw: no JSON", "raw:" + "x" * 300_000])
 def test_a_model_that_lies_is_not_believed(caller: Caller, model: Recorded, said: str) -> None:
     model.answers = [said]
@@ -207,7 +234,8 @@ def test_a_model_sees_rows_if_a_setting_says_so(new_caller: Callable[..., Caller
     assert "x" * 201 not in told
     model.received.clear()
     assert ask(own, model)[0] == 200
-    assert "Ignore the question" not in json.dumps(model.received)
+    assert ask(own, model, question="what is the weather in this country?", SAMPLES=9)[0] == 200
+    assert "Ignore the question" not in json.dumps(model.received), "it does not name these rows"
 
 
 def test_descriptions_change_no_query(new_caller: Callable[..., Caller], model: Recorded) -> None:
