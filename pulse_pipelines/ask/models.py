@@ -103,13 +103,13 @@ class Model:
         )
 
     async def _rows(self, meanings: Sequence[Meaning], question: str, run: Run) -> str:
-        """A few rows of the datasets that a question names."""
-        near = await asyncio.to_thread(read.nearest, meanings, words(question)) or list(meanings)
+        """A few rows of the datasets that a question names, and of no other: rows leave the tenant's lake."""
         found = {}
-        for each in near[:MAX_SAMPLED]:
+        named = await asyncio.to_thread(read.named, meanings, words(question))
+        for each in named[:MAX_SAMPLED]:
             ran = await run(samples.sql(each, each.fields, self.samples))
             found[each.dataset] = [samples.shown(row) for row in ran.rows]
-        return f"\n\nSome rows: {json.dumps(found, default=str)[:MAX_MEANING]}"
+        return f"\n\nSome rows: {json.dumps(found, default=str)[:MAX_MEANING]}" if found else ""
 
     async def _ask(self, turns: Sequence[Mapping[str, str]]) -> Said:
         headers, body = self._request(turns)

@@ -11,7 +11,7 @@ from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import Hit, Phrases
 from pulse_pipelines.ask.plan import Plan
-from pulse_pipelines.ask.words import MAX_PHRASE, Names, Word, lemma, names_of, words
+from pulse_pipelines.ask.words import MAX_PHRASE, Names, Phrase, Word, lemma, names_of, words
 from pulse_pipelines.domain.columns import Kind
 from pulse_resources.errors import UserError
 
@@ -87,8 +87,8 @@ def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) ->
 
 def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], heard: Sequence[Hit]) -> Plan:
     if len({plan.dataset.dataset for plan in found}) > 1:
-        named = {each for each in found if _names_rows(each.dataset, asked)}
-        found = named or found
+        rows = named([each.dataset for each in found], asked)
+        found = {each for each in found if each.dataset in rows} or found
     if len(found) == 1:
         return next(iter(found))
     if found:
@@ -98,10 +98,14 @@ def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], 
     raise _refusal(meanings, asked, heard)
 
 
-def _names_rows(meaning: Meaning, asked: Sequence[Word]) -> bool:
+def named(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
+    """Datasets whose rows a question names, by the slug or a synonym of it."""
     lemmas = [word.lemma for word in asked]
-    rows = names_of(meaning).own_rows
-    return any(tuple(lemmas[i : i + len(row)]) == row for row in rows for i in range(len(lemmas)))
+
+    def has(row: Phrase) -> bool:
+        return any(tuple(lemmas[i : i + len(row)]) == row for i in range(len(lemmas)))
+
+    return [each for each in meanings if any(map(has, names_of(each).own_rows))]
 
 
 def nearest(meanings: Sequence[Meaning], asked: Sequence[Word]) -> list[Meaning]:
