@@ -94,8 +94,8 @@ def create_app() -> FastAPI:
         app.include_router(router)
     app.state.mcp = Mcp()
     app.router.routes.append(
-        Route("/mcp", app.state.mcp, methods=["GET", "POST", "DELETE"], include_in_schema=False)
-    )
+        Route("/mcp", app.state.mcp, include_in_schema=False)
+    )  # it refuses methods itself
     problems.install(app)
     app.add_middleware(FastPath, path=collect.PATH, endpoint=collect.collect)
     if settings.cors_origins:

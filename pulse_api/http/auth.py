@@ -128,7 +128,7 @@ async def authenticate(request: Request, *scopes: KeyScope) -> Principal:
 
 
 async def still_in_force(here: AppState, principal: Principal) -> None:
-    """Look at a caller's key again, in work that takes long. Raises ProblemError (401): it is revoked, or over."""
+    """Look at a caller's key again, in work that takes long. Raises ProblemError (401): it is revoked."""
     key = (await here.views.keys(principal.tenant.tenant_id)).get(principal.key_id)
     if key is None or not key.in_force(datetime.now(UTC)):
         raise unauthorized()

@@ -64,6 +64,12 @@ class Mcp:
         whom = principal.tenant.tenant_id
         with here.held.of(whom) as holding:
             body = await received(request, MAX_BYTES, holding)
+            if (
+                request.headers.get("content-type", "").partition(";")[0].strip().lower()
+                != "application/json"
+            ):
+                fix = "Send JSON, with the header Content-Type: application/json"
+                raise ProblemError(415, "unsupported-media-type", "the body is not said to be JSON", fix=fix)
             async with here.turns[Kind.ASK].take(whom):
                 handling = self._manager.handle_request(scope, _again(body), send)
                 await unless_left(receive, handling)  # it ends its tool, which ends its query
@@ -95,8 +101,14 @@ def _session(context: Context) -> Session:
     return Session(principal.tenant, query, here.previews.run, may_trace=KeyScope.READ in principal.scopes)
 
 
-def _explained(error: Exception) -> PulseError:
-    found = problems.of(error)
+def _explained(context: Context, error: Exception) -> PulseError:
+    """The error of a tool as a model reads it: what HTTP says in headers is in the answer."""
+    found, more = problems.of(error), dict[str, object]()
+    fix = found.fix or "Try again later; if it stays so, tell an operator"
     if found.status == 500:
         _log.error("a tool failed", exc_info=error)
-    return PulseError(found.detail, fix=found.fix or "Try again later; if it stays so, tell an operator")
+        more["request_id"] = context.request.state.request_id if context.request else None
+    if wait := found.headers.get("Retry-After"):
+        more["retry_after_seconds"] = wait
+        fix = fix.replace("after Retry-After", f"after {wait} s")
+    return PulseError(found.detail, fix=fix, **more)

@@ -1,8 +1,17 @@
 """Tool arguments: pydantic models, whose JSON Schema clients see and whose errors models can act on."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 
@@ -21,6 +30,17 @@ Snapshots = Annotated[
     dict[Slug, SnapshotId],
     Field(description="Tables to read at these snapshots, by name: those of the page before."),
 ]
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("is beyond the calendar in UTC") from error
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Arguments(BaseModel):
@@ -73,7 +93,7 @@ class MeasureOf(Arguments):
 class Filter(Arguments):
     column: Column
     operator: Literal["=", "!=", "<", "<=", ">", ">=", "between", "missing", "known"]
-    values: list[str | float | int | bool] = Field(
+    values: list[str | Number | int | bool] = Field(
         default_factory=list, max_length=100, description="Of = and !=: any of them; between: two."
     )
 
@@ -85,8 +105,8 @@ class MeasureArguments(Paged, OfDataset):
         default=None, description="Break down by time, too."
     )
     filters: list[Filter] = Field(default_factory=list, max_length=20)
-    start: AwareDatetime | None = Field(default=None, description="Events at this moment or later.")
-    end: AwareDatetime | None = Field(default=None, description="Events before this moment.")
+    start: Moment | None = Field(default=None, description="Events at this moment or later.")
+    end: Moment | None = Field(default=None, description="Events before this moment.")
     top: int | None = Field(
         default=None, ge=1, le=10_000, description="Only the groups with the greatest first measure."
     )

@@ -82,7 +82,13 @@ def _plan(found: Meaning, given: MeasureArguments) -> Plan:
     conditions = tuple(_condition(found, each) for each in given.filters)
     spans = (Span(given.start, given.end),) if given.start or given.end else ()
     order = (measures[0], True) if given.top else None
-    return Plan(found, tuple(measures), tuple(dimensions), conditions, (), spans, order, limit=given.top)
+    asked = Plan(found, tuple(measures), tuple(dimensions), conditions, (), spans, order, limit=given.top)
+    if found.of_entities and asked.timed:
+        raise UserError(
+            f"{found.dataset} has entities, which are measured as they are now",
+            fix="Leave out grain, start and end, or query their versions: `_updated` and `_is_deleted`",
+        )
+    return asked
 
 
 def _condition(found: Meaning, given: Any) -> Condition:

@@ -16,15 +16,16 @@ from pydantic import ValidationError
 from pulse_api.mcp.catalog import PROMPTS, TOOLS
 from pulse_api.mcp.session import QUOTED, UNTRUSTED, Session
 from pulse_pipelines import registry
-from pulse_resources.errors import PulseError, UserError, meant
+from pulse_resources.errors import NotFound, PulseError, UserError, meant
 
 Context = ServerRequestContext[Any, Any]
 SessionOf = Callable[[Context], Session]
-Explain = Callable[[Exception], PulseError]
+Explain = Callable[[Context, Exception], PulseError]
 MAX_TEXT = 200_000
 """Maximum bytes of an answer; a larger one is refused, with advice what to request instead."""
 PAGE = 100
 ELSEWHERE = "Look at list_datasets for what there is, and at dead_letters for what could not land"
+MEND = "Mend what the error names: describe_dataset has a dataset's columns and what they mean"
 NAMED = 20
 """Most datasets that the description of a schema names."""
 INSTRUCTIONS = (
@@ -41,15 +42,17 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         explain: converts an exception that is not a PulseError.
     """
 
-    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(_: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        _cursor(params, None)
         return types.ListToolsResult(tools=[_tool(name) for name in TOOLS], cache_scope="private")
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             return _result(await _call(session_of(context), params), is_error=False)
         except Exception as error:
-            known = error if isinstance(error, PulseError) else explain(error)
-            said = {"error": known.message, "fix": known.fix or ELSEWHERE, "note": QUOTED}
+            known = error if isinstance(error, PulseError) else explain(context, error)
+            otherwise = ELSEWHERE if isinstance(known, NotFound) else MEND
+            said = {"error": known.message, "fix": known.fix or otherwise, "note": QUOTED}
             return _result(said | known.where, is_error=True)
 
     async def list_resources(
@@ -58,7 +61,7 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         datasets = defaultdict[str, list[str]](list)
         for each in await asyncio.to_thread(registry.list_datasets, session_of(context).tenant):
             datasets[each.schema_uri].append(each.slug)
-        after = params.cursor if params and params.cursor else ""
+        after = _cursor(params, "pulse://")
         page = sorted(uri for uri in datasets if uri > after)
         resources = [
             types.Resource(
@@ -84,7 +87,10 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
                 return types.ReadResourceResult(contents=[content], cache_scope="private")
         raise MCPError(code=types.INVALID_PARAMS, message=f"there is no schema {str(params.uri)[:200]}")
 
-    async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
+    async def list_prompts(
+        _: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        _cursor(params, None)
         prompts = [
             types.Prompt(
                 name=each.name,
@@ -118,6 +124,14 @@ def server(session_of: SessionOf, explain: Explain) -> "Server[Any]":
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+
+
+def _cursor(params: types.PaginatedRequestParams | None, begins: str | None) -> str:
+    """Where a page begins; empty: at the start. `begins`: how all cursors do, None: there are none."""
+    given = params.cursor if params and params.cursor else ""
+    if given and not (begins and given.startswith(begins)):
+        raise MCPError(code=types.INVALID_PARAMS, message="the cursor is none of next_cursor")
+    return given
 
 
 async def _call(session: Session, params: types.CallToolRequestParams) -> dict[str, Any]:

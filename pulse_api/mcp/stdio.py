@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp.server.stdio import stdio_server
 
-from pulse_api.mcp.server import server
+from pulse_api.mcp.server import Context, server
 from pulse_api.mcp.session import Session
 from pulse_pipelines.ask.local import Query
 from pulse_pipelines.domain.tenant import Tenant
@@ -23,6 +23,6 @@ async def serve(tenant: Tenant, query: Query, look: Callable[[Callable[[], Any]]
         await serving.run(read, write, serving.create_initialization_options())
 
 
-def _explained(error: Exception) -> PulseError:
+def _explained(_: Context, error: Exception) -> PulseError:
     _log.error("a tool failed", exc_info=error)
     return PulseError(f"internal error of Pulse: {type(error).__name__}", fix="pulse doctor says more")

@@ -20,7 +20,11 @@ from pulse_pipelines.domain.columns import Kind
 def plans(
     meaning: Meaning, words: Sequence[Word], now: datetime, hits: Mapping[str, Sequence[Hit]]
 ) -> set[Plan]:
-    """All plans that a question can mean for a dataset; empty: it does not fit."""
+    """All plans that a question can mean for a dataset; empty: it does not fit.
+
+    Raises:
+        OverflowError: it names a time that is beyond the calendar.
+    """
     try:
         return _Grammar(names_of(meaning), words, now, hits).plans()
     except TooLongError:

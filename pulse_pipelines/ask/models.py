@@ -139,7 +139,10 @@ class Model:
         try:
             return self._read(json.loads(content))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise Terminal("the model's endpoint answers in another form than its own") from error
+            raise Terminal(
+                f"the model's endpoint answers in another form than that of {self.form!r}",
+                fix="Set PULSE_ASK__PROVIDER to the form that PULSE_ASK__URL speaks",
+            ) from error
 
     def _request(self, turns: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], dict[str, Any]]:
         """Headers and body of a request; a model on this machine may need no key."""
@@ -157,17 +160,22 @@ class Model:
 
     def _read(self, document: Any) -> Said:
         if self.form == "anthropic":
-            text = "".join(part["text"] for part in document["content"] if part["type"] == "text")
+            text = _text("".join(part["text"] for part in document["content"] if part["type"] == "text"))
             used = document["usage"]
             return Said(text, _count(used["input_tokens"]) + _count(used["output_tokens"]))
         used = document.get("usage") or {}
-        text = str(document["choices"][0]["message"]["content"] or "")
+        text = _text(document["choices"][0]["message"]["content"] or "")
         return Said(text, _count(used.get("prompt_tokens", 0)) + _count(used.get("completion_tokens", 0)))
 
 
 def _count(given: Any) -> int:
     """A token count from an endpoint, which is untrusted."""
     return min(max(int(given), 0), 10_000_000)
+
+
+def _text(given: Any) -> str:
+    """A text of an endpoint, which is untrusted: half a character is none, and no other program takes it."""
+    return str(given).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _sql(text: str) -> str:

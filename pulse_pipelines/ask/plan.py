@@ -68,6 +68,13 @@ class Plan:
     """Aggregation over the measure of all groups: avg."""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def timed(self) -> bool:
+        """Whether it asks for the time of rows, which the newest versions of entities do not have."""
+        conditions = (*self.conditions, *self.counted)
+        of = (*self.dimensions, *(each.field for each in conditions))
+        return bool(self.spans) or any(isinstance(each, Grain) for each in of)
+
 
 def said(plan: Plan) -> str:
     """The plan in words, to show how a question was understood."""

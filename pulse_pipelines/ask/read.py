@@ -70,6 +70,14 @@ async def read(meanings: Sequence[Meaning], question: str, now: datetime, run: R
     asked = words(question)
     if not asked or len(asked) > MAX_WORDS:
         raise NotUnderstood(f"the question has {len(asked)} words", fix=f"Ask in 1 to {MAX_WORDS} words")
+    try:
+        return await _read(meanings, asked, now, run)
+    except OverflowError as error:
+        fix = "Name times of the years 1 to 9998"
+        raise NotUnderstood("the question names a time beyond the calendar", fix=fix) from error
+
+
+async def _read(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime, run: Run) -> Plan:
     near = await asyncio.to_thread(nearest, meanings, asked) or list(meanings)
     found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
     heard: list[Hit] = []
@@ -90,7 +98,12 @@ def _only(found: set[Plan], meanings: Sequence[Meaning], asked: Sequence[Word], 
         rows = named([each.dataset for each in found], asked)
         found = {each for each in found if each.dataset in rows} or found
     if len(found) == 1:
-        return next(iter(found))
+        (only,) = found
+        if only.dataset.of_entities and only.timed:  # the time of a newest version is not when an entity was
+            name = only.dataset.dataset
+            fix = "Leave out the time, or send SQL over the versions of the entities"
+            raise NotUnderstood(f"{name} has entities, which are asked for as they are now", fix=fix)
+        return only
     if found:
         readings = sorted(plan.said(each) for each in found)
         fix = "Say which of these is meant: " + " | ".join(readings[:4])

@@ -1,12 +1,13 @@
 """Ranges of time in words: this month, the last 7 days, in March 2013, from June to August, since 2013-06-01.
 
-All in UTC. A month or day without a year is the latest that has begun. "Last week" is the calendar's week
+All in UTC. A month or day without a year is the latest that has begun; the first of two is the last before
+the second: on a day in 2026 "from November to January" began in 2025. "Last week" is the calendar's week
 before this one; "the last 7 days" end now.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
 from pulse_pipelines.ask.plan import Span
 from pulse_pipelines.ask.words import Word
@@ -18,6 +19,7 @@ MONTHS = (
 _MONTHS = {name: n + 1 for n, name in enumerate(MONTHS)} | {name[:3]: n + 1 for n, name in enumerate(MONTHS)}
 _MONTHS["sept"] = 9
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_MONTHS_OF = {"month": 1, "quarter": 3, "year": 12}
 _CALENDAR = ("hour", "day", "week", "month", "quarter", "year")
 _ORDINAL = re.compile(r"(\d{1,2})(?:st|nd|rd|th)", re.IGNORECASE)
 _NUMBERS = {
@@ -47,11 +49,24 @@ def start_of(at: datetime, unit: str) -> datetime:
 
 
 def moved(at: datetime, unit: str, by: int) -> datetime:
-    """Add a number of units; months must be at their first day."""
+    """Add a number of units; months must be before their 29th day. Raises OverflowError: beyond the years."""
     if unit in _SECONDS:
         return at + timedelta(seconds=_SECONDS[unit] * by)
-    months = at.year * 12 + at.month - 1 + by * {"month": 1, "quarter": 3, "year": 12}[unit]
+    months = at.year * 12 + at.month - 1 + by * _MONTHS_OF[unit]
+    if not MINYEAR <= months // 12 <= MAXYEAR:
+        raise OverflowError(f"the year {months // 12}")
     return at.replace(year=months // 12, month=months % 12 + 1)
+
+
+def _last_before(first: Span, last: Span) -> datetime | None:
+    """The beginning of a range whose first end has no year: the last time that it is before the second."""
+    if not (first.first and last.first):
+        return None
+    try:
+        begun = first.first.replace(year=last.first.year)
+        return begun if begun <= last.first else begun.replace(year=begun.year - 1)
+    except ValueError:  # February 29
+        return None
 
 
 def whole(at: datetime, unit: str) -> Span:
@@ -97,23 +112,18 @@ class Times:
 
     def _between(self, i: int, joints: Sequence[str]) -> Found:
         for first, middle in self._date(i):
-            if self._at(middle) in joints:
-                for last, end in self._date(middle + 1, no_earlier=first.first):
-                    if first.first and last.until and first.first < last.until:
-                        first = self._same_year(first, last, i, middle)
-                        yield Span(first.first, last.until), end
+            if self._at(middle) not in joints:
+                continue
+            begins = first.first if self._dated(i, middle) else None
+            for last, end in self._date(middle + 1, no_earlier=begins):
+                start, ends = begins or _last_before(first, last), last.first
+                future = ends and ends > self._now and not self._dated(middle + 1, end)
+                if start and last.until and start < last.until and not future:
+                    yield Span(start, last.until), end
 
-    def _same_year(self, first: Span, last: Span, i: int, middle: int) -> Span:
-        """Apply the second year to both: from March to May 2013."""
-        years = any(self._year(n) for n in range(i, middle)) or any(
-            self._is_date(n) for n in range(i, middle)
-        )
-        if years or not (first.first and last.first and first.until):
-            return first
-        begun = first.first.replace(year=last.first.year)
-        if begun > last.first:
-            begun = begun.replace(year=begun.year - 1)
-        return Span(begun, begun + (first.until - first.first))
+    def _dated(self, i: int, end: int) -> bool:
+        """Whether a year is among some words."""
+        return any(self._year(n) or self._is_date(n) for n in range(i, end))
 
     def plain(self, i: int) -> Found:
         """Time ranges without a preposition."""

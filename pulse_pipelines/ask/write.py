@@ -140,7 +140,7 @@ def _literal(value: str | float | int | bool) -> str:
 
 
 def _moment(at: datetime) -> str:
-    return f"CAST('{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00' AS TIMESTAMPTZ)"
+    return f"CAST('{at.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}+00' AS TIMESTAMPTZ)"
 
 
 def _span(span: Span) -> str:

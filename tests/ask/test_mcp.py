@@ -140,6 +140,16 @@ async def everything(client: Client) -> None:
             )
         )["fix"]
     )
+    counted = {"dataset": "orders", "measures": [{"aggregation": "count"}]}
+    for more in (
+        {"start": "0001-01-01T00:00:00+14:00"},
+        {"end": "9999-12-31T23:59:59-01:00"},
+        {"filters": [{"column": "amount", "operator": ">", "values": [1e400]}]},
+    ):
+        refused = await client.session.call_tool("measure", counted | more)
+        assert refused.is_error
+        assert "For example" in refused.structured_content["fix"]
+    assert "describe_dataset" in (await wrong(client, "query", sql="SELECT FROM WHERE"))["fix"]
     assert "For example" in (await wrong(client, "query", sgl="SELECT 1"))["fix"]
     assert "read" in (await wrong(client, "query", sql="DROP TABLE orders"))["error"]
     assert "limit" in (await wrong(client, "query", sql="SELECT repeat('x', 300000) AS x"))["fix"]
@@ -234,7 +244,13 @@ def test_the_door_keeps_the_rules_of_every_route(
     collecting = new_caller([KeyScope.COLLECT], owners[0])
     assert collecting.http.post("/mcp", json=ping, headers=accepted).status_code == 403
     caller = new_caller(owner=owners[0])
-    assert caller.http.get("/mcp").status_code == 405
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        refused = caller.http.request(method, "/mcp")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    plain = caller.http.post("/mcp", content=b"{}", headers=accepted | {"Content-Type": "text/plain"})
+    assert (plain.status_code, plain.json()["status"]) == (415, 415)
+    forged = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": "forged"}}
+    assert "cursor" in caller.http.post("/mcp", json=forged, headers=accepted).json()["error"]["message"]
     assert caller.http.post("/mcp", content=b"x" * 2_000_000, headers=accepted).status_code == 413
     assert caller.http.post("/mcp", json=ping, headers=accepted).status_code == 200
     keys.revoke_key(owners[0].tenant, caller.key.stored.key_id)

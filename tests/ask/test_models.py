@@ -146,6 +146,12 @@ def test_a_model_may_say_no_more_than_a_caller(caller: Caller, model: Recorded, 
     assert "XX" not in json.dumps(problem)
 
 
+def test_half_a_character_of_a_model_is_none(caller: Caller, model: Recorded) -> None:
+    model.answers = ["SELECT '\ud800' AS a, '\ud83d\ude00' AS b"]
+    status, found = ask(caller, model)
+    assert (status, found["rows"]) == (200, [{"a": "\ufffd", "b": "\U0001f600"}])
+
+
 def test_a_model_that_hangs_is_left(caller: Caller, model: Recorded) -> None:
     model.hangs = True
     status, problem = ask(caller, model, SECONDS=1)

@@ -87,6 +87,23 @@ def test_a_sign_without_a_meaning_is_named(question: str, sign: str) -> None:
     assert f"{sign!r} means nothing in trips" in str(refused.value) or f"{sign!r}," in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "time",
+    [
+        "on 9999-12-31",
+        "since 9999-12-31",
+        "after 9999-12-31",
+        "from 9999-12-30 to 9999-12-31",
+        "in the last 2500 years",
+        "in the last 5000 years",
+        "from February 29 to March 5 2023",
+    ],
+)
+def test_a_time_that_there_is_not_is_refused(time: str) -> None:
+    with pytest.raises(NotUnderstood):
+        understood(f"how many trips {time}")
+
+
 MEANT = "-\u2212\u2013<>=!≠≤≥%€$£°,.?:'\"“"
 """Signs that may mean something, or nothing, by their place."""
 ASKED = "how many trips from Oslo with a fare over 50 and a wait of 5 seconds"

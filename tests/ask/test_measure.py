@@ -1,0 +1,33 @@
+"""The tool `measure`: what it takes to be asked, without running it."""
+
+from typing import Any
+
+import pytest
+
+from pulse_api.mcp import queries
+from pulse_api.mcp.arguments import MeasureArguments
+from pulse_pipelines.ask import meaning, write
+from pulse_pipelines.domain.columns import columns
+from pulse_resources.errors import UserError
+
+DOCUMENT = {"type": "object", "properties": {"country": {"type": "string"}, "amount": {"type": "number"}}}
+TYPED = [(each.field, each.name, each.type) for each in columns(DOCUMENT)]
+
+
+def sql(*, of_entities: bool = False, **more: Any) -> str:
+    found = meaning.of_schema("orders", DOCUMENT, TYPED, of_entities=of_entities)
+    given = {"dataset": "orders", "measures": [{"aggregation": "count"}]} | more
+    return write.sql(queries._plan(found, MeasureArguments.model_validate(given)))
+
+
+@pytest.mark.parametrize("more", [{"grain": "day"}, {"start": "2026-01-01T00:00:00Z"}])
+def test_entities_have_no_time(more: dict[str, Any]) -> None:
+    """The time of an entity's newest version is not when it was."""
+    assert "GROUP BY" in sql(of_entities=True, by=["country"])
+    assert "timestamp" in sql(**more)
+    with pytest.raises(UserError, match="as they are now"):
+        sql(of_entities=True, **more)
+
+
+def test_a_moment_keeps_its_fraction() -> None:
+    assert "2026-01-01 00:00:00.500000+00" in sql(start="2026-01-01T01:00:00.5+01:00")
