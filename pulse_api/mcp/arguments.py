@@ -94,7 +94,7 @@ class Filter(Arguments):
     column: Column
     operator: Literal["=", "!=", "<", "<=", ">", ">=", "between", "missing", "known"]
     values: list[str | Number | int | bool] = Field(
-        default_factory=list, max_length=100, description="Of = and !=: any of them; between: two."
+        default_factory=list, max_length=100, description="Of = and !=: any of them; between: two. != is also true without a value."
     )
 
 

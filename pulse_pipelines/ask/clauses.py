@@ -213,7 +213,7 @@ class Clauses(Phrases):
         negated = self.at(i) == "not"
         for field, end in self.field(i + negated):
             if field.kind == Kind.BOOLEAN:
-                yield Condition(field, "=", (not negated,)), end
+                yield Condition(field, "!=" if negated else "=", (True,)), end
 
     def _weekday(self, i: int) -> Iterator[tuple[Condition, int]]:
         """Weekdays: on Mondays, on weekends; not "on Monday", which is one day."""

@@ -33,7 +33,7 @@ class Condition:
 
     field: Field | Grain
     operator: str
-    """=, !=, <, <=, >, >=, between, missing, known."""
+    """=, !=, <, <=, >, >=, between, missing, known. A row without a value is != every value."""
     values: tuple[str | float | int | bool, ...] = ()
     """Values for = and !=: any of them."""
 
@@ -137,7 +137,8 @@ def _condition(condition: Condition) -> str:
     if condition.operator in ("missing", "known"):
         return f"{name} is {condition.operator}"
     joint = " to " if condition.operator == "between" else " or "
-    return f"{name} {condition.operator} {joint.join(map(repr, condition.values))}"
+    missing = " (or missing)" if condition.operator == "!=" else ""
+    return f"{name} {condition.operator} {joint.join(map(repr, condition.values))}{missing}"
 
 
 def _span(span: Span) -> str:

@@ -123,10 +123,12 @@ def _condition(condition: Condition) -> str:
             return f"{column} IS NOT NULL"
         case "between":
             return f"{column} BETWEEN {values[0]} AND {values[1]}"
-        case "=" | "!=" if len(values) > 1:
-            return f"{column} {'NOT ' if condition.operator == '!=' else ''}IN ({', '.join(values)})"
+        case "=" if len(values) > 1:
+            return f"{column} IN ({', '.join(values)})"
+        case "!=" if len(values) > 1:
+            return f"({column} IS NULL OR {column} NOT IN ({', '.join(values)}))"
         case "!=":
-            return f"{column} <> {values[0]}"
+            return f"{column} IS DISTINCT FROM {values[0]}"
         case operator:
             return f"{column} {operator} {values[0]}"
 
