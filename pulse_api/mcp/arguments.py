@@ -94,7 +94,9 @@ class Filter(Arguments):
     column: Column
     operator: Literal["=", "!=", "<", "<=", ">", ">=", "between", "missing", "known"]
     values: list[str | Number | int | bool] = Field(
-        default_factory=list, max_length=100, description="Of = and !=: any of them; between: two. != is also true without a value."
+        default_factory=list,
+        max_length=100,
+        description="Of = and !=: any of them; between: two. A row without a value is != every value.",
     )
 
 

@@ -38,9 +38,16 @@ class _Grammar(Clauses):
         for before, i in self.clauses(empty, 0):
             for asked, middle in self._asked(before, i):
                 for plan, end in self.clauses(asked, middle):
-                    if end == len(self.words) and (whole := _checked(plan)):
-                        found.add(whole)
+                    if end == len(self.words) and (whole := _checked(plan)) and (counted := self._per(whole)):
+                        found.add(counted)
         return found
+
+    def _per(self, plan: Plan) -> Plan | None:
+        """The plan, with the periods of its range for a mean per period; None: they are no whole number."""
+        if plan.per is None or not plan.spans or plan.spans[0].first is None:
+            return plan
+        periods = self.times.periods(plan.spans[0], plan.per)
+        return replace(plan, periods=periods) if periods else None
 
     def _asked(self, plan: Plan, i: int) -> Found:
         """The main part of a question, with or without introductory words."""
@@ -287,7 +294,7 @@ def _ranked(plan: Plan, dimension: object, measure: Measure, down: bool, limit: 
 
 def _checked(plan: Plan) -> Plan | None:
     """The plan if its parts are compatible, else None."""
-    if plan.outer and len(plan.dimensions) != 1:
+    if plan.outer and (len(plan.dimensions) != 1 or len(plan.spans) > 1):
         return None
     if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
         return None

@@ -66,7 +66,17 @@ class Plan:
     limit: int | None = None
     outer: str | None = None
     """Aggregation over the measure of all groups: avg."""
+    periods: int | None = None
+    """Periods of the range of a mean per period; None: from the one of the first row to that of the last."""
     notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def per(self) -> str | None:
+        """The period that a mean is per, all of which count; None: only groups that have rows count."""
+        if not self.outer or any(isinstance(each.field, Grain) for each in self.conditions):
+            return None
+        of = self.dimensions[0]
+        return of.unit if isinstance(of, Grain) and of.unit in GRAINS else None
 
     @property
     def timed(self) -> bool:
@@ -93,15 +103,30 @@ def said(plan: Plan) -> str:
         parts.append("where " + " and ".join(_condition(each) for each in plan.conditions))
     parts += [" compared with ".join(_span(each) for each in plan.spans)] if plan.spans else []
     if plan.outer:
-        parts.append(f"then the {_NAMES[plan.outer]} of these")
+        parts.append(f"then the {_NAMES[plan.outer]} of {_averaged(plan)}")
     if plan.order:
         by, down = plan.order
         name = by.name if isinstance(by, Field) else _measure(by)
-        parts.append(f"the {'greatest' if down else 'least'} {name} first")
+        parts.append(f"the {'greatest' if down else 'least'} {name} first{_equals(plan)}")
     if plan.newest is not None:
         parts.append("the latest first" if plan.newest else "the earliest first")
     parts += [f"the first {plan.limit}"] if plan.limit else []
     return "; ".join((*parts, *plan.notes))
+
+
+def _averaged(plan: Plan) -> str:
+    if plan.per is None:
+        return "those that have any"
+    if plan.periods is None:
+        return f"each {plan.per} from the first to the last that has any"
+    return f"all {plan.periods:,} {plan.per}{'s' if plan.periods != 1 else ''} of the range"
+
+
+def _equals(plan: Plan) -> str:
+    """What a ranking leaves out without its being asked for."""
+    of = " and ".join(map(_dimension, plan.dimensions))
+    seen = f", of each {of} that has any" if any(isinstance(each, Grain) for each in plan.dimensions) else ""
+    return seen + (f", of equal ones the first by {of or 'time'}" if plan.limit else "")
 
 
 _NAMES = {

@@ -80,6 +80,20 @@ class Times:
         self._words = words
         self._now = now.astimezone(UTC)
 
+    def periods(self, span: Span, unit: str) -> int | None:
+        """How many periods of a range have begun; None: none, or no whole number of them."""
+        until = min(span.until or self._now, self._now)
+        if span.first is None or span.first >= until or (unit in _MONTHS_OF and span.first.day > 28):
+            return None
+        if unit in _SECONDS:
+            number = -((span.first - until) // timedelta(seconds=_SECONDS[unit]))
+        else:
+            months = (until.year - span.first.year) * 12 + until.month - span.first.month
+            number = max(months // _MONTHS_OF[unit], 1)
+            number += moved(span.first, unit, number) < until
+        under_way = span.until is None or span.until > until
+        return number if under_way or moved(span.first, unit, number) == until else None
+
     def _at(self, i: int) -> str:
         return self._words[i].lemma if i < len(self._words) else ""
 

@@ -27,6 +27,8 @@ def sql(plan: Plan) -> str:
     if len(plan.spans) > 1:
         dimensions.append((_compared(plan.spans), "period"))
     measures = [(_measure(each, plan), measure_name(each)) for each in plan.measures]
+    if plan.per:
+        return _per_period(plan, plan.per)
     if not measures and not dimensions:
         return _rows(plan)
     chosen = ", ".join(f'{what} AS "{name}"' for what, name in (*dimensions, *measures))
@@ -42,6 +44,13 @@ def sql(plan: Plan) -> str:
     if plan.limit:
         lines.append(f"LIMIT {plan.limit:d}")
     return "\n".join(lines)
+
+
+def _per_period(plan: Plan, unit: str) -> str:
+    """The mean number of rows in a period, of which some may have none."""
+    periods = str(plan.periods) if plan.periods else f"(date_diff('{unit}', min({AT}), max({AT})) + 1)"
+    name = f"{plan.outer}_{measure_name(plan.measures[0])}"
+    return "\n".join([f'SELECT count(*) / {periods} AS "{name}"', f"FROM {_source(plan)}", *_where(plan)])
 
 
 def _rows(plan: Plan) -> str:

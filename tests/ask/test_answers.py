@@ -72,6 +72,49 @@ def test_a_row_has_a_value_or_not(trips: duckdb.DuckDBPyConnection, one: str, ot
     assert "(or missing)" in said
 
 
+@pytest.mark.parametrize(
+    ("question", "number", "said"),
+    [
+        ("average number of trips per day", 4 / 24, "the average of each day from the first to the last"),
+        ("average number of trips per day this month", 4 / 25, "the average of all 25 days of the range"),
+        ("average number of trips per day this year", 4 / 329, "all 329 days of the range"),
+        ("average number of trips per day in the last 7 days", 2 / 7, "all 7 days of the range"),
+        ("average number of trips per day yesterday", 1, "all 1 day of the range"),
+        ("average number of trips per day since 2026-11-20", 2 / 6, "all 6 days of the range"),
+        ("average number of trips per month this year", 4 / 11, "all 11 months of the range"),
+        ("average number of trips per week this month", 1, "all 4 weeks of the range"),
+        ("average number of trips per vehicle", 4 / 3, "the average of those that have any"),
+        ("average number of trips per day on weekends", 2, "the average of those that have any"),
+    ],
+)
+def test_a_mean_counts_the_days_without_rows(
+    trips: duckdb.DuckDBPyConnection, question: str, number: float, said: str
+) -> None:
+    found, understood = answered(trips, question)
+    assert found == pytest.approx(number)
+    assert said in understood
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "average number of trips per week last month",
+        "average number of trips per day this month vs last month",
+        "average number of trips per day in 2027",
+    ],
+)
+def test_what_no_number_of_days_fits_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
+    with pytest.raises(NotUnderstood):
+        answered(trips, question)
+
+
+def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> None:
+    _, said = answered(trips, "which day had the fewest trips")
+    assert "of each day that has any, of equal ones the first by day" in said
+    _, said = answered(trips, "the 3 trips with the highest fare")
+    assert "of equal ones the first by time" in said
+
+
 def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
     late, not_late = (
         answered(trips, f"what percentage of trips were {what}") for what in ("late", "not late")
