@@ -6,6 +6,7 @@ from dataclasses import replace
 from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.phrases import ADJECTIVES, Phrases, keys
 from pulse_pipelines.ask.plan import Condition, Grain, Plan
+from pulse_pipelines.ask.words import MAX_PHRASE
 from pulse_pipelines.domain.columns import Kind
 
 COMPARATORS = {
@@ -32,6 +33,8 @@ GROUPERS = (
     *("by", "per", "for each", "for every", "in each", "in every", "of each", "on each", "at each"),
     *("from each", "broken down by", "grouped by", "split by", "across", "each", "every"),
 )
+RATIOS = ("per", "for", "of", "each", "every")
+"""First words of groupers behind which a number may be what a measure is divided by."""
 VERSUS = ("vs", "versus", "compared to", "compared with", "against")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _TO_BE = ("is", "was", "are", "were", "equals", "equal to", "=", "of", ":")
@@ -65,8 +68,15 @@ class Clauses(Phrases):
         if plan.counted:  # ambiguous: of all rows, or of those that are counted?
             return
         for condition, end in self.condition(i):
+            if self._swallowed(plan.conditions, condition, i):
+                continue
             yield replace(plan, conditions=(*plan.conditions, condition)), end
             yield from self._versus(plan, condition, end)
+
+    def _swallowed(self, before: tuple[Condition, ...], condition: Condition, i: int) -> bool:
+        """Whether "not" may hold for a second condition, too: not cancelled and late."""
+        negated = bool(before) and before[-1].operator == "!=" and condition.operator != "!="
+        return negated and self.at(i - 1) in ("and", ",")
 
     def _in_unit(self, plan: Plan, i: int) -> Found:
         """The unit that all measures have: in miles."""
@@ -103,9 +113,13 @@ class Clauses(Phrases):
         if plan.limit or plan.order:
             return
         for start in self.one_of(i, *GROUPERS):
-            for found, end in self.dimensions(start):
-                if not set(found) & set(plan.dimensions):
-                    yield replace(plan, dimensions=(*plan.dimensions, *found)), end
+            found = list(self.dimensions(start))
+            numbers = any(isinstance(each, Field) and each.measure for some, _ in found for each in some)
+            if numbers and self.at(i) in RATIOS:
+                continue  # fare per passenger: of each number of passengers, or divided by it?
+            for some, end in found:
+                if not set(some) & set(plan.dimensions):
+                    yield replace(plan, dimensions=(*plan.dimensions, *some)), end
 
     def adjective(self, i: int) -> Iterator[tuple[tuple[Grain, ...], int]]:
         """A grain in front of a measure: daily, monthly."""
@@ -175,7 +189,8 @@ class Clauses(Phrases):
             for least, middle in self.value(field, start):
                 for joint in self.one_of(middle, "and"):
                     for most, end in self.value(field, joint):
-                        yield Condition(field, "between", (*least, *most)), end
+                        if least <= most:
+                            yield Condition(field, "between", (*least, *most)), end
         for values, end in self.value(field, i):
             for last in self.one_of(end, "or more", "or higher", "or longer"):
                 yield Condition(field, ">=", values), last
@@ -204,10 +219,14 @@ class Clauses(Phrases):
         for start in self.one_of(i, *_EXCEPT):
             for field, end in self.field(start):
                 yield from self._values(field, "!=", end)
-            if start == i + 1 and self.at(i) == "not":
+            if start == i + 1 and self.at(i) == "not" and not self._is_value(i):
                 continue
             for field, values, end in self.bare_value(self.skip(start)):
                 yield from self._listed(field, "!=", values, end)
+
+    def _is_value(self, i: int) -> bool:
+        """Whether "not" begins a value of the data, such as "not paid": then it can be read in two ways."""
+        return any(self._hits.get(self.text(i, size)) for size in range(2, MAX_PHRASE + 1))
 
     def _boolean(self, i: int) -> Iterator[tuple[Condition, int]]:
         negated = self.at(i) == "not"

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pulse_pipelines.ask.clauses import VERSUS, Clauses, Found
 from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
-from pulse_pipelines.ask.meaning import Meaning
+from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
 from pulse_pipelines.ask.plan import Condition, Measure, Plan
 from pulse_pipelines.ask.words import Word, names_of
@@ -247,7 +247,9 @@ class _Grammar(Clauses):
             counted = replace(plan, counted=(*plan.counted, condition))
             yield counted, end
             for joint in self.one_of(end, "and"):
-                yield from self._counted(counted, joint)
+                for more, last in self._counted(counted, joint):
+                    if not self._swallowed(counted.counted, more.counted[len(counted.counted)], joint):
+                        yield more, last
 
     def _compare(self, plan: Plan, i: int) -> Found:
         """Comparison of the average delay of JFK and LGA: one number per value, or per time range."""
@@ -284,6 +286,8 @@ class _Grammar(Clauses):
                     if not middle.dimensions:
                         for per in self.one_of(last, "per", "a", "in a", "each"):
                             for dimension, done in self.dimension(per):
+                                if isinstance(dimension, Field) and dimension.measure:
+                                    continue
                                 yield replace(middle, dimensions=(dimension,)), done
 
 

@@ -11,6 +11,7 @@ from pulse_pipelines.ask.keywords import KEYWORDS, MAX_WORDS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import Hit, Phrases
 from pulse_pipelines.ask.plan import Plan
+from pulse_pipelines.ask.times import MONTH_WORDS
 from pulse_pipelines.ask.words import MAX_PHRASE, Names, Phrase, Word, lemma, names_of, words
 from pulse_pipelines.domain.columns import Kind
 from pulse_resources.errors import UserError
@@ -81,12 +82,24 @@ async def _read(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetim
     near = await asyncio.to_thread(nearest, meanings, asked) or list(meanings)
     found = await asyncio.to_thread(_plans, near[:MAX_PARSED], asked, now)
     heard: list[Hit] = []
-    if not found:
-        for each in near[:MAX_LOOKED_AT]:
-            if hits := await _values(each, asked, run):
-                found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
-                heard += [hit for said in hits.values() for hit in said] if each is near[0] else []
+    if found and {each.lemma for each in asked} & MONTH_WORDS:  # May is a month, and may be a value
+        fitting = {each.dataset for each in found}
+        found |= await _with_values([each for each in near if each in fitting], asked, now, run, heard)
+    elif not found:
+        found = await _with_values(near, asked, now, run, heard)
     return _only(found, meanings, asked, heard)
+
+
+async def _with_values(
+    near: Sequence[Meaning], asked: Sequence[Word], now: datetime, run: Run, heard: list[Hit]
+) -> set[Plan]:
+    """Plans with values that are looked up in the data; `heard`: gets those of the nearest dataset."""
+    found: set[Plan] = set()
+    for each in near[:MAX_LOOKED_AT]:
+        if hits := await _values(each, asked, run):
+            found |= {replace(plan, notes=_said(hits)) for plan in grammar.plans(each, asked, now, hits)}
+            heard += [hit for said in hits.values() for hit in said] if each is near[0] else []
+    return found
 
 
 def _plans(meanings: Sequence[Meaning], asked: Sequence[Word], now: datetime) -> set[Plan]:
@@ -139,7 +152,7 @@ def _knows(names: Names, rows: set[str], word: Word) -> bool:
 
 async def _values(meaning: Meaning, asked: Sequence[Word], run: Run) -> dict[str, list[Hit]]:
     """Find values of text columns in the question, by the words as written."""
-    known = _known_words(meaning, asked) | KEYWORDS
+    known = (_known_words(meaning, asked) | KEYWORDS) - MONTH_WORDS
     strange = {n for n, each in enumerate(asked) if each.kind == "word" and each.lemma not in known}
     said = {
         " ".join(word.text.lower() for word in asked[i : i + size])

@@ -18,6 +18,7 @@ MONTHS = (
 )
 _MONTHS = {name: n + 1 for n, name in enumerate(MONTHS)} | {name[:3]: n + 1 for n, name in enumerate(MONTHS)}
 _MONTHS["sept"] = 9
+MONTH_WORDS = frozenset(_MONTHS)
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _MONTHS_OF = {"month": 1, "quarter": 3, "year": 12}
 _CALENDAR = ("hour", "day", "week", "month", "quarter", "year")

@@ -32,7 +32,7 @@ CREATE TABLE trips AS SELECT * FROM (VALUES
     ('car', 'paid', 10.0, 1, true, false, TIMESTAMPTZ '2026-11-01 10:00:00Z'),
     ('bus', 'not paid', 20.0, 2, false, false, TIMESTAMPTZ '2026-11-01 12:00:00Z'),
     (NULL, 'paid', 30.0, 3, NULL, NULL, TIMESTAMPTZ '2026-11-20 10:00:00Z'),
-    ('car', NULL, 40.0, 4, true, true, TIMESTAMPTZ '2026-11-24 10:00:00Z')
+    ('car', 'May', 40.0, 4, true, true, TIMESTAMPTZ '2026-11-24 10:00:00Z')
 ) AS t(vehicle, status, fare, passengers, is_late, is_cancelled, "timestamp")
 """
 
@@ -113,6 +113,43 @@ def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> 
     assert "of each day that has any, of equal ones the first by day" in said
     _, said = answered(trips, "the 3 trips with the highest fare")
     assert "of equal ones the first by time" in said
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "how many trips are not paid",
+        "how many trips where status is not paid",
+        "how many trips were not cancelled and late",
+        "how many trips were not cancelled, late",
+        "what percentage of trips were not cancelled and late",
+        "average fare per passenger",
+        "total fare for each passenger",
+        "average number of trips per passenger",
+        "how many trips in May",
+        "how many trips with fare between 20 and 10",
+    ],
+)
+def test_what_has_two_readings_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
+    with pytest.raises(NotUnderstood):
+        answered(trips, question)
+
+
+@pytest.mark.parametrize(
+    ("question", "number"),
+    [
+        ("how many trips where status is 'not paid'", 1),
+        ("how many trips where status is paid", 2),
+        ("how many trips where status is May", 1),
+        ("how many trips in November", 4),
+        ("how many trips were not cancelled and not late", 2),
+        ("how many trips were late and not cancelled", 1),
+        ("average fare by passengers", 1),
+        ("how many trips with fare between 10 and 20", 2),
+    ],
+)
+def test_what_says_which_is_answered(trips: duckdb.DuckDBPyConnection, question: str, number: int) -> None:
+    assert answered(trips, question)[0] == number
 
 
 def test_shares_add_up(trips: duckdb.DuckDBPyConnection) -> None:
