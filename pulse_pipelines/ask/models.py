@@ -25,6 +25,9 @@ REPAIRS = 2
 MAX_ANSWER = 256 * 1024
 """Largest answer of a model, in bytes."""
 MAX_TOKENS = 2_000
+TOKEN = 4
+"""Characters of a token, about: for endpoints that do not count."""
+MAX_REASON = 300
 MAX_MEANING = 100_000
 """Longest description of the data for a model, in characters."""
 MAX_SAMPLED = 4
@@ -81,7 +84,7 @@ class Model:
             await budget.take(said.tokens)
             sql = _sql(said.text)
             if not sql or sql.upper().startswith("CANNOT"):
-                raise NotUnderstood("the model cannot answer this", fix=sql[6:306].strip(" :.\n") or None)
+                raise NotUnderstood("the model cannot answer this", fix=_plain(sql[6:]) or None)
             try:
                 ran: Ran = await run(sql)
             except (Conflict, QuotaExceeded):  # cancelled or over a limit: no repair helps
@@ -98,7 +101,7 @@ class Model:
                 },
             ]
         raise NotUnderstood(
-            f"the model made no query that runs in {1 + REPAIRS} tries: {wrong}",
+            f"the model made no query that runs in {1 + REPAIRS} tries: {str(wrong)[:2_000]}",
             fix="Ask in other words, or send SQL",
         )
 
@@ -137,7 +140,7 @@ class Model:
                 fix="Look at PULSE_ASK__URL, PULSE_ASK__MODEL and PULSE_ASK__KEY",
             )
         try:
-            return self._read(json.loads(content))
+            return self._read(json.loads(content), sum(len(turn["content"]) for turn in turns) + len(SYSTEM))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Terminal(
                 f"the model's endpoint answers in another form than that of {self.form!r}",
@@ -158,24 +161,36 @@ class Model:
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         return headers, {"model": self.name, "messages": messages}
 
-    def _read(self, document: Any) -> Said:
+    def _read(self, document: Any, sent: int) -> Said:
+        """What an answer says. `sent`: characters that the model has read."""
         if self.form == "anthropic":
             text = _text("".join(part["text"] for part in document["content"] if part["type"] == "text"))
-            used = document["usage"]
-            return Said(text, _count(used["input_tokens"]) + _count(used["output_tokens"]))
-        used = document.get("usage") or {}
+            return Said(text, _used(document, "input_tokens", "output_tokens", sent, text))
         text = _text(document["choices"][0]["message"]["content"] or "")
-        return Said(text, _count(used.get("prompt_tokens", 0)) + _count(used.get("completion_tokens", 0)))
+        return Said(text, _used(document, "prompt_tokens", "completion_tokens", sent, text))
+
+
+def _used(document: Mapping[str, Any], read: str, wrote: str, sent: int, text: str) -> int:
+    """Tokens that an answer took: as the endpoint says, or by its length where that says nothing of use."""
+    said = document.get("usage")
+    counts = said if isinstance(said, dict) else {}
+    return _count(counts.get(read)) + _count(counts.get(wrote)) or -(-(sent + len(text)) // TOKEN)
 
 
 def _count(given: Any) -> int:
-    """A token count from an endpoint, which is untrusted."""
-    return min(max(int(given), 0), 10_000_000)
+    """A token count from an endpoint, which is untrusted; 0: it is none."""
+    return min(max(given, 0), 10_000_000) if type(given) is int else 0
 
 
 def _text(given: Any) -> str:
     """A text of an endpoint, which is untrusted: half a character is none, and no other program takes it."""
     return str(given).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _plain(text: str) -> str:
+    """A reason of a model's, on one line and not long."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * MAX_REASON]).split())
+    return line[:MAX_REASON].strip(" :.")
 
 
 def _sql(text: str) -> str:

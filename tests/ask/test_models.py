@@ -30,6 +30,7 @@ class Recorded:
     answers: list[str] = field(default_factory=list)
     status: int = 200
     hangs: bool = False
+    usage: Any = field(default_factory=lambda: {"prompt_tokens": 100})
     meanwhile: Callable[[], None] = lambda: None
     """What happens while the model thinks."""
     received: list[dict[str, Any]] = field(default_factory=list)
@@ -57,7 +58,7 @@ def model() -> Iterator[Recorded]:
                     "usage": {"input_tokens": 90, "output_tokens": 10},
                 }
                 if self.path == "/anthropic"
-                else {"choices": [{"message": {"content": text}}], "usage": {"prompt_tokens": 100}}
+                else {"choices": [{"message": {"content": text}}], "usage": recorded.usage}
             )
             sent = text.encode() if text.startswith("raw:") else json.dumps(content).encode()
             self.send_response(recorded.status)
@@ -215,6 +216,15 @@ def test_a_model_that_cannot_says_so(caller: Caller, model: Recorded) -> None:
     )
 
 
+def test_a_reason_of_a_model_is_one_short_line(caller: Caller, model: Recorded) -> None:
+    model.answers = ["CANNOT: \0\x1b[31m it\n  has " + "no prices " * 10_000]
+    status, problem = ask(caller, model)
+    assert status == 422
+    assert problem["fix"].startswith("[31m it has no prices no")
+    assert problem["fix"].isprintable()
+    assert len(problem["fix"]) <= 300
+
+
 def test_the_days_tokens_are_a_bound(new_caller: Callable[..., Caller], model: Recorded) -> None:
     own, other = new_caller(), new_caller()
     model.answers = ["SELECT 1 AS one"]
@@ -224,6 +234,19 @@ def test_the_days_tokens_are_a_bound(new_caller: Callable[..., Caller], model: R
     assert (status, problem["type"]) == (429, "urn:pulse:problem:quota-exceeded")
     assert ask(other, model, TOKENS_PER_DAY=150)[0] == 200
     assert record.tokens_of_a_day(own.owner.tenant) == 200
+
+
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": -7, "completion_tokens": "many"}])
+def test_tokens_that_nobody_counts_are_guessed(
+    new_caller: Callable[..., Caller], model: Recorded, usage: object
+) -> None:
+    own = new_caller()
+    model.answers, model.usage = ["SELECT 1 AS one"], usage
+    assert ask(own, model, TOKENS_PER_DAY=100)[0] == 200
+    (told,) = model.received
+    read = sum(len(turn["content"]) for turn in told["messages"])
+    assert record.tokens_of_a_day(own.owner.tenant) == pytest.approx(read / 4, abs=10)
+    assert ask(own, model, TOKENS_PER_DAY=100)[0] == 429
 
 
 def test_a_model_sees_rows_if_a_setting_says_so(new_caller: Callable[..., Caller], model: Recorded) -> None:
