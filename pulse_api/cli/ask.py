@@ -61,8 +61,10 @@ def show(console: Console, found: "answer.Answer") -> None:
     """Print an answer for a person: rows, or a chart where the rows allow one, and how it was computed."""
     if chart.shape(found.rows):
         chart.show(console, found.rows)
+    elif found.rows:
+        print_rows(console, [dict(row) for row in found.rows], "")  # a title is cut to the width of its table
     else:
-        print_rows(console, [dict(row) for row in found.rows], found.question)
+        say("No rows")
     say(f"understood  {found.understood}")
     for slug, snapshot in found.snapshots.items():
         fresh = found.freshness.get(slug)

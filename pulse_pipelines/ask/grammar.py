@@ -133,17 +133,17 @@ class _Grammar(Clauses):
         i += self.at(i) in ("on", "in", "at")
         if self.at(i) not in ("which", "what"):
             return
-        number = self.number(i + 1)
+        number = self.whole(i + 1)
         start = i + 1 + (number is not None)
         for dimension, end in self.dimension(start):
             if number is None and self.plural(end):
                 continue  # the number of results is missing
-            limit = int(number) if number else 1
+            limit = number or 1
             yield from self._superlative(
                 replace(plan, dimensions=(*plan.dimensions, dimension), limit=limit), end
             )
         for end in self.row(start):
-            limit = int(number) if number else 1
+            limit = number or 1
             if number or not self.plural(end):
                 yield from self._extreme(replace(plan, limit=limit), end)
 
@@ -183,19 +183,19 @@ class _Grammar(Clauses):
                 if not self.plural(end):
                     yield _ranked(plan, field, Measure("count"), self.at(i) == "most", 1), end
         ranks = self.at(i) in ("top", "bottom")
-        number = self.number(i + ranks)
-        if number is None or not 0 < number <= 10_000:
+        number = self.whole(i + ranks)
+        if number is None:
             return
         start, down = i + ranks + 1, self.at(i) != "bottom"
         for dimension, end in self.dimension(start):
             if ranks:
                 for by in self.one_of(end, "by", "in", "for"):
                     for measure, last in self.target(by):
-                        yield _ranked(plan, dimension, measure, down, int(number)), last
-            ranked = replace(plan, dimensions=(*plan.dimensions, dimension), limit=int(number))
+                        yield _ranked(plan, dimension, measure, down, number), last
+            ranked = replace(plan, dimensions=(*plan.dimensions, dimension), limit=number)
             yield from self._superlative(ranked, end)
         for end in self.row(start):
-            rows = replace(plan, limit=int(number))
+            rows = replace(plan, limit=number)
             yield from self._extreme(rows, end)
             for by in self.one_of(end, "by") if ranks else ():
                 yield from ((replace(rows, order=(field, down)), x) for field, x in self.measure_field(by))
@@ -211,17 +211,17 @@ class _Grammar(Clauses):
             for field, end in self.field(start):
                 if self.plural(end):
                     yield replace(plan, dimensions=(*plan.dimensions, field)), end
-        number = self.number(i)
+        number = self.whole(i)
         at = i + (number is not None)
         at = next(self.one_of(at, "most"), at)
         if self.names.meaning.of_entities:  # the oldest plane is not the earliest version
             return
         newest = self.at(at) in NEWEST
         if (newest or self.at(at) in OLDEST) and (number or said):
-            number = number if number is not None else self.number(at + 1)
-            at += 1 + (self.number(at + 1) is not None)
+            number = number if number is not None else self.whole(at + 1)
+            at += 1 + (self.whole(at + 1) is not None)
             for end in self.row(at):
-                limit = int(number) if number else SHOWN_ROWS if self.plural(end) else 1
+                limit = number or (SHOWN_ROWS if self.plural(end) else 1)
                 yield replace(plan, newest=newest, limit=limit), end
 
     def _share(self, plan: Plan, i: int) -> Found:

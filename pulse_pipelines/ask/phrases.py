@@ -12,6 +12,7 @@ from pulse_pipelines.domain.columns import Kind
 
 MAX_DIGITS = 20
 """Longest number: beyond it a number is not what it was."""
+MAX_RANKED = 10_000
 MAX_STEPS = 50_000
 """Steps per parse: a question that needs more is not understood."""
 
@@ -246,6 +247,11 @@ class Phrases:
         if len(text) > MAX_DIGITS:
             return None
         return float(text) if "." in text else int(text)
+
+    def whole(self, i: int) -> int | None:
+        """How many things are asked for: a number of which there can be so many."""
+        number = self.number(i)
+        return number if isinstance(number, int) and 0 < number <= MAX_RANKED else None
 
     @staticmethod
     def unit_of(field: Field) -> tuple[str, ...]:

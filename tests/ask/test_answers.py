@@ -128,9 +128,12 @@ def test_a_ranking_says_what_it_leaves_out(trips: duckdb.DuckDBPyConnection) -> 
         "average number of trips per passenger",
         "how many trips in May",
         "how many trips with fare between 20 and 10",
+        "which -3 vehicles have the most trips",
+        "top 2.5 vehicles by trips",
+        "the latest 0 trips",
     ],
 )
-def test_what_has_two_readings_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
+def test_what_has_no_one_reading_is_refused(trips: duckdb.DuckDBPyConnection, question: str) -> None:
     with pytest.raises(NotUnderstood):
         answered(trips, question)
 

@@ -166,6 +166,9 @@ def test_the_command_line_asks_and_describes(owners: tuple[Owner, Owner]) -> Non
     shown = pulse("ask", slug, BY_COUNTRY)
     assert "█" in shown
     assert "understood  number of rows in orders; by country" in shown
+    narrow = pulse("ask", slug, "How many orders are there?").partition("understood")[0]
+    assert "20" in narrow
+    assert "How" not in narrow, "a title is wrapped within words by a narrow table"
     assert json.loads(pulse("ask", slug, BY_COUNTRY, "--json"))["rows"][0] == {"country": "DE", "number": 15}
     assert "orders has country" in pulse("ask", slug, "What is love?", code=2)
     assert "refused" in pulse("ask", slug, "--recent")

@@ -1,9 +1,12 @@
-"""The tool `measure`: what it takes to be asked, without running it."""
+"""The tool `measure`: what it takes to be asked, without running it; and the errors of tools."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pulse_api.http import mcp
+from pulse_api.http.problems import ProblemError
 from pulse_api.mcp import queries
 from pulse_api.mcp.arguments import MeasureArguments
 from pulse_pipelines.ask import meaning, write
@@ -31,3 +34,11 @@ def test_entities_have_no_time(more: dict[str, Any]) -> None:
 
 def test_a_moment_keeps_its_fraction() -> None:
     assert "2026-01-01 00:00:00.500000+00" in sql(start="2026-01-01T01:00:00.5+01:00")
+
+
+def test_a_tool_says_what_http_says_in_headers() -> None:
+    context: Any = SimpleNamespace(request=SimpleNamespace(state=SimpleNamespace(request_id="r-1")))
+    fix, headers = "Repeat this request after Retry-After", {"Retry-After": "3"}
+    slow = mcp._explained(context, ProblemError(429, "rate-exceeded", "too many", fix=fix, headers=headers))
+    assert (slow.fix, slow.where) == ("Repeat this request after 3 s", {"retry_after_seconds": "3"})
+    assert mcp._explained(context, ValueError("unexpected")).where == {"request_id": "r-1"}
