@@ -12,7 +12,7 @@ from pulse_pipelines.ask.clauses import VERSUS, Clauses, Found
 from pulse_pipelines.ask.keywords import AMOUNTS, HAVE, LEAD, NEWEST, OLDEST, SHOWN_ROWS
 from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.ask.phrases import DIFFERENT, HIGH, LOW, Hit, TooLongError, keys
-from pulse_pipelines.ask.plan import Condition, Measure, Plan
+from pulse_pipelines.ask.plan import Condition, Measure, Plan, checked
 from pulse_pipelines.ask.words import Word, names_of
 from pulse_pipelines.domain.columns import Kind
 
@@ -38,7 +38,7 @@ class _Grammar(Clauses):
         for before, i in self.clauses(empty, 0):
             for asked, middle in self._asked(before, i):
                 for plan, end in self.clauses(asked, middle):
-                    if end == len(self.words) and (whole := _checked(plan)) and (counted := self._per(whole)):
+                    if end == len(self.words) and (whole := checked(plan)) and (counted := self._per(whole)):
                         found.add(counted)
         return found
 
@@ -294,22 +294,3 @@ class _Grammar(Clauses):
 def _ranked(plan: Plan, dimension: object, measure: Measure, down: bool, limit: int) -> Plan:
     dimensions = (*plan.dimensions, dimension)
     return replace(plan, dimensions=dimensions, measures=(measure,), order=(measure, down), limit=limit)  # type: ignore[arg-type]
-
-
-def _checked(plan: Plan) -> Plan | None:
-    """The plan if its parts are compatible, else None."""
-    if plan.outer and (len(plan.dimensions) != 1 or len(plan.spans) > 1):
-        return None
-    if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
-        return None
-    seen: dict[str, Condition] = {}
-    for each in plan.conditions:
-        name = f"{each.field}"
-        if each.operator == "=" and name in seen and seen[name].operator == "=":
-            return None
-        seen[name] = each
-    if len(set(plan.measures)) < len(plan.measures):
-        return None
-    if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
-        return None  # top n per group is not supported
-    return plan

@@ -86,6 +86,25 @@ class Plan:
         return bool(self.spans) or any(isinstance(each, Grain) for each in of)
 
 
+def checked(plan: Plan) -> Plan | None:
+    """The plan if its parts are compatible, else None."""
+    if plan.outer and (len(plan.dimensions) != 1 or len(plan.spans) > 1):
+        return None
+    if any(each.aggregation in ("percent", "ratio") for each in plan.measures) and not plan.counted:
+        return None
+    seen: dict[str, Condition] = {}
+    for each in plan.conditions:
+        name = f"{each.field}"
+        if each.operator == "=" and name in seen and seen[name].operator == "=":
+            return None
+        seen[name] = each
+    if len(set(plan.measures)) < len(plan.measures):
+        return None
+    if plan.limit and plan.dimensions and len(plan.dimensions) > 1 and plan.order:
+        return None  # top n per group is not supported
+    return plan
+
+
 def said(plan: Plan) -> str:
     """The plan in words, to show how a question was understood."""
     parts = []
