@@ -37,7 +37,7 @@ def to_csv(rows: pa.Table) -> bytes:
 
     Null and NaN are an empty field, an empty string is `""`.
     """
-    return csv_header(rows.column_names) + csv_lines(rows.columns)
+    return csv_header(rows.column_names) + csv_lines(c.to_pylist() for c in rows.columns)
 
 
 def csv_header(names: Iterable[str]) -> bytes:
@@ -45,9 +45,9 @@ def csv_header(names: Iterable[str]) -> bytes:
     return f"{','.join(map(_field, names))}\r\n".encode()
 
 
-def csv_lines(columns: Iterable[Any]) -> bytes:
-    """The lines of rows given as Arrow columns."""
-    cells = [map(_field, column.to_pylist()) for column in columns]
+def csv_lines(columns: Iterable[Iterable[Any]]) -> bytes:
+    """The lines of rows given as columns."""
+    cells = [map(_field, column) for column in columns]
     return "".join(f"{','.join(row)}\r\n" for row in zip(*cells, strict=True)).encode()
 
 

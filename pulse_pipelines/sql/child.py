@@ -10,8 +10,9 @@ from typing import Any
 
 import duckdb
 import orjson
+import pyarrow as pa
 
-from pulse_pipelines.sql import encoders, engine
+from pulse_pipelines.sql import encoders, engine, values
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.engine import Store, View
 from pulse_pipelines.sql.gate import Gate, Query
@@ -89,6 +90,11 @@ def run(
         raise Transient(f"the object store does not answer: {_first_line(error)}") from error
     except duckdb.Error as error:
         raise UserError(f"the query fails: {_short(error)}") from error
+    except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the result cannot be written as {job['media_type']}: {_first_line(error)}",
+            fix="Make text of the column: CAST(... AS VARCHAR)",
+        ) from error
 
 
 def _encoded(
@@ -103,7 +109,7 @@ def _encoded(
         raise UserError(
             f"two columns of the result are called {twice[0]!r}", fix="Give each a name of its own: AS ..."
         )
-    result, count = encoders.encoder(media_type, reader.schema, about), 0
+    result, count = encoders.encoder(media_type, reader.schema, about, values.texts(database)), 0
     for batch in reader:
         count += batch.num_rows
         if count > limits["rows"]:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 from typing_extensions import override
 
 from pulse_pipelines.query.formats import ARROW, CSV, JSON, PARQUET, csv_header, csv_lines, plain
+from pulse_pipelines.sql.values import Text, values
+from pulse_resources.errors import UserError
 
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
@@ -32,16 +35,18 @@ class Encoder(ABC):
 class _Json(Encoder):
     """`{"query_id": …, "snapshots": {…}, "columns": [{"name": …, "type": …}], "rows": [[…], …]}`."""
 
-    def __init__(self, schema: pa.Schema, about: Mapping[str, object]) -> None:
+    def __init__(self, schema: pa.Schema, about: Mapping[str, object], text: Text) -> None:
         columns = [{"name": field.name, "type": str(field.type)} for field in schema]
         head = orjson.dumps({**about, "columns": columns})
-        self._names = schema.names
+        self._names, self._text = schema.names, text
         self._content = bytearray(head[:-1] + b',"rows":[')
         self._first = True
 
     @override
     def add(self, batch: pa.RecordBatch) -> None:
-        rows = [dict(zip(self._names, row, strict=True)) for row in zip(*_values(batch), strict=True)]
+        rows = [
+            dict(zip(self._names, row, strict=True)) for row in zip(*_values(batch, self._text), strict=True)
+        ]
         if rows:
             self._content += b"" if self._first else b","
             self._content += orjson.dumps(rows, default=plain, option=_OPTIONS)[1:-1]
@@ -57,12 +62,12 @@ class _Json(Encoder):
 
 
 class _Csv(Encoder):
-    def __init__(self, schema: pa.Schema, _: Mapping[str, object]) -> None:
-        self._content = bytearray(csv_header(schema.names))
+    def __init__(self, schema: pa.Schema, _: Mapping[str, object], text: Text) -> None:
+        self._content, self._text = bytearray(csv_header(schema.names)), text
 
     @override
     def add(self, batch: pa.RecordBatch) -> None:
-        self._content += csv_lines(batch.columns)
+        self._content += csv_lines(_values(batch, self._text))
 
     @override
     def size(self) -> int:
@@ -74,7 +79,7 @@ class _Csv(Encoder):
 
 
 class _Arrow(Encoder):
-    def __init__(self, schema: pa.Schema, _: Mapping[str, object]) -> None:
+    def __init__(self, schema: pa.Schema, _: Mapping[str, object], __: Text) -> None:
         self._sink = pa.BufferOutputStream()
         self._writer = self._opened(schema)
 
@@ -98,6 +103,9 @@ class _Arrow(Encoder):
 class _Parquet(_Arrow):
     @override
     def _opened(self, schema: pa.Schema) -> "pa.ipc.RecordBatchStreamWriter | pq.ParquetWriter":
+        for field in schema:
+            if _is_missing(field.type):
+                raise _unfit(field.name, field.type, "Parquet has no such type")
         return pq.ParquetWriter(self._sink, schema, compression="zstd")
 
 
@@ -105,15 +113,41 @@ ENCODERS: Mapping[str, type[Encoder]] = {JSON: _Json, CSV: _Csv, ARROW: _Arrow, 
 """Encoders by media type, the default first."""
 
 
-def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object]) -> Encoder:
+def encoder(media_type: str, schema: pa.Schema, about: Mapping[str, object], text: Text) -> Encoder:
     """Create an encoder for rows of a schema.
 
     Args:
         about: metadata of the query, included where the format has a place for it.
+        text: of values that the format has no other form for.
+
+    Raises:
+        UserError: the format cannot have a column of such a type; also by `add`.
     """
-    made: Encoder = ENCODERS[media_type](schema, about)  # type: ignore[call-arg]
+    made: Encoder = ENCODERS[media_type](schema, about, text)  # type: ignore[call-arg]
     return made
 
 
-def _values(batch: pa.RecordBatch) -> list[list[object]]:
-    return [column.to_pylist() for column in batch.columns]
+def _values(batch: pa.RecordBatch, text: Text) -> list[list[object]]:
+    found = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            found.append(values(column, text))
+        except (ValueError, ArithmeticError, pa.ArrowException) as error:
+            raise _unfit(name, column.type, str(error)) from error
+    return found
+
+
+def _is_missing(kind: pa.DataType) -> bool:
+    """Whether Parquet lacks a type, at any depth."""
+    if pt.is_interval(kind) or pt.is_union(kind):
+        return True
+    if pt.is_map(kind):
+        return _is_missing(kind.key_type) or _is_missing(kind.item_type)
+    return pt.is_nested(kind) and any(_is_missing(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def _unfit(name: str, kind: pa.DataType, why: str) -> UserError:
+    return UserError(
+        f"the column {name[:100]!r}, of type {str(kind)[:200]}, cannot be written: {why[:500]}",
+        fix="Make text of it: CAST(... AS VARCHAR)",
+    )

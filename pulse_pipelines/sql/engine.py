@@ -8,8 +8,8 @@ import duckdb
 import pyarrow as pa
 
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
+from pulse_pipelines.sql import values
 
-HUGEINT = pa.decimal128(38, 0)
 _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 
@@ -132,27 +132,15 @@ def _literal(value: Any) -> str:
 
 
 def rows(database: duckdb.DuckDBPyConnection, text: str, batch_rows: int) -> pa.RecordBatchReader:
-    """Stream the result of a query in batches. Raises duckdb.Error."""
-    found = database.execute(text).to_arrow_reader(batch_rows)
-    schema = pa.schema([pa.field(each.name, _exact(each.type)) for each in found.schema])
-    return pa.RecordBatchReader.from_batches(schema, (_cast(batch, schema) for batch in found))
-
-
-def _exact(kind: pa.DataType) -> pa.DataType:
-    """The type of a column in the result: HUGEINT, the type of sums, becomes a decimal of the same bits."""
-    if isinstance(kind, pa.OpaqueType):
-        return HUGEINT if kind.type_name == "hugeint" else kind.storage_type
-    return kind
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column, wanted in zip(batch.columns, schema.types, strict=True):
-        if isinstance(column.type, pa.OpaqueType):
-            held = column.storage
-            column = held.view(wanted) if wanted == HUGEINT else held
-        columns.append(column)
-    return pa.record_batch(columns, schema=schema)
+    """Stream the result of a query in batches, in types that every reader knows. Raises duckdb.Error."""
+    found, write = database.execute(text).to_arrow_reader(batch_rows), values.texts(database)
+    types = [values.exact(pa.nulls(0, each.type), write).type for each in found.schema]
+    schema = pa.schema(list(zip(found.schema.names, types, strict=True)))
+    batches = (
+        pa.record_batch([values.exact(column, write) for column in batch.columns], schema=schema)
+        for batch in found
+    )
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def duplicates(names: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import duckdb
 import pyarrow as pa
 
-from pulse_pipelines.sql import child, engine
+from pulse_pipelines.sql import child, engine, values
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.gate import Gate
 
@@ -27,7 +27,7 @@ def main(serve: _Serve = child.serve) -> None:
     """Fork this process on request, until the parent closes the socket."""
     confinement = Confinement.from_json(sys.argv[1])
     gate, database = Gate(), engine.instance()
-    _warm_up(gate)
+    _warm_up(gate, database)
     control = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole process group
@@ -56,9 +56,10 @@ def _be_child(descriptor: int, serve: Callable[[Connection], None]) -> None:
         os._exit(0)
 
 
-def _warm_up(gate: Gate) -> None:
+def _warm_up(gate: Gate, database: duckdb.DuckDBPyConnection) -> None:
     """Trigger Python's lazy imports now, as a child can open no file."""
     gate.check("SELECT 1")
+    values.texts(database)(pa.array([0]))
     pa.table({"a": pa.array([0], pa.timestamp("us", "UTC"))}).to_pylist()
     socket.getaddrinfo("localhost", None)
 

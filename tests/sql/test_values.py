@@ -1,0 +1,130 @@
+"""Values of a result in every form: exact, or an error that names the column; of every type of DuckDB."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.sql import ask, processes
+
+from pulse_pipelines.query.formats import ARROW, CSV, PARQUET
+from pulse_pipelines.sql.processes import Processes
+from pulse_resources.errors import UserError
+
+NULLS = """
+SELECT * FROM (VALUES
+    (true, [true, NULL], {'a': true, 'b': [1::HUGEINT, NULL]}, MAP {'k': true}, [true, NULL]::BOOLEAN[2]),
+    (NULL, NULL, NULL, NULL, NULL),
+    (false, [], {'a': NULL, 'b': NULL}, MAP {}, [NULL, false])) AS v(flag, list, struct, map, pair)
+"""
+NULL_ROWS = [
+    {"flag": True, "list": [True, None], "struct": {"a": True, "b": [1, None]}},
+    {"flag": None, "list": None, "struct": None},
+    {"flag": False, "list": [], "struct": {"a": None, "b": None}},
+]
+IN_JSON = {
+    "date '10000-01-01'": "10000-01-01",
+    "'0044-01-01 (BC)'::DATE": "0044-01-01 (BC)",
+    "'infinity'::TIMESTAMPTZ": "infinity",
+    "TIMESTAMP '99999-01-01 10:00:00'": "99999-01-01 10:00:00",
+    "[date '2020-02-02', NULL, '-infinity']": ["2020-02-02", None, "-infinity"],
+    "MAP {'a': date '10000-01-01'}": [["a", "10000-01-01"]],
+    "TIMESTAMPTZ '2020-02-02 10:00:00+02'": "2020-02-02T08:00:00Z",
+    "TIMESTAMP_NS '2020-02-02 10:00:00.123456789'": "2020-02-02T10:00:00.123456789",
+    "TIMESTAMP_NS '2020-02-02 10:00:00'": "2020-02-02T10:00:00",
+    "'infinity'::TIMESTAMP_NS": "infinity",
+    "'24:00:00'::TIME": "24:00:00",
+    "'12:00:00.123456789'::TIME_NS": "12:00:00.123456789",
+    "'12:00:00+02'::TIMETZ": "12:00:00+02",
+    "INTERVAL '14 months -2 days 3.5 seconds'": "1 year 2 months -2 days 00:00:03.5",
+    "row(1, row(true, 'x'))": [1, [True, "x"]],
+    "union_value(k := INTERVAL 1 DAY)": "1 day",
+    "340282366920938463463374607431768211455::UHUGEINT": 2**128 - 1,
+    "'-170141183460469231731687303715884105727'::HUGEINT": 1 - 2**127,
+    "'101'::BIT": "101",
+    "uuid '33c892a3-239e-4f80-8f0a-284c54a1ace3'": "33c892a3-239e-4f80-8f0a-284c54a1ace3",
+    "'a'::ENUM ('a', 'b')": "a",
+}
+"""Expressions, and what they are in JSON."""
+NOT_IN_PARQUET = (
+    "INTERVAL 1 MONTH",
+    "[INTERVAL 1 MONTH]",
+    "union_value(k := 1)",
+    "{'a': union_value(k := 1)}",
+)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Processes]:
+    with processes() as found:
+        yield found
+
+
+def test_every_type_is_in_json_and_csv(made: Processes) -> None:
+    columns = ", ".join(f"{expression} AS c{n}" for n, expression in enumerate(IN_JSON))
+    sql = f"SELECT {columns}"
+    (row,) = json.loads(ask(made, sql))["rows"]
+    assert dict(zip(IN_JSON, row.values(), strict=True)) == IN_JSON
+    line = ask(made, sql, media_type=CSV).decode().splitlines()[1]
+    assert line.startswith("10000-01-01,0044-01-01 (BC),infinity,99999-01-01 10:00:00,")
+    assert "1 year 2 months -2 days 00:00:03.5" in line
+
+
+def test_what_was_written_is_read_as_the_same(made: Processes) -> None:
+    """Also where JSON has no form of its own for it: DuckDB's is one that DuckDB reads."""
+    for expression, written in IN_JSON.items():
+        if isinstance(written, str):
+            sql = f"SELECT x = '{written}'::VARCHAR::{{}} FROM (SELECT {expression} AS x)"
+            kind = duckdb.sql(f"SELECT typeof({expression})").fetchall()[0][0]
+            if kind.startswith(("UNION", "ENUM")):
+                continue
+            assert duckdb.sql(f"SET TimeZone = 'UTC'; {sql.format(kind)}").fetchall() == [(True,)], expression
+
+
+def test_booleans_and_sums_keep_their_types_at_any_depth(made: Processes) -> None:
+    streamed = pa.ipc.open_stream(ask(made, NULLS, media_type=ARROW)).read_all()
+    stored = pq.read_table(io.BytesIO(ask(made, NULLS, media_type=PARQUET)))
+    for found in (streamed, stored):
+        found.validate(full=True)
+        assert found.schema.field("flag").type == pa.bool_()
+        assert found.schema.field("list").type.value_type == pa.bool_()
+        assert found.schema.field("struct").type.field("a").type == pa.bool_()
+        assert found.schema.field("struct").type.field("b").type.value_type == pa.decimal128(38, 0)
+        assert found.schema.field("map").type.item_type == pa.bool_()
+        assert found.drop(["map", "pair"]).to_pylist() == NULL_ROWS
+        assert found.column("map").to_pylist() == [[("k", True)], None, []]
+        assert found.column("pair").to_pylist() == [[True, None], None, [None, False]]
+    answer = json.loads(ask(made, NULLS))
+    assert answer["columns"][0] == {"name": "flag", "type": "bool"}
+    maps = [{"map": [["k", True]], "pair": [True, None]}, {"map": None, "pair": None}]
+    maps.append({"map": [], "pair": [None, False]})
+    assert answer["rows"] == [row | more for row, more in zip(NULL_ROWS, maps, strict=True)]
+
+
+@pytest.mark.parametrize("expression", NOT_IN_PARQUET)
+def test_a_type_that_parquet_lacks_is_named_with_its_column(made: Processes, expression: str) -> None:
+    with pytest.raises(UserError, match=r"the column 'when', of type .*Parquet has no such type") as said:
+        ask(made, f'SELECT {expression} AS "when"', media_type=PARQUET)
+    assert "CAST" in str(said.value)
+    ask(made, f'SELECT ({expression})::VARCHAR AS "when"', media_type=PARQUET)
+
+
+@pytest.mark.parametrize("expression", ["1::VARIANT", "[" * 100 + "1" + "]" * 100])
+def test_what_has_no_form_is_no_lack_of_memory(made: Processes, expression: str) -> None:
+    with pytest.raises(UserError, match="the result cannot be written as application/json") as said:
+        ask(made, f"SELECT {expression} AS x")
+    assert "memory" not in str(said.value)
+
+
+def test_rows_of_many_batches_and_odd_values_between_usual_ones(made: Processes) -> None:
+    sql = "SELECT CASE WHEN range % 300 = 7 THEN NULL ELSE DATE '9999-12-30' + range::INTEGER END AS d"
+    found: list[Any] = json.loads(ask(made, f"{sql} FROM range(900)"))["rows"]
+    assert [row["d"] for row in found[:9]] == [
+        *("9999-12-30", "9999-12-31", "10000-01-01", "10000-01-02", "10000-01-03", "10000-01-04"),
+        *("10000-01-05", None, "10000-01-07"),
+    ]
+    assert len(found) == 900
