@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from pulse_api.cli.output import cell
+from pulse_api.cli.output import shown
 
 MAX_BARS = 60
 WIDTH = 40
@@ -32,13 +31,13 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     label, number = found
     most = max(row[number] or 0 for row in rows)
     table = Table(box=None, pad_edge=False)
-    table.add_column(label, no_wrap=True, max_width=30)
-    table.add_column(number, justify="right")
+    table.add_column(shown(label), no_wrap=True, max_width=30)
+    table.add_column(shown(number), justify="right")
     table.add_column("")
     for row in rows:
         value = row[number]
-        shown = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-        table.add_row(escape(cell(row[label])), shown, bar((value or 0) / most))
+        figure = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(shown(row[label]), figure, bar((value or 0) / most))
     console.print(table, highlight=False)
 
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from typer.core import TyperGroup
 
-from pulse_api.cli.output import harmless
+from pulse_api.cli.output import shown
 from pulse_resources.errors import PulseError, UserError, first_line
 
 FAILED, WRONG = 1, 2
@@ -55,6 +54,4 @@ def _meaning(error: Exception) -> str | None:
 
 def complain(message: str, severity: str = "error") -> None:
     """Print an error on stderr, for a person."""
-    Console(stderr=True, soft_wrap=True).print(
-        f"[red]{severity}:[/red] {escape(harmless(message))}", highlight=False
-    )
+    Console(stderr=True, soft_wrap=True).print(f"[red]{severity}:[/red] {shown(message)}", highlight=False)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.markup import escape
-
+from pulse_api.cli.output import shown
 from pulse_pipelines.ingest import attempts, plan
 
 
@@ -32,7 +31,7 @@ class Ingestion:
         return [
             f"ingestion: {self.waiting_events:,} events wait in {self.waiting_topics} topic(s); "
             f"batches in flight: {batches}",
-            *(f"[red]problem[/red]: {escape(problem)}" for problem in self.problems),
+            *(f"[red]problem[/red]: {shown(problem)}" for problem in self.problems),
         ]
 
 

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
-from pulse_api.cli.output import AsJson, cell, emit, harmless, remark, show_table, working, write
+from pulse_api.cli.output import AsJson, emit, remark, show_table, shown, working, write
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.monitoring import reconcile as reconciling
@@ -70,7 +69,7 @@ def preview(
     if as_json or as_csv:
         write((formats.to_json(rows) + b"\n" if as_json else formats.to_csv(rows)).decode())
     else:
-        print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}")
+        print_rows(Console(), rows.to_pylist(), f"{slug} of {tenant}", empty="no rows yet")
 
 
 @app.command()
@@ -98,17 +97,20 @@ def snapshots(
     )
 
 
-def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> None:
+def print_rows(
+    console: Console, rows: list[dict[str, object]], title: str, *, empty: str = "no rows"
+) -> None:
     """Print a table of rows, without columns that are empty or the same in each row.
 
-    Where a row does not fit into a line, rows become columns, as many as fit beside each other.
+    Where a row does not fit into a line, rows become columns, as many as fit beside each other. Title, names
+    and values are untrusted.
     """
     if not rows:
-        console.print(f"{title}: no rows yet")
+        console.print(f"{shown(title)}: {empty}", soft_wrap=True, highlight=False)
         return
     used = [name for name in rows[0] if name not in _SAME and any(row[name] is not None for row in rows)]
     cells = [[_cell(row[name]) for name in used] for row in rows]
-    table = Table(*used, title=title)
+    table = Table(*map(shown, used), title=shown(title))
     for row in cells:
         table.add_row(*row)
     if Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum <= console.width:
@@ -122,19 +124,17 @@ def print_rows(console: Console, rows: list[dict[str, object]], title: str) -> N
 def _print_turned(console: Console, names: list[str], cells: list[list[str]], title: str) -> None:
     abreast = max(1, (console.width - LABEL_WIDTH) // CELL_WIDTH)
     for first in range(0, len(cells), abreast):
-        shown = cells[first : first + abreast]
-        numbers = (f"row {first + index}" for index in range(1, len(shown) + 1))
-        table = Table("column", *numbers, title=None if first else title)
-        for name, *values in zip(names, *shown, strict=True):
-            table.add_row(name, *values)
+        group = cells[first : first + abreast]
+        numbers = (f"row {first + index}" for index in range(1, len(group) + 1))
+        table = Table("column", *numbers, title=None if first else shown(title))
+        for name, *values in zip(names, *group, strict=True):
+            table.add_row(shown(name), *values)
         console.print(table)
 
 
 def _cell(value: object) -> str:
-    """A value as plain text: events may contain markup or terminal control sequences."""
-    return escape(
-        cell(value) if isinstance(value, datetime) else harmless("" if value is None else str(value))
-    )
+    """A value as it is stored, but for times: numbers have no separators, and booleans are true and false."""
+    return shown(value if value is None or isinstance(value, datetime) else str(value))
 
 
 @app.command()
@@ -176,10 +176,7 @@ def _print_reports(console: Console, reports: "list[reconciling.TenantReport]") 
     console.print(table)
     for report in reports:
         for problem in report.problems:
-            shown = f", offsets {', '.join(map(str, problem.offsets))}" if problem.offsets else ""
+            offsets = f", offsets {', '.join(map(str, problem.offsets))}" if problem.offsets else ""
             fix = f"; {problem.fix}" if problem.fix else ""
-            console.print(
-                f"[red]{problem.kind}[/red] tenant {report.tenant}, {escape(problem.where)}: "
-                f"{problem.count}{shown}{fix}",
-                highlight=False,
-            )
+            where = f"tenant {report.tenant}, {problem.where}: {problem.count}{offsets}{fix}"
+            console.print(f"[red]{problem.kind}[/red] {shown(where)}", highlight=False)

@@ -44,7 +44,8 @@ def emit(document: object) -> None:
 
 def write(content: str) -> None:
     """Write data unchanged to a file or a pipe; to a terminal without control characters."""
-    typer.echo(harmless(content) if sys.stdout.isatty() else content, nl=False)
+    whole = harmless(content.replace("\r\n", "\n")) if sys.stdout.isatty() else content
+    typer.echo(whole, nl=False)
 
 
 def _plain(value: Any) -> Any:
@@ -58,7 +59,7 @@ def _plain(value: Any) -> Any:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
 ) -> None:
-    """Print a table for a person, or `empty` on stderr where it has no rows.
+    """Print a table for a person, or `empty` on stderr where it has no rows. Names of columns are untrusted.
 
     Where the width does not suffice, sentences are wrapped; then columns are left out, and named.
 
@@ -70,7 +71,7 @@ def show_table(
         remark(empty)
         return
     console = _console()
-    needs = {name: _need(name, column) for name, *column in zip(columns, *texts, strict=True)}
+    needs = {name: _need(cell(name), column) for name, *column in zip(columns, *texts, strict=True)}
     left_out: list[str] = []
     for name in spare:
         if sum(needs.values()) <= console.width - 1:
@@ -81,10 +82,10 @@ def show_table(
     table = Table()
     for name, *column in zip(columns, *texts, strict=True):
         if name in needs:
-            table.add_column(name, overflow="fold", no_wrap=fits and not _is_prose(column))
+            table.add_column(shown(name), overflow="fold", no_wrap=fits and not _is_prose(column))
     for row in texts:
-        shown = (text for name, text in zip(columns, row, strict=True) if name in needs)
-        table.add_row(*(escape(text) for text in shown))
+        fitting = (text for name, text in zip(columns, row, strict=True) if name in needs)
+        table.add_row(*(escape(text) for text in fitting))
     console.print(table)
     if left_out:
         remark(f"Columns left out to fit {console.width} characters: {', '.join(left_out)}. --json has all.")
@@ -107,7 +108,7 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(name, escape(cell(value)))
+        table.add_row(shown(name), shown(value))
     _console().print(table, highlight=False)
 
 
@@ -126,8 +127,8 @@ def working(title: str) -> Iterator[Callable[[str], None]]:
     """
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status(escape(title)) as status:
-            yield lambda step: status.update(escape(step))
+        with console.status(shown(title)) as status:
+            yield lambda step: status.update(shown(step))
         return
     doing, ended, began = title, threading.Event(), time.monotonic()
 
@@ -150,17 +151,22 @@ def working(title: str) -> Iterator[Callable[[str], None]]:
 
 def say(line: str) -> None:
     """Print a sentence on stdout."""
-    Console(soft_wrap=True).print(escape(harmless(line)), highlight=False)
+    Console(soft_wrap=True).print(shown(line), highlight=False)
 
 
 def remark(line: str) -> None:
     """Print a sentence on stderr, so that stdout holds only the answer."""
-    Console(stderr=True, soft_wrap=True).print(escape(harmless(line)), highlight=False)
+    Console(stderr=True, soft_wrap=True).print(shown(line), highlight=False)
 
 
 def harmless(text: str) -> str:
     """Untrusted text without characters that control a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def shown(value: object) -> str:
+    """Markup for a cell, a name or a sentence: text of tenants cannot control a terminal, nor style it."""
+    return escape(cell(value))
 
 
 def cell(value: object) -> str:

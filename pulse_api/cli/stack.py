@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.status import Status as Spinner
 from rich.table import Table
 
 from pulse_api.cli import running
 from pulse_api.cli.ingestion import ingestion
-from pulse_api.cli.output import AsJson, emit, harmless, remark
+from pulse_api.cli.output import AsJson, emit, harmless, remark, shown
 from pulse_resources.errors import PulseError, Transient, UserError
 from pulse_resources.home import never_ran, pulse_home
 from pulse_resources.local import dagster, provision, stack
@@ -288,9 +287,9 @@ def _interrupted(layout: Layout, started: bool) -> None:
 
 
 def _complain(layout: Layout, error: PulseError) -> None:
-    _errors.print(f"[red]Error:[/red] {escape(harmless(error.message))}", highlight=False)
+    _errors.print(f"[red]Error:[/red] {shown(error.message)}", highlight=False)
     if error.fix:
-        _errors.print(escape(harmless(error.fix)), highlight=False)
+        _errors.print(shown(error.fix), highlight=False)
     service = error.where.get("service")
     log = layout.log(service) if service else None
     if log and log.exists():

@@ -32,8 +32,8 @@ from typer.testing import CliRunner, Result
 from chaos.surroundings import PULSE, forget_connections, with_settings
 from chaos.waiting import wait
 from pulse_api import cli, client
+from pulse_api.cli import chart, guard, output
 from pulse_api.cli import collect as collecting
-from pulse_api.cli import guard, output
 from pulse_api.cli.arguments import duration, moment
 from pulse_api.cli.ingestion import Ingestion
 from pulse_api.cli.lake import print_rows
@@ -856,9 +856,9 @@ def test_requests_are_bounded_by_events_and_bytes() -> None:
 def test_what_an_event_or_an_error_holds_is_shown_as_text() -> None:
     written = io.StringIO()
     console = Console(file=written, width=200)
-    print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J"}], "orders")
+    print_rows(console, [{"country": "[/b] [red]DE", "city": "\x1b[2J", "[/i] [blue]x": 1}], "[/b] orders")
     shown = written.getvalue()
-    assert "[/b] [red]DE" in shown
+    assert all(text in shown for text in ("[/b] [red]DE", "[/i] [blue]x", "[/b] orders"))
     assert "\x1b" not in shown
     where = "failed [tenant=acme, dataset=orders]"
     console.print(Ingestion(problems=(where,)).lines()[-1])
@@ -998,7 +998,13 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
     collecting._show({"sent": 1, "accepted": 0, "dead_lettered": 0, "refused": 1}, [verdict])
     output.say(text)
     output.remark(text)
-    output.show_fields([("name", text)])
+    output.show_fields([("name", text), (text, "value")])
+    output.show_table((text, "b"), [("a", text)], empty="")
+    for width in (200, 20):  # as lines, and as columns
+        print_rows(Console(file=sys.stdout, width=width), [{text: "a", "b": text}], text)
+    print_rows(Console(file=sys.stdout), [], text)
+    chart.show(Console(file=sys.stdout), [{text: text, f"n{text}": n} for n in (1, 2)])
+    Console(file=sys.stdout).print(Ingestion(problems=(text,)).lines()[-1])
     guard.complain(text)
     output.emit({"name": text, "plain": "é 😀"})
     shown = capsys.readouterr()
@@ -1009,10 +1015,10 @@ def test_nothing_that_is_printed_steers_a_terminal(text: str, capsys: pytest.Cap
 def test_data_is_as_it_is_but_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.write("a\x1bb\n")
+    output.write("a\x1bb\r\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.write("a\x1bb\n")
-    assert capsys.readouterr().out == "a\x1bb\na\N{REPLACEMENT CHARACTER}b\n"
+    output.write("a\x1bb\r\n")
+    assert capsys.readouterr().out == "a\x1bb\r\na\N{REPLACEMENT CHARACTER}b\n"
 
 
 def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:

@@ -394,6 +394,8 @@ def test_the_command_line_asks_the_same(lake: Lake, tmp_path: Path) -> None:
     assert json.loads(pulse(COUNTED, "--json"))["rows"] == EXPECTED
     assert pulse(COUNTED, "--csv").splitlines() == ["country,n,s", "DE,20,190", "FR,20,190"]
     assert "190" in pulse(COUNTED)
+    assert pulse("SELECT 1 AS a WHERE false").endswith(f"of {lake.owner.tenant.slug}: no rows\n")
+    assert "\x1b" not in pulse('SELECT 1 AS "\x1b[31mred"')
     pulse(COUNTED, "-o", str(tmp_path / "x.parquet"), "--snapshot", f"orders={lake.first}")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist() == EXPECTED[:1]
     assert "GROUP BY ALL" in pulse("--recent")
