@@ -14,7 +14,7 @@ from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless, remark, shown
 from pulse_resources.errors import PulseError, Transient, UserError
 from pulse_resources.home import never_ran, pulse_home
-from pulse_resources.local import dagster, provision, stack
+from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import EVERYTHING, INFRASTRUCTURE
 from pulse_resources.local.status import Row, status
@@ -113,11 +113,11 @@ def bring_up(
                     _follow(layout, wanted, progress, quiet=not started)
                     break
                 except Transient as error:
-                    lost = provision.lost_port(layout, error.where.get("service", ""))
-                    if lost is None or not tries_left:
+                    lost = error.where.get("port")
+                    if not lost or not tries_left:
                         raise
                     wanted = stack.with_known(layout, wanted)  # the failed service has stopped all of them
-                    progress.done(f"Another program has taken port {lost}: starting anew with another one")
+                    progress.done(f"Another program has taken port {lost}: starting anew")
     except KeyboardInterrupt:
         _interrupted(layout, started)
         raise typer.Exit(130) from None

@@ -8,7 +8,7 @@ from typing import IO
 
 from pulse_resources import niceness
 from pulse_resources.errors import Terminal
-from pulse_resources.local import ports, processes
+from pulse_resources.local import ports, processes, provision
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.service import Service, environment, python
 from pulse_resources.local.state import Board, Phase, ServiceState
@@ -22,6 +22,14 @@ _STABLE_SECONDS = 60.0
 
 class _Stopped(Exception):  # noqa: N818 - not an error: the person asked for it
     pass
+
+
+class _PortLostError(Terminal):
+    """Another program has the service's port."""
+
+    def __init__(self, service: str, port: int) -> None:
+        super().__init__(f"{service} ended: another program has taken port {port}")
+        self.port = port
 
 
 class Runner(threading.Thread):
@@ -56,7 +64,8 @@ class Runner(threading.Thread):
             pass
         except Exception as error:  # any error must be shown to the user, and the rest must stop
             failed = True
-            self._board.give_up(self.service.name, str(error) or repr(error))
+            lost = error.port if isinstance(error, _PortLostError) else None
+            self._board.give_up(self.service.name, str(error) or repr(error), lost)
             self._stop_all.set()
         finally:
             self._wait_for_dependents()
@@ -86,10 +95,14 @@ class Runner(threading.Thread):
                 self._wait_for_exit()
             failures = 1 if time.monotonic() - since > _STABLE_SECONDS else failures + 1
             code = self._process.returncode if self._process else None
-            if not self.up.is_set() and failures >= _TRIES:
-                raise Terminal(f"{self.service.name} ended {failures} times (exit code {code})")
             note = f"exit code {code}" if self._process else "it cannot be started; is the disk full?"
             self._end()
+            if not self.up.is_set():
+                # Now, as the other program may be gone by the time that all services have stopped.
+                if port := provision.lost_port(self._layout, self.service.name):
+                    raise _PortLostError(self.service.name, port)
+                if failures >= _TRIES:
+                    raise Terminal(f"{self.service.name} ended {failures} times (exit code {code})")
             self._board.update(self.service.name, "restarting", restarted=True, note=note)
             self._sleep(min(0.5 * 2 ** (failures - 1), _LONGEST_BACKOFF))
 

@@ -89,7 +89,8 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
     """Yield the state repeatedly until all of `wanted` is up.
 
     Raises:
-        Transient: the stack gave up and ended; `where["service"]` names the cause.
+        Transient: the stack gave up and ended; `where["service"]` names the cause, and `where["port"]` a port
+            that another program had taken, if that was it.
     """
     while True:
         found = state.read(layout)
@@ -97,7 +98,8 @@ def watch(layout: Layout, wanted: tuple[str, ...]) -> Iterator[state.StackState]
             if not found.supervised:
                 last = state.read(layout) or found  # it may have written more before it ended
                 if last.error:
-                    raise Transient(last.error, service=last.culprit)
+                    lost = last.lost_port or provision.lost_port(layout, last.culprit)
+                    raise Transient(last.error, service=last.culprit, port=lost or "")
                 raise Transient("The stack was stopped while it started", service="supervisor")
             yield found
             if set(wanted) <= set(found.services) and found.all_up and not found.error:

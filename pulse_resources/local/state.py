@@ -34,6 +34,8 @@ class StackState(BaseModel):
     stopping: bool = False
     error: str = ""
     culprit: str = ""
+    lost_port: int | None = None
+    """Port of the culprit that another program had taken."""
     services: dict[str, ServiceState] = {}
 
     @property
@@ -101,11 +103,12 @@ class Board:
             service.restarts += restarted
             self._write()
 
-    def give_up(self, culprit: str, error: str) -> None:
+    def give_up(self, culprit: str, error: str, lost_port: int | None = None) -> None:
         """Record the first reason for which the stack cannot start."""
         with self._lock:
             if not self._state.error:
                 self._state.error, self._state.culprit = error, culprit
+                self._state.lost_port = lost_port
             self._write()
 
     def stopping(self) -> None:

@@ -256,6 +256,25 @@ def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(layout: Layout,
         assert not rows(layout)["minio"].address.endswith(str(taken[0]))
 
 
+def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: Layout, at: AtPoint) -> None:
+    """As where two stacks start at once: the other one gave up, too, while this one stopped its services."""
+    other = socket.socket()
+
+    def take() -> None:
+        other.bind(("127.0.0.1", json.loads(layout.settings_file.read_text())["local"]["ports"]["minio"]))
+        other.listen()
+        threading.Thread(target=give_back, daemon=True).start()
+
+    def give_back() -> None:
+        with other:
+            until(lambda: bool((found := state.read(layout)) and found.error))
+
+    at("stack.after_provision", take)
+    output = run("up", "--only", "minio")
+    assert ("starting anew" in output, rows(layout)["minio"].up) == (True, True)
+    assert "ended" not in output
+
+
 def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
     """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
     run("up", "--only", "postgres")
