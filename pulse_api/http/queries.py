@@ -7,7 +7,9 @@ key that started it is no longer in force.
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -45,6 +47,7 @@ class Queries:
         self._off = PulseError("queries cannot start yet")
         self._threads = ThreadPoolExecutor(load_settings().sql.parallelism, "sql")
         self._running: set[_Running] = set()
+        self._reserved: set[tuple[UUID, str]] = set()
 
     def start(self) -> None:
         """Start processes in advance, if queries can run here. Call from any thread."""
@@ -63,6 +66,22 @@ class Queries:
         self._threads.shutdown(cancel_futures=True)
         if self._processes is not None:
             self._processes.stop()
+
+    @contextmanager
+    def reserve(self, asked: Asked) -> Iterator[None]:
+        """Reserve a query's id while the block runs, so that another one with it need not wait for a turn.
+
+        Raises:
+            Conflict: a query of the tenant that waits or runs here has it.
+        """
+        name = (asked.tenant.tenant_id, asked.query_id)
+        if name in self._reserved:
+            raise audit.exists(asked.query_id)
+        self._reserved.add(name)
+        try:
+            yield
+        finally:
+            self._reserved.discard(name)
 
     async def run(self, asked: Asked) -> Result:
         """Run a query and return its result. It is cancelled with the task that calls this.

@@ -1,6 +1,7 @@
 """Routers that authenticate before they read a body, and decode it as the pipeline decodes events."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -37,6 +38,8 @@ class _ExactRequest(Request):
 
 class _ExactRoute(APIRoute):
     kind = Kind.OTHER
+    takes_turns = True
+    """Whether the route waits for the caller's turn, and not the endpoint."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -59,7 +62,7 @@ class _ExactRoute(APIRoute):
                 if self.body_field is not None:
                     exact._body = await received(exact, MAX_BYTES, holding)
                 # The turn begins after the body is read: a slow body does not hold a turn.
-                async with here.turns[self.kind].take(whom):
+                async with here.turns[self.kind].take(whom) if self.takes_turns else nullcontext():
                     response = await handler(exact)
             if _changes(request, self.kind):
                 # The caller's next request must see its change; other processes are notified by Postgres.
@@ -75,6 +78,7 @@ class _PreviewRoute(_ExactRoute):
 
 class _SqlRoute(_ExactRoute):
     kind = Kind.SQL
+    takes_turns = False
 
 
 class _AskRoute(_ExactRoute):

@@ -72,9 +72,12 @@ def begin(tenant: Tenant, query_id: str, key_id: str | None, sql: str) -> None:
                 BEGIN, [tenant.tenant_id, query_id, key_id, sql.replace("\0", "\N{REPLACEMENT CHARACTER}")]
             )
     except psycopg.errors.UniqueViolation as error:
-        raise Conflict(
-            "a query with this id exists already", fix="Choose another one", query_id=query_id
-        ) from error
+        raise exists(query_id) from error
+
+
+def exists(query_id: str) -> Conflict:
+    """The error for an id that another query of the tenant has."""
+    return Conflict("a query with this id exists already", fix="Choose another one", query_id=query_id)
 
 
 def pinned(tenant: Tenant, query_id: str, snapshots: Mapping[str, int | None]) -> None:

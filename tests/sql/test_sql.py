@@ -246,6 +246,18 @@ def test_a_query_is_cancelled(lake: Lake, caller: Caller, api: Api) -> None:
     assert caller.http.delete("/v1/sql/never").status_code == 404
 
 
+def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: Caller, api: Api) -> None:
+    """It need not wait for the tenant's turn, which that query has: it did, for 10 s, and was told 503."""
+    thread, answers = in_background(caller, api, "twice")
+    again = query(caller, "SELECT 1", query_id="twice")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:pulse:problem:conflict")
+    assert state_of(lake.owner, "twice") == "running"
+    assert caller.http.delete("/v1/sql/twice").json()["state"] == "cancelled"
+    thread.join(10)
+    assert answers[0].status_code == 409
+    assert [query(caller, "SELECT 1", query_id=name).status_code for name in (".", "..", ".a")] == [422] * 3
+
+
 def test_a_look_that_fails_is_not_the_last(lake: Lake, caller: Caller, api: Api, at: AtPoint) -> None:
     """Whatever the error is: else no query would be cancelled any more, and no key's end would end one."""
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from pulse_api.http.app_state import Kind, app_state
+from pulse_api.http.app_state import AppState, Kind, app_state
 from pulse_api.http.auth import LakeReader
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.leaving import unless_left
@@ -21,7 +21,7 @@ from pulse_pipelines.sql import audit
 from pulse_pipelines.sql.encoders import ENCODERS
 from pulse_pipelines.sql.gate import MAX_CHARACTERS
 from pulse_pipelines.sql.pinned import Travel
-from pulse_pipelines.sql.run import Asked
+from pulse_pipelines.sql.run import Asked, Result
 
 router = resource("sql", "/v1/sql", Kind.SQL)
 records = resource("sql", "/v1/sql")
@@ -29,7 +29,9 @@ records = resource("sql", "/v1/sql")
 INT64_MAX = 2**63 - 1
 MAX_LISTED = 1_000
 QUERY_ID = "Pulse-Query-Id"
-QueryId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ID_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"
+"""Not `.` or `..`: a client would take them for parts of the path."""
+QueryId = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 TableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,511}$")]
 Snapshot = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
@@ -134,11 +136,17 @@ async def query(request: Request, principal: LakeReader, body: NewQuery) -> Resp
     )
     with here.results.of(tenant.tenant_id) as before:
         before.add(0)  # nothing more is computed while too many result bytes wait to be fetched
-    result = await unless_left(request.receive, here.queries.run(asked))
+    with here.queries.reserve(asked):
+        result = await unless_left(request.receive, _ran(here, asked))
     holding = here.results.of(tenant.tenant_id)
     holding.count(len(result.content))
     headers = {"Vary": "Accept", QUERY_ID: asked.query_id}
     return _HeldResponse(result.content, holding, media_type=asked.media_type, headers=headers)
+
+
+async def _ran(here: AppState, asked: Asked) -> Result:
+    async with here.turns[Kind.SQL].take(asked.tenant.tenant_id):
+        return await here.queries.run(asked)
 
 
 @records.get("", summary="List queries", responses=documented(401, 403, 422, 429, 503))
@@ -156,7 +164,7 @@ def queries(
 def cancel(
     request: Request,
     principal: LakeReader,
-    query_id: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Of the query.")],
+    query_id: Annotated[str, Path(pattern=ID_PATTERN, description="Of the query.")],
 ) -> QueryInfo:
     """End a query of the tenant, wherever it runs; one that has ended stays as it is."""
     found = audit.cancel(principal.tenant, query_id)
