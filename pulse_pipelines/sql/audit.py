@@ -25,10 +25,11 @@ CANCEL = """
 UPDATE sql_queries SET state = CASE state WHEN 'running' THEN 'cancelled' ELSE state END
 WHERE query_id = %s RETURNING {fields}
 """
-# A query that is recorded as running for this long: its process died without recording an end.
-FIELDS = """
-query_id, key_id, sql, CASE WHEN state = 'running' AND asked_at < now() - make_interval(secs => {lost})
-    THEN 'failed' ELSE state END, snapshots, rows, bytes, seconds, error, asked_at
+# A query that is recorded as running for so long: its process died without recording an end.
+LOST = "state = 'running' AND asked_at < now() - make_interval(secs => {lost})"
+FIELDS = f"""
+query_id, key_id, sql, CASE WHEN {LOST} THEN 'failed' ELSE state END, snapshots, rows, bytes, seconds,
+CASE WHEN {LOST} THEN 'the process of Pulse that ran it has ended: ask again' ELSE error END, asked_at
 """
 LIST = "SELECT {fields} FROM sql_queries WHERE NOT %s OR state = 'running' ORDER BY asked_at DESC LIMIT %s"
 CANCELLED = "SELECT query_id FROM sql_queries WHERE query_id = ANY(%s) AND state = 'cancelled'"

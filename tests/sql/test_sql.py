@@ -192,6 +192,19 @@ def test_every_query_is_recorded(lake: Lake, caller: Caller) -> None:
     assert [each["query_id"] for each in left] == ["later"]
 
 
+def test_a_query_whose_process_was_killed_has_an_error(lake: Lake, caller: Caller) -> None:
+    """Nobody records how it ended."""
+    audit.begin(lake.owner.tenant, "killed", None, "SELECT 1")
+    assert state_of(lake.owner, "killed") == "running"
+    with postgres.tenant_transaction("pulse_api", lake.owner.tenant.tenant_id) as connection:
+        ago = "UPDATE sql_queries SET asked_at = now() - interval '1 hour' WHERE query_id = 'killed'"
+        connection.execute(ago)
+    found = caller.http.get("/v1/sql").json()["queries"]
+    (killed,) = (each for each in found if each["query_id"] == "killed")
+    assert (killed["state"], "has ended" in killed["error"]) == ("failed", True)
+    assert not caller.http.get("/v1/sql?running=true").json()["queries"]
+
+
 def test_what_is_wrong_is_said(caller: Caller) -> None:
     for sql, why in (
         ("DROP TABLE orders", "not a query that only reads"),
