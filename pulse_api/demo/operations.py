@@ -49,15 +49,11 @@ CHANGES: tuple[tuple[str, str, LiteralString], ...] = (
     ("planes", "deleted", "DELETE FROM planes WHERE year < 1985"),
 )
 """Between the two runs: the table, what becomes of its rows, and the statement."""
-LATEST = """(
-    SELECT * FROM (
-        SELECT *, row_number() OVER (PARTITION BY id ORDER BY _updated DESC) AS newest FROM {table})
-    WHERE newest = 1 AND NOT _is_deleted)"""
-JOINED = f"""
+JOINED = """
 SELECT p.manufacturer, count(*) AS departures, round(avg(d.dep_delay), 1) AS avg_dep_delay
-FROM departures d JOIN {LATEST.format(table="planes")} p ON p.tailnum = d.tailnum
+FROM departures d JOIN planes__latest p ON p.tailnum = d.tailnum
 GROUP BY 1 ORDER BY 2 DESC LIMIT 5
-"""  # noqa: S608 - from constants
+"""
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ def compare(tenant: Tenant) -> dict[str, tuple[int, int]]:
             names = [column.split()[0] for column in columns.split(", ")]
             select = f"SELECT {', '.join(names)} FROM "  # noqa: S608 - from constants
             there = set(connection.execute(select + name))
-            rows = _rows(query, select + LATEST.format(table=name))
+            rows = _rows(query, f"{select}{name}__latest")
             here = {tuple(row[each] for each in names) for row in rows}
             found[name] = len(there), len(there ^ here)
     return found

@@ -16,7 +16,7 @@ from pulse_pipelines.ask.meaning import Field, Meaning
 from pulse_pipelines.curated import tables
 from pulse_pipelines.dead_letters import Filter
 from pulse_pipelines.domain.requests import State
-from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.domain.tenant import LATEST, Tenant
 from pulse_pipelines.monitoring import checks, trace
 from pulse_pipelines.query import snapshots
 from pulse_resources.errors import Forbidden, NotFound, Terminal
@@ -71,6 +71,9 @@ async def describe_dataset(session: Session, given: DescribeArguments) -> Answer
             "time_column": "timestamp",
             "checks": [asdict(each) for each in checks.latest_results(session.tenant, dataset.slug)],
             "rollups": [{"rollup": name, **asdict(states[name])} for name in names],
+            "latest_state": session.tenant.curated_table(dataset.slug, LATEST)[1]
+            if dataset.of_entities
+            else None,
             "limits_of_a_query": {
                 "seconds": limits.seconds,
                 "rows": limits.rows,

@@ -26,11 +26,14 @@ from pulse_pipelines.curated.rollup import Part, Rollup, union
 from pulse_pipelines.domain.columns import COLUMN_NAME
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.roles import ACTOR
+from pulse_pipelines.domain.tenant import LATEST
 from pulse_resources.errors import UserError
 from pulse_resources.settings import load_settings
 
 EVENTS = "events"
 BUILT_IN = ("daily", "behaviour")
+TAKEN = (*BUILT_IN, LATEST)
+"""Names that no team's rollup can have."""
 OURS = ("day", "part")
 """Columns that Pulse adds."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -121,7 +124,7 @@ def _of_day(part: Part, query: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in BUILT_IN
+    return _NAME.fullmatch(name) is not None and len(name) <= 60 and name not in TAKEN
 
 
 def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> None:
@@ -133,7 +136,7 @@ def _check_header(said: Mapping[str, str], name: str, grain: Sequence[str]) -> N
     if not _is_name(name):
         raise UserError(
             f"{name!r} is not a name for a rollup",
-            fix=f"Use a-z, 0-9 and single _, and none of {', '.join(BUILT_IN)}",
+            fix=f"Use a-z, 0-9 and single _, and none of {', '.join(TAKEN)}",
         )
     for column in grain:
         if not COLUMN_NAME.fullmatch(column) or column.lower() in OURS:

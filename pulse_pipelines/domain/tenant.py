@@ -9,6 +9,8 @@ from pulse_resources.errors import UserError
 SLUG = re.compile(r"[a-z][a-z0-9_]{0,62}")
 CURATED = "__"
 """Separator in names of curated tables, `<slug>__<rollup>`; no dataset's slug contains it."""
+LATEST = "latest"
+"""What no rollup is called: `<slug>__latest` is the latest state of a dataset of entities."""
 
 
 def check_slug(kind: str, slug: str) -> str:

@@ -11,7 +11,7 @@ from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.schema import check_document
-from pulse_pipelines.domain.tenant import CURATED, Tenant, check_slug
+from pulse_pipelines.domain.tenant import CURATED, LATEST, Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
@@ -160,12 +160,22 @@ def current_table(tenant: Tenant, slug: str) -> CurrentTable:
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table that queries may name: a dataset's by its slug, a rollup's as `<slug>__<rollup>`."""
+    """A table that queries may name: a dataset's by its slug, a rollup's as `<slug>__<rollup>`.
+
+    `<slug>__latest` is the latest state of a dataset of entities.
+    """
 
     name: str
     dataset: Dataset
     """For a rollup's table the dataset that it is computed from."""
     metadata_location: str
+    latest: bool = False
+    """Whether it is the latest state in the dataset's own table."""
+
+    @property
+    def table(self) -> str:
+        """Name of the table in the catalog."""
+        return self.dataset.slug if self.latest else self.name
 
 
 def named_tables(
@@ -178,7 +188,7 @@ def named_tables(
         optional: names that are skipped if there is no such table.
 
     Raises:
-        NotFound: the tenant has no such dataset, or the dataset no such rollup.
+        NotFound: the tenant has no such dataset, or the dataset no such rollup or no latest state.
         Terminal: a dataset's table is not in the catalog.
     """
     found = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
@@ -187,9 +197,15 @@ def named_tables(
 
 
 def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:
+    """The table of a name: a dataset's before an entity dataset's latest state before a rollup's."""
     for dataset in dataset_rows.read(connection, "d.slug = %s", [name]):  # of a rollup's name: an old one
         return NamedTable(name, dataset, iceberg.current_location(connection, (tenant.namespace, name)))
     slug, _, rollup = name.rpartition(CURATED)
+    if rollup == LATEST:
+        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+            if dataset.of_entities:
+                current = iceberg.current_location(connection, (tenant.namespace, slug))
+                return NamedTable(name, dataset, current, latest=True)
     location = iceberg.find_location(connection, (tenant.namespace, name)) if slug and rollup else None
     if location is not None:
         for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
@@ -201,6 +217,8 @@ def _missing(connection: postgres.Connection, tenant: Tenant, name: str) -> Name
     """Raise the NotFound of a table that there is not."""
     slug, _, rollup = name.rpartition(CURATED)
     dataset = _find(connection, tenant, slug if slug and rollup else name)
+    if rollup == LATEST:
+        raise NotFound("events have no latest state: entities have", tenant=tenant.slug, table=name)
     rows = connection.execute(CURATED_TABLES, [iceberg.CATALOG, *tenant.curated_table(dataset.slug, "")])
     known = ", ".join(table for (table,) in rows) or "no rollup yet"
     raise NotFound(

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
 from pulse_pipelines.sql import values
 
+_LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
 _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 
@@ -29,7 +30,7 @@ class View:
     """A table in a query, at one snapshot."""
 
     name: str
-    """A slug, or `namespace.table` for a table of the tenant's own."""
+    """A slug, `<slug>__<rollup>`, `<slug>__latest`, or `namespace.table` for a table of the tenant's own."""
     metadata_location: str
     snapshot_id: int | None
     """None: the metadata's current snapshot."""
@@ -40,6 +41,8 @@ class View:
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str = field(repr=False)
+    latest: bool = False
+    """Whether it is the latest state of a log of entities: of each the newest version, if not deleted."""
 
 
 def instance() -> duckdb.DuckDBPyConnection:
@@ -98,12 +101,13 @@ def lock(
     for view in views:
         snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
         scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
+        columns, only = ("* EXCLUDE (_is_deleted)", f" {_LATEST}") if view.latest else ("*", "")
         limit = " LIMIT 0" if view.empty else ""
         namespace, _, table = view.name.rpartition(".")
         if namespace:
             database.execute(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"')
         name = f'"{namespace or "main"}"."{table}"'
-        database.execute(f"CREATE VIEW {name} AS SELECT * FROM {scan}{limit}")  # noqa: S608 - names of the gate
+        database.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {scan}{only}{limit}")  # noqa: S608 - names of the gate
 
 
 def secret(name: str, store: Store, view: View) -> str:

@@ -1,12 +1,13 @@
 """Resolution of a query's tables in the tenant's RLS session, each pinned at a snapshot.
 
 Datasets are named by their slugs, rollups `<slug>__<rollup>`, tables of the tenant's own `namespace.table`.
+`<slug>__latest` is the latest state of a dataset of entities, in the dataset's table and at its snapshot.
 The tenant's engines write the metadata of the latter: it is read with keys of the tenant's folder, and the
 query's key opens the folder that the catalog gave the table, whatever the metadata names.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import orjson
@@ -41,7 +42,7 @@ class PinnedTable:
     """A table at a snapshot; the key to its files is in its view only."""
 
     name: str
-    """A dataset's slug, `<slug>__<rollup>`, or `namespace.table` of the tenant's own."""
+    """A dataset's slug, also of its latest state, `<slug>__<rollup>`, or `namespace.table` of one's own."""
     snapshot_id: int | None
     """None: it had no rows yet."""
     view: View = field(repr=False)
@@ -67,9 +68,12 @@ def tables(
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
         found = registry.named_tables(connection, tenant, ours, optional)
         own = {name: _location(connection, tenant, name) for name in named if "." in name}
-    unknown = sorted(travel.snapshots.keys() - {each.name for each in found} - own.keys())
+    unknown = sorted(travel.snapshots.keys() - {each.table for each in found} - own.keys())
     if unknown:
-        raise UserError(f"the query does not read {unknown[0]!r}, of which a snapshot is named")
+        raise UserError(
+            f"the query does not read {unknown[0]!r}, of which a snapshot is named",
+            fix="Name tables as the query does, and a dataset's latest state by the dataset's slug",
+        )
     pinned = [_ours(tenant, each, travel) for each in found]
     return pinned + [_own(tenant, name, at, travel) for name, at in own.items()]
 
@@ -92,13 +96,14 @@ def _location(connection: postgres.Connection, tenant: Tenant, name: str) -> str
 
 
 def _ours(tenant: Tenant, seen: NamedTable, travel: Travel) -> PinnedTable:
-    name, bucket = seen.name, load_settings().object_store.bucket
+    name, bucket = seen.table, load_settings().object_store.bucket
     folder = tenant.table_location(bucket, name, seen.dataset.dataset_id)
     if not seen.metadata_location.startswith(f"{folder}/"):
         raise Terminal("the table's metadata is not in its folder", tenant=tenant.slug, table=name)
     with history.store_errors_explained():
         metadata = history.metadata_at((tenant.namespace, name), seen.metadata_location)
-    return _pinned(name, seen.metadata_location, folder, metadata, travel)
+    pinned = _pinned(name, seen.metadata_location, folder, metadata, travel)
+    return replace(pinned, view=replace(pinned.view, name=seen.name, latest=seen.latest))
 
 
 def _own(tenant: Tenant, name: str, at: str, travel: Travel) -> PinnedTable:

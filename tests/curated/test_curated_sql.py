@@ -192,6 +192,11 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
         ("a", "-- dataset: orders\n-- grain: day\nSELECT 1 FROM events", "'day' cannot be in the grain"),
         ("a", "-- dataset: orders\n-- grain: a b\nSELECT 1 FROM events", "'a b' cannot be in the grain"),
         ("orders_daily", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'daily' is not a name"),
+        (
+            "orders_latest",
+            "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events",
+            "'latest' is not a name",
+        ),
         ("a__b", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM events", "'a__b' is not a name"),
         ("a", "-- dataset: orders\n-- grain: kind\nSELECT 1 FROM x", "the query reads x"),
     ],

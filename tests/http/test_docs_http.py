@@ -80,6 +80,8 @@ def test_every_command_about_entities_works(api: Api, tmp_path: Path) -> None:
         ("FR", True),
         ("NL", False),
     ]
+    state = '"rows":[{"id":"DE","people":79000000},{"id":"NL","people":18000000}]'
+    assert state in said, "the latest state, by its name in SQL"
     latest = blocks("entities.md", "sql")[0]
     location = registry.current_table(owner.tenant, "countries").metadata_location
     with duckdb_pool.connect() as connection:
