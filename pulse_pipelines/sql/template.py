@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import duckdb
 import pyarrow as pa
 
-from pulse_pipelines.sql import child, engine, values
+from pulse_pipelines.sql import child, engine
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.gate import Gate
 
@@ -59,7 +59,7 @@ def _be_child(descriptor: int, serve: Callable[[Connection], None]) -> None:
 def _warm_up(gate: Gate, database: duckdb.DuckDBPyConnection) -> None:
     """Trigger Python's lazy imports now, as a child can open no file."""
     gate.check("SELECT 1")
-    values.texts(database)(pa.array([0]))
+    database.from_arrow(pa.table({"a": pa.array([0])}))  # not read: that would start threads of Arrow's
     pa.table({"a": pa.array([0], pa.timestamp("us", "UTC"))}).to_pylist()
     socket.getaddrinfo("localhost", None)
 
