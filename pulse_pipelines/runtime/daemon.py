@@ -5,8 +5,9 @@ and evaluate sensors wait for an hour, and so does each sensor, whose last tick 
 daemon exits when the clock is set back, so that its supervisor restarts it; and a sensor whose last tick lies
 in the future is due.
 
-Dagster evaluates sensors at most every five seconds, however short their interval; this daemon does so as
-often as `ingest_lag` requires.
+Dagster evaluates sensors at most every five seconds, however short their interval; this daemon makes a pass
+as often as `ingest_lag` requires. A sensor of five seconds that was evaluated late in one pass was not due at
+the next: half of its ticks came after ten. So one that would be due before half of the next pass is due now.
 """
 
 import os
@@ -37,9 +38,9 @@ def main(arguments: list[str]) -> None:
 
 
 def elapsed(state: InstigatorState) -> float | None:
-    """Seconds since the last tick; None when there was none or it lies in the future."""
+    """Seconds since the last tick, and half a pass; None when there was none or it lies in the future."""
     seconds = _elapsed(state)
-    return None if seconds is not None and seconds < 0 else seconds
+    return None if seconds is None or seconds < 0 else seconds + sensor.MIN_INTERVAL_LOOP_TIME / 2
 
 
 def _watch() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from dagster._core.scheduler.instigation import SensorInstigatorData
+from dagster._daemon import sensor
 
 from chaos.clock import Clock
 from pulse_pipelines.runtime import daemon
@@ -24,6 +25,21 @@ def test_a_tick_in_the_future_is_none(ago: float, due: bool) -> None:
     found = daemon.elapsed(state)
     assert (found is None) is due
     assert due or found == pytest.approx(ago, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("interval", "ago", "due"), [(5, 4.6, True), (5, 2, False), (15, 14.5, True), (15, 12, False)]
+)
+def test_a_sensor_that_was_late_in_one_pass_is_due_in_the_next(
+    interval: float, ago: float, due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes are five seconds apart; when within a pass a sensor is evaluated varies by tenths."""
+    monkeypatch.setattr(sensor, "get_elapsed", daemon.elapsed)
+    state: Any = SimpleNamespace(
+        instigator_data=SensorInstigatorData(last_tick_start_timestamp=time.time() - ago)
+    )
+    remote: Any = SimpleNamespace(min_interval_seconds=interval)
+    assert sensor.is_under_min_interval(state, remote) is not due
 
 
 @pytest.mark.parametrize(("flush", "look"), [(30.0, 5), (600.0, 5), (12.0, 2), (5.0, 1), (0.5, 1)])

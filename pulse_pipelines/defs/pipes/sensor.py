@@ -42,9 +42,12 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
             )
         )
     known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))
-    if added := tenants - known:  # runs are requested once the partitions exist
-        return dg.SensorResult(dynamic_partitions_requests=[TENANTS.build_add_request(sorted(added))])
-    return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason("no pipe is due")
+    if not requests:
+        return dg.SkipReason("no pipe is due")
+    added = sorted(tenants - known)
+    return dg.SensorResult(
+        run_requests=requests, dynamic_partitions_requests=[TENANTS.build_add_request(added)] if added else []
+    )
 
 
 @dg.sensor(
