@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from pulse_resources import kafka, object_store, postgres
+from pulse_resources import kafka, object_store, postgres, vended
 from pulse_resources.errors import UserError
 from pulse_resources.settings import Settings, give
 
@@ -80,6 +80,7 @@ def forget_clients() -> None:
     postgres.close_pools()
     kafka.admin.cache_clear()
     object_store.file_system.cache_clear()
+    vended.forget()
 
 
 def _plain(part: BaseModel, files: dict[str, bytes]) -> dict[str, Any]:

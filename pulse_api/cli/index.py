@@ -7,7 +7,6 @@ import typer
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.registry import index_build, indexes
 
 app = typer.Typer(no_args_is_help=True, help="Indexes of datasets of entities, by which subsets are read.")
 
@@ -26,11 +25,11 @@ def create_index(
     Example: pulse index create acme countries "lower(continent)"
     """
     owner = registry.find_tenant(tenant)
-    index_id = indexes.declare(owner, slug, expression).index_id
-    index_build.build(
+    index_id = registry.indexes.declare(owner, slug, expression).index_id
+    registry.index_build.build(
         owner, slug, index_id, lambda done, of: remark(f"built up to version {done:,} of {of:,}")
     )
-    found = indexes.declare(owner, slug, expression)
+    found = registry.indexes.declare(owner, slug, expression)
     if as_json:
         emit(found)
     else:
@@ -43,7 +42,7 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
 
     Example: pulse index list acme countries
     """
-    found = indexes.list_indexes(registry.find_tenant(tenant), slug)
+    found = registry.indexes.list_indexes(registry.find_tenant(tenant), slug)
     if as_json:
         emit(found)
         return
@@ -71,7 +70,7 @@ def drop_index(
 
     Example: pulse index drop acme countries 7
     """
-    expression = indexes.drop(registry.find_tenant(tenant), slug, index)
+    expression = registry.indexes.drop(registry.find_tenant(tenant), slug, index)
     if as_json:
         emit({"dropped": expression})
     else:

@@ -34,10 +34,11 @@ AT_OR_AFTER = "timestamp >= make_timestamptz(?::BIGINT)"
 BEFORE = "timestamp < make_timestamptz(?::BIGINT)"
 
 
-def moment(text: str) -> datetime:
+def moment(text: object) -> datetime:
     """Parse an RFC 3339 timestamp with its zone, to UTC. Raises UserError."""
     found = parse_timestamp(text)
     if isinstance(found, Rejected):
+        text = str(text)
         if found.reason == Reason.TIMESTAMP_OUT_OF_RANGE:
             detail = f"{text[:40]!r} is outside the years 1 to 9999 in UTC"
             raise UserError(detail, fix="Name a time within them")

@@ -3,7 +3,7 @@
 Everything that belongs to a tenant is read and written in its own RLS session.
 """
 
-from pulse_pipelines.registry import indexes, keys, quotas, syncs
+from pulse_pipelines.registry import index_build, indexes, keys, quotas, syncs
 from pulse_pipelines.registry.datasets import (
     CurrentLog,
     CurrentTable,
@@ -49,6 +49,7 @@ __all__ = [
     "find_schema",
     "find_tenant",
     "fingerprint",
+    "index_build",
     "indexes",
     "keys",
     "list_datasets",

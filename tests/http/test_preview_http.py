@@ -153,5 +153,5 @@ def test_the_document_declares_every_answer(api: Any) -> None:
     assert set(operation["responses"]) == {"200", "401", "403", "404", "406", "422", "429", "503"}
     assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/csv", ARROW}
     named = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
-    assert {"from", "to", "columns", "snapshot_id", "as_of", "limit", "slug"} == set(named)
+    assert {"from", "to", "columns", "snapshot_id", "as_of", "limit", "slug", "subset"} == set(named)
     assert {"type": "string", "format": "date-time"} in named["from"]["anyOf"]

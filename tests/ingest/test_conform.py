@@ -362,9 +362,17 @@ def test_a_timestamp_means_the_same_alone_and_beside_one_that_takes_the_slow_way
             "'now' is no time: not an RFC 3339 timestamp with a zone offset. "
             "Write it like 2026-11-19T10:00:00Z",
         ),
+        (
+            {},
+            "not an RFC 3339 timestamp with a zone offset",
+            "'{}' is no time: not an RFC 3339 timestamp with a zone offset. "
+            "Write it like 2026-11-19T10:00:00Z",
+        ),
     ],
 )
-def test_what_is_no_time_is_said_to_a_sender_and_to_who_asks(text: str, of_event: str, of_query: str) -> None:
+def test_what_is_no_time_is_said_to_a_sender_and_to_who_asks(
+    text: object, of_event: str, of_query: str
+) -> None:
     found = parse_timestamp(text)
     assert isinstance(found, Rejected)
     assert found.detail == of_event
