@@ -57,7 +57,7 @@ def test_every_label_is_one_of_its_metrics(caller: Caller) -> None:
     with database(tenant) as source:
         source.execute("CREATE TABLE planes (tail text PRIMARY KEY)")
         pipes.create(tenant, definition(PIPE))
-        # Of many tenants they are gathered for longer than an answer waits; a new server shows none until then.
+        # Of many tenants they take longer than an answer waits; until then a new server shows none.
         with served() as api, api.client(keys.issue_operator_key("metrics").text) as fresh:
             wait(lambda: f'{{pipe="planes",tenant="{tenant.slug}"}}' in fresh.get("/metrics").text, "no pipe")
             text = fresh.get("/metrics").text
