@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import archives as archives_
 from benchmarks import ask as questions
 from benchmarks import backfill as backfilling
 from benchmarks import bounds, claims, curated, full_table, load, steady
@@ -141,6 +142,16 @@ def preview(
         table = Table("preview", "first ms", "p50 ms", "p95 ms", title=f"{rows:,} rows, {commits} commits")
         for what, *spent in previews.measure(tenant, times):
             table.add_row(what, *(f"{ms:.1f}" for ms in spent))
+    console.print(table)
+
+
+@app.command()
+def archives() -> None:
+    """What a Spark worker's look for changed archives takes before each task."""
+    packages, usual, here = archives_.measure()
+    table = Table("processor time of a look", "ms", title=f"{packages} packages in archives")
+    table.add_row("as Python does it", f"{usual * 1e3:.2f}")
+    table.add_row("as Pulse's workers do", f"{here * 1e3:.2f}")
     console.print(table)
 
 
