@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from pulse_pipelines.ask.meaning import Field
 from pulse_pipelines.ask.plan import Condition, Grain, Measure, Plan, Span
+from pulse_pipelines.sql.engine import LATEST
 
 AT = '"timestamp"'
 _CYCLES = {
@@ -15,10 +16,6 @@ _ORDERED = {
     "weekday": f"min(isodow({AT}))",
     "month of year": f"min(month({AT}))",
 }
-_LATEST = (
-    "(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY _updated DESC) AS _newest"
-    ' FROM "{name}") WHERE _newest = 1 AND NOT _is_deleted)'
-)
 
 
 def sql(plan: Plan) -> str:
@@ -39,7 +36,7 @@ def sql(plan: Plan) -> str:
     if plan.outer:
         inner = "\n  ".join(lines)
         name = measures[0][1]
-        return f'SELECT {plan.outer}("{name}") AS "{plan.outer}_{name}"\nFROM (\n  {inner}\n)'
+        return f'SELECT {plan.outer}("{name}" {LATEST}) AS "{plan.outer}_{name}"\nFROM (\n  {inner}\n)'
     lines += _order(plan, len(dimensions))
     if plan.limit:
         lines.append(f"LIMIT {plan.limit:d}")
@@ -66,7 +63,7 @@ def _rows(plan: Plan) -> str:
 
 def _source(plan: Plan) -> str:
     name = plan.dataset.dataset
-    return _LATEST.format(name=name) if plan.dataset.of_entities else f'"{name}"'
+    return f'(FROM "{name}" {LATEST})' if plan.dataset.of_entities else f'"{name}"'
 
 
 def _dimension(dimension: Field | Grain) -> str:

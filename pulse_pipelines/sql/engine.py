@@ -10,7 +10,8 @@ import pyarrow as pa
 from pulse_pipelines.query.duckdb_pool import EXTENSIONS, extension
 from pulse_pipelines.sql import values
 
-_LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
+LATEST = "QUALIFY row_number() OVER (PARTITION BY id ORDER BY _updated DESC) = 1 AND NOT _is_deleted"
+"""Clause after a log of entities that leaves the newest version of each, if it is not a deletion."""
 _SCAN = "iceberg_scan({location}, allow_moved_paths = false{snapshot})"
 
 
@@ -101,7 +102,7 @@ def lock(
     for view in views:
         snapshot = "" if view.snapshot_id is None else f", snapshot_from_id = {view.snapshot_id}"
         scan = _SCAN.format(location=_literal(view.metadata_location), snapshot=snapshot)
-        columns, only = ("* EXCLUDE (_is_deleted)", f" {_LATEST}") if view.latest else ("*", "")
+        columns, only = ("* EXCLUDE (_is_deleted)", f" {LATEST}") if view.latest else ("*", "")
         limit = " LIMIT 0" if view.empty else ""
         namespace, _, table = view.name.rpartition(".")
         if namespace:
