@@ -17,22 +17,22 @@ import psycopg
 from psycopg import conninfo, sql
 
 from pulse_api.demo import source
+from pulse_api.demo.run import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
 from pulse_pipelines.ask.read import Ran
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import sources
 from pulse_pipelines.registry.syncs import Sync
 from pulse_resources.errors import AlreadyExists, Terminal
-from pulse_resources.home import pulse_home
 from pulse_resources.settings import load_settings
 
 TENANT = "airline_ua"
 SOURCE = "operations"
 DATABASE = "pulse_demo_operations"
 READER = "pulse_demo_reader"
-PATIENCE_S = 300.0
 LOOK_S = 0.5
 
 TABLES: dict[str, LiteralString] = {
@@ -191,7 +191,7 @@ def _database() -> "Iterator[psycopg.Connection[Any]]":
 
 def _tell(tenant: Tenant, address: str) -> None:
     """Write down where the source is, as an operator would."""
-    path = pulse_home() / "sources" / tenant.slug / SOURCE
+    path = sources.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     path.write_text(address)

@@ -11,8 +11,9 @@ UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
 
 
 def last_sync(pipe: Pipe) -> int | None:
-    """The latest sync of a pipe's dataset, whoever sent it."""
-    return next((sync.sync_id for sync in syncs.list_syncs(pipe.tenant, pipe.dataset, 1)), None)
+    """Number of the latest sync of a pipe's dataset, whoever sent it; None if there is none."""
+    last = _last(pipe)
+    return last.sync_id if last else None
 
 
 def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
@@ -27,5 +28,9 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
     pipe = find(tenant, name)
     if pipe.error and pipe.asked_at is None:  # not of the run before
         raise UserError(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
-    (last, *_) = [*syncs.list_syncs(tenant, pipe.dataset, 1), None]
+    last = _last(pipe)
     return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
+
+
+def _last(pipe: Pipe) -> Sync | None:
+    return next(iter(syncs.list_syncs(pipe.tenant, pipe.dataset, 1)), None)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -91,6 +92,11 @@ class Table:
         return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
 
 
+def file(tenant: Tenant, source: str) -> Path:
+    """The file that holds a source's connection string, unless the environment has it."""
+    return pulse_home() / "sources" / tenant.slug / source
+
+
 def url(tenant: Tenant, source: str) -> str:
     """The connection string of a source.
 
@@ -101,7 +107,7 @@ def url(tenant: Tenant, source: str) -> str:
     variable = f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
     if found := os.environ.get(variable):
         return found
-    path = pulse_home() / "sources" / tenant.slug / source
+    path = file(tenant, source)
     try:
         mode, found = path.stat().st_mode, path.read_text().strip()
     except OSError:
