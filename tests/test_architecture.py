@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,3 +201,9 @@ def test_no_file_depends_on_the_machine_that_it_was_written_on() -> None:
             if OF_ONE_MACHINE.search(line) or (len(ROOT.parts) > 2 and f"{ROOT}/" in line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
     assert not found
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    # pytest imports them by their names alone, and refuses the second, at the end of a run of half an hour.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, files in names.items() if files > 1] == []

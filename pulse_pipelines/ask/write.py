@@ -36,7 +36,7 @@ def sql(plan: Plan) -> str:
     if plan.outer:
         inner = "\n  ".join(lines)
         name = measures[0][1]
-        return f'SELECT {plan.outer}("{name}" {LATEST}) AS "{plan.outer}_{name}"\nFROM (\n  {inner}\n)'
+        return f'SELECT {plan.outer}("{name}") AS "{plan.outer}_{name}"\nFROM (\n  {inner}\n)'
     lines += _order(plan, len(dimensions))
     if plan.limit:
         lines.append(f"LIMIT {plan.limit:d}")

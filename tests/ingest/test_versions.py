@@ -248,17 +248,9 @@ def test_any_sequence_gives_the_log_of_the_model(
         if number == late:
             declare(owner, "name")
         everything += sent
-        if not sent:
-            continue
-        send(owner, sent)
-        batch = plan_batch([owner])
-        ended = point is not None and not attempt(batch, point)
-        if ended:
-            given_up = next((each for each in attempts.open_batches() if each.batch_id == batch), None)
-            if given_up is not None:
-                run_batch(batch, given_up.attempt)
-        elif point is None:
-            run_batch(batch)
+        if sent:
+            send(owner, sent)
+            land(plan_batch([owner]), point)
         more = pages(owner, since, limit=3)
         read += more
         if number >= late:
@@ -269,6 +261,16 @@ def test_any_sequence_gives_the_log_of_the_model(
         assert seen(of_subset) == model_of_subset(read, "x")
         assert checks.run("index_equals_log", owner.tenant, SLUG).problems == []
     assert counts(owner)[1:3] == (len(read), len(everything) - len(read))
+
+
+def land(batch: str, point: str | None) -> None:
+    """Run a batch, whose first attempt ends at a point if one is given."""
+    if point is None:
+        run_batch(batch)
+    elif not attempt(batch, point):
+        given_up = next((each for each in attempts.open_batches() if each.batch_id == batch), None)
+        if given_up is not None:
+            run_batch(batch, given_up.attempt)
 
 
 def attempt(batch: str, point: str) -> bool:
