@@ -13,7 +13,7 @@ import psycopg
 
 from chaos.surroundings import superuser
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes import addresses
 from pulse_resources.home import pulse_home
 from pulse_resources.local import accounts
 from pulse_resources.local import postgres as local_postgres
@@ -88,7 +88,7 @@ def _started(run: Run, data: Path, port: int, tenant: Tenant) -> "Iterator[psyco
 @contextmanager
 def known_as(tenant: Tenant, address: str) -> Iterator[None]:
     """Where a tenant's source is, is known while the block runs."""
-    path = sources.file(tenant, SOURCE)
+    path = addresses.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text() if path.exists() else None
     path.touch(mode=0o600)

@@ -43,7 +43,7 @@ def create_pipe(
     if as_json:
         emit(pipe.document)
     else:
-        say(f"pipe {pipe.name} brings {pipe.definition.table} into the dataset {pipe.dataset}")
+        say(f"pipe {pipe.name} brings {pipe.definition.reads.table} into the dataset {pipe.dataset}")
 
 
 @app.command("run")
@@ -91,7 +91,7 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(pipe.name, pipe.definition.table, pipe.dataset, pipe.definition.mode, pipe.state),
+            *(pipe.name, pipe.definition.reads.table, pipe.dataset, pipe.definition.reads.mode, pipe.state),
             *(pipe.settled_at, pipe.position, pipe.error),
         )
         for pipe in found

@@ -21,10 +21,10 @@ from pulse_api.demo.run import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
 from pulse_pipelines.ask.read import Ran
-from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.pipes import Definition, PostgresTable
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes import addresses
 from pulse_pipelines.registry.syncs import Sync
 from pulse_resources.errors import AlreadyExists, Terminal
 from pulse_resources.settings import load_settings
@@ -110,7 +110,7 @@ def register(tenant: Tenant) -> None:
     _tell(tenant, conninfo.make_conninfo(settings.superuser_url(), **as_reader))
     for name in TABLES:
         with suppress(AlreadyExists):
-            pipes.create(tenant, Definition(name, SOURCE, name, name))
+            pipes.create(tenant, Definition(name, name, PostgresTable(SOURCE, name)))
 
 
 def run(tenant: Tenant) -> list[TableLine]:
@@ -191,7 +191,7 @@ def _database() -> "Iterator[psycopg.Connection[Any]]":
 
 def _tell(tenant: Tenant, address: str) -> None:
     """Write down where the source is, as an operator would."""
-    path = sources.file(tenant, SOURCE)
+    path = addresses.file(tenant, SOURCE)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     path.write_text(address)

@@ -1,16 +1,17 @@
-"""Pipes: the definition of a pipe, from YAML."""
+"""Pipes: the definition of a pipe, from YAML. What it reads decides which members it has."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from pulse_pipelines.domain.tenant import check_slug
 from pulse_resources.errors import UserError
 
 SOURCE = re.compile(r"[a-z][a-z0-9]{0,62}")
-_KNOWN = {"pipe", "source", "table", "dataset", "mode", "cursor", "overlap", "key", "every"}
+_KNOWN = {"pipe", "dataset", "every"}
+"""Members of every definition."""
 
 
 class Mode(StrEnum):
@@ -25,14 +26,12 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Definition:
-    """The definition of a pipe."""
+class PostgresTable:
+    """A table of another Postgres."""
 
-    pipe: str
     source: str
-    """Name of the source: its address and credentials are stored elsewhere (see `pipes.sources`)."""
+    """Name of the source: its address and credentials are stored elsewhere (see `pipes.addresses`)."""
     table: str
-    dataset: str
     mode: Mode = Mode.FULL
     cursor: str | None = None
     """Column that increases with every change of a row."""
@@ -40,6 +39,49 @@ class Definition:
     """Overlap with the previous run, before its last cursor: a number, or an interval in Postgres syntax."""
     key: tuple[str, ...] = field(default=())
     """Columns that identify a row; by default the primary key."""
+
+    MEMBERS: ClassVar = {"source", "table", "mode", "cursor", "overlap", "key"}
+    NEEDED: ClassVar = ("source", "table")
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], key: object) -> "PostgresTable":
+        """Parse its members. Raises UserError."""
+        try:
+            mode = Mode(texts.get("mode", Mode.FULL))
+        except ValueError:
+            raise UserError(f"{texts['mode']!r} is no mode", fix=f"Say {' or '.join(Mode)}") from None
+        if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
+            raise UserError("an incremental pipe has a cursor, and no other has one")
+        if "overlap" in texts and "cursor" not in texts:
+            raise UserError("an overlap needs a cursor")
+        if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
+            raise UserError("key must be a list of columns")
+        cursor, overlap = texts.get("cursor"), texts.get("overlap")
+        return cls(_source(texts["source"]), texts["table"], mode, cursor, overlap, tuple(key))
+
+    def __str__(self) -> str:
+        return f"{self.source}.{self.table}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its members as they were given."""
+        return {
+            "source": self.source,
+            "table": self.table,
+            "mode": self.mode.value,
+            "cursor": self.cursor,
+            "overlap": self.overlap,
+            "key": list(self.key),
+        }
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The definition of a pipe."""
+
+    pipe: str
+    dataset: str
+    reads: PostgresTable
     every_seconds: int | None = None
 
     @property
@@ -47,53 +89,39 @@ class Definition:
         """The definition as it was given."""
         said = {
             "pipe": self.pipe,
-            "source": self.source,
-            "table": self.table,
             "dataset": self.dataset,
-            "mode": self.mode.value,
-            "cursor": self.cursor,
-            "overlap": self.overlap,
-            "key": list(self.key),
             "every": self.every_seconds,
+            **self.reads.document,
         }
         return {name: value for name, value in said.items() if value}
 
 
 def definition(said: Mapping[str, Any]) -> Definition:
     """Parse a definition. Raises UserError."""
-    if unknown := sorted(set(map(str, said)) - _KNOWN):
+    found = next((kind for member, kind in KINDS.items() if said.get(member)), PostgresTable)
+    known = _KNOWN | found.MEMBERS
+    if unknown := sorted(set(map(str, said)) - known):
         raise UserError(
-            f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(_KNOWN))}, and no secrets"
+            f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(known))}, and no secrets"
         )
-    texts = {name: str(said[name]) for name in _KNOWN - {"key", "every"} if said.get(name) is not None}
-    if missing := [name for name in ("pipe", "source", "table", "dataset") if not texts.get(name)]:
+    texts = {name: str(said[name]) for name in known - {"key", "every"} if said.get(name) is not None}
+    if missing := [name for name in ("pipe", *found.NEEDED, "dataset") if not texts.get(name)]:
         raise UserError(f"the pipe says no {' and no '.join(missing)}")
-    if not SOURCE.fullmatch(texts["source"]):
+    every = said.get("every")
+    if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
+        raise UserError("every must be a number of seconds")
+    pipe, dataset = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts["dataset"])
+    return Definition(pipe, dataset, found.parse(texts, said.get("key") or ()), every)
+
+
+def _source(name: str) -> str:
+    if not SOURCE.fullmatch(name):
         raise UserError(
             "a source is a name of letters and digits: its address and credentials are kept elsewhere",
             fix="See docs/pipes.md",
         )
-    try:
-        mode = Mode(texts.get("mode", Mode.FULL))
-    except ValueError:
-        raise UserError(f"{texts['mode']!r} is no mode", fix=f"Say {' or '.join(Mode)}") from None
-    if (mode is Mode.INCREMENTAL) != ("cursor" in texts):
-        raise UserError("an incremental pipe has a cursor, and no other has one")
-    if "overlap" in texts and "cursor" not in texts:
-        raise UserError("an overlap needs a cursor")
-    key, every = said.get("key") or (), said.get("every")
-    if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
-        raise UserError("key must be a list of columns")
-    if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
-        raise UserError("every must be a number of seconds")
-    return Definition(
-        check_slug("pipe", texts["pipe"]),
-        texts["source"],
-        texts["table"],
-        check_slug("dataset", texts["dataset"]),
-        mode,
-        texts.get("cursor"),
-        texts.get("overlap"),
-        tuple(key),
-        every,
-    )
+    return name
+
+
+KINDS = {"table": PostgresTable}
+"""What a pipe may read, by the member that no other kind has."""

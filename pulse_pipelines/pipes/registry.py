@@ -15,7 +15,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import slots, sources
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import slots, tables
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
@@ -103,10 +104,10 @@ class Pipe:
         """A pipe as people see it."""
         return {
             "pipe": self.name,
-            "source": self.definition.source,
-            "table": self.definition.table,
+            "source": self.definition.reads.source,
+            "table": self.definition.reads.table,
             "dataset": self.dataset,
-            "mode": self.definition.mode,
+            "mode": self.definition.reads.mode,
             "every_seconds": self.definition.every_seconds,
             "state": self.state,
             "position": self.position,
@@ -138,8 +139,8 @@ def create(tenant: Tenant, said: Definition) -> Pipe:
         UserError: the table cannot be replicated, or the dataset is one of events.
         Transient: the source does not answer.
     """
-    with sources.snapshot(sources.url(tenant, said.source)) as source:
-        table = sources.look(source, said)
+    with tables.snapshot(addresses.url(tenant, said.reads.source)) as source:
+        table = tables.look(source, said)
     try:
         dataset = registry.find_dataset(tenant, said.dataset)
     except NotFound:
@@ -251,8 +252,8 @@ def delete(tenant: Tenant, name: str) -> str:
     """
     pipe = find(tenant, name)
     said = pipe.definition
-    if said.mode is Mode.CHANGES:
-        slots.remove(sources.url(tenant, said.source), tenant, said)
+    if said.reads.mode is Mode.CHANGES:
+        slots.remove(addresses.url(tenant, said.reads.source), tenant, said)
     _change(tenant, name, DELETE, [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])

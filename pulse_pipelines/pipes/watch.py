@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes import reading, slots, sources
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import reading, slots
+from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
-from pulse_pipelines.pipes.slots import Place
 from pulse_resources import locks, postgres
 from pulse_resources.errors import NotFound, UserError
 from pulse_resources.faults import fail_point
@@ -60,7 +61,7 @@ def watch_one(pipe: Pipe) -> None:
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
             connection.execute(ABANDON, [pipe.name])
             waits = unsettled(connection, pipe)
-        if pipe.definition.mode is not Mode.CHANGES or pipe.position is None or waits:
+        if pipe.definition.reads.mode is not Mode.CHANGES or pipe.position is None or waits:
             return
         place = Place.parse(pipe.position)
         if place is None:  # the next run reads everything
@@ -74,7 +75,7 @@ def watch_one(pipe: Pipe) -> None:
 
 
 def _see_to(pipe: Pipe, place: Place) -> None:
-    address, said = sources.url(pipe.tenant, pipe.definition.source), pipe.definition
+    address, said = addresses.url(pipe.tenant, pipe.definition.reads.source), pipe.definition
     moment = datetime.now(UTC)
     table = reading.captured(address, pipe)
     slot, later = slots.quiet_until(address, pipe.tenant, said, table, place)

@@ -21,8 +21,8 @@ from chaos.sources import SOURCE, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import deletions, plan
+from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.run import run as run_pipe
-from pulse_pipelines.pipes.sources import url
 from pulse_pipelines.registry import keys
 from pulse_resources.home import pulse_home
 

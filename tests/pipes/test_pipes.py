@@ -26,7 +26,7 @@ from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.ingest import attempts, deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.pipes import sources
+from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, NotFound, UserError
@@ -222,10 +222,10 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         with pytest.raises((UserError, NotFound), match=why):
             pipes.create(owner.tenant, definition(PIPE | said))
     assert pipes.list_pipes(owner.tenant) == []
-    (file,) = (sources.pulse_home() / "sources" / owner.tenant.slug).iterdir()
+    (file,) = (addresses.pulse_home() / "sources" / owner.tenant.slug).iterdir()
     file.chmod(0o644)
     with pytest.raises(UserError, match="others may read"):
-        sources.url(owner.tenant, SOURCE)
+        addresses.url(owner.tenant, SOURCE)
 
 
 TYPES: list[tuple[str, str, Any]] = [
@@ -292,7 +292,7 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     source.execute("CREATE TABLE low PARTITION OF planes FOR VALUES FROM (0) TO (3000)")
     source.execute("CREATE TABLE high PARTITION OF planes DEFAULT")
     source.execute("INSERT INTO planes SELECT n, repeat('x', 500) FROM generate_series(1, 4000) n")
-    monkeypatch.setattr("pulse_pipelines.pipes.reading.BLOCKS", 50)
+    monkeypatch.setattr("pulse_pipelines.pipes.postgres.reading.BLOCKS", 50)
     pipes.create(owner.tenant, definition(PIPE))
     at("pipe.begun", lambda: source.execute("INSERT INTO planes VALUES (5000, 'later')"))
     assert bring(owner).rows == 4000

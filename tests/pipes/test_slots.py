@@ -17,10 +17,11 @@ from pulse_api.http import metrics
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.monitoring.issues import Kind, look
-from pulse_pipelines.pipes import sources
-from pulse_pipelines.pipes.pgoutput import decoded
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres.pgoutput import decoded
+from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.run import run
-from pulse_pipelines.pipes.slots import Place
 from pulse_pipelines.pipes.watch import watch, watch_one
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, Transient, UserError
@@ -232,27 +233,27 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
     owner: Owner, source: Any, at: AtPoint
 ) -> None:
     """A task of it that still sends holds the pipe in the source: Pulse's own lock ended with the run."""
-    address, dataset_id = sources.url(owner.tenant, SOURCE), found(owner).dataset_id
-    with sources.connect(address) as alive:
-        sources.begin_alone(alive, dataset_id)
-        sources.freeze(alive)
+    address, dataset_id = addresses.url(owner.tenant, SOURCE), found(owner).dataset_id
+    with tables.connect(address) as alive:
+        tables.begin_alone(alive, dataset_id)
+        tables.freeze(alive)
         ((exported,),) = alive.execute("SELECT pg_export_snapshot()").fetchall()
-        with sources.connect(address) as task:
-            sources.join_run(task, dataset_id, exported)
+        with tables.connect(address) as task:
+            tables.join_run(task, dataset_id, exported)
             alive.close()
             with pytest.raises(Transient, match="still on their way"):
                 run(spark(), owner.tenant, "planes", 2)
-    with sources.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
-        sources.join_run(late, dataset_id, exported)
+    with tables.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
+        tables.join_run(late, dataset_id, exported)
 
     def refused() -> None:
         with pytest.raises(Transient, match="still on their way"):
-            sources.begin_alone(source, dataset_id)
+            tables.begin_alone(source, dataset_id)
 
     refusals = at("pipe.begun", refused)
     bring(owner)
     assert refusals == [None]
-    sources.begin_alone(source, dataset_id)
+    tables.begin_alone(source, dataset_id)
 
 
 @pytest.mark.parametrize(

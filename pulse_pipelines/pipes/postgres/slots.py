@@ -22,9 +22,9 @@ from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import sources
-from pulse_pipelines.pipes.pgoutput import Found, decoded
-from pulse_pipelines.pipes.sources import Table
+from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres.pgoutput import Found, decoded
+from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
 
@@ -129,7 +129,7 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place
         UserError: the source's log does not contain changes.
     """
     name, part = named(tenant, said), table.parts[0]
-    with sources.connect(address) as source:
+    with tables.connect(address) as source:
         system, timeline, _, level = _facts(source, said)
         if level != "logical":
             raise UserError(
@@ -155,7 +155,7 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place
 
 def remove(address: str, tenant: Tenant, said: Definition) -> None:
     """Remove what `begin` created: a slot without a reader makes the source keep its log for ever."""
-    with sources.connect(address) as source:
+    with tables.connect(address) as source:
         _remove(source, named(tenant, said))
 
 
@@ -209,7 +209,7 @@ def quiet_until(
 
 def settled(address: str, tenant: Tenant, said: Definition, place: Place) -> None:
     """Let the source discard its log up to a place up to which everything has settled."""
-    with sources.connect(address) as source:
+    with tables.connect(address) as source:
         source.execute(ADVANCE, [named(tenant, said), place.lsn])
 
 
@@ -233,7 +233,7 @@ def _opened(
             slot=name,
         )
 
-    with sources.connect(address) as source:
+    with tables.connect(address) as source:
         system, timeline, flushed, _ = _facts(source, said)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
         published, shape = _fingerprints(source, name, part)

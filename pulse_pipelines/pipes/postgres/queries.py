@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from pulse_pipelines.pipes.sources import Table
+from pulse_pipelines.pipes.postgres.tables import Table
 
 
 def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:

@@ -10,11 +10,11 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes import queries, slots, sources
-from pulse_pipelines.pipes.pgoutput import Found
+from pulse_pipelines.pipes.postgres import queries, slots, tables
+from pulse_pipelines.pipes.postgres.pgoutput import Found
+from pulse_pipelines.pipes.postgres.slots import Place
+from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.slots import Place
-from pulse_pipelines.pipes.sources import Table
 from pulse_resources.errors import UserError
 
 BLOCKS = 4_096
@@ -24,7 +24,7 @@ KEYS = 5_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Plan:
     """What a run reads, and the position after it."""
 
     is_full: bool
@@ -54,7 +54,7 @@ def changes_of(address: str, pipe: Pipe) -> Change | None:
         UserError: the table's changes cannot be captured.
     """
     said = pipe.definition
-    if said.mode is not Mode.CHANGES:
+    if said.reads.mode is not Mode.CHANGES:
         return None
     table = captured(address, pipe)
     place = None if pipe.position is None else Place.parse(pipe.position)
@@ -71,9 +71,9 @@ def captured(address: str, pipe: Pipe) -> Table:
     Raises:
         NotFound, UserError: it is gone, or its changes cannot be captured.
     """
-    with sources.snapshot(address) as source:
-        table = sources.look(source, pipe.definition)
-    if table.partitioned or pipe.definition.key:
+    with tables.snapshot(address) as source:
+        table = tables.look(source, pipe.definition)
+    if table.partitioned or pipe.definition.reads.key:
         raise UserError(
             "changes are captured of tables that are not partitioned, by their primary key",
             fix="Bring it by a cursor, or whole",
@@ -82,9 +82,9 @@ def captured(address: str, pipe: Pipe) -> Table:
     return table
 
 
-def wanted(
+def plan(
     source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, moment: datetime, *, full: bool
-) -> Wanted:
+) -> Plan:
     """Plan what a run reads in a snapshot.
 
     Args:
@@ -94,18 +94,18 @@ def wanted(
     Raises:
         NotFound, UserError: the table no longer exists, or cannot be replicated.
     """
-    said = pipe.definition
-    table = sources.look(source, said)
+    said = pipe.definition.reads
+    table = tables.look(source, pipe.definition)
     is_full = full or said.mode is Mode.FULL or pipe.position is None
     if change is not None:
         found, position, as_of = change.found, change.position, change.as_of
         if found is not None and not found.whole and not full:
-            return Wanted(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
-        return Wanted(True, position, as_of, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
+            return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
+        return Plan(True, position, as_of, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
     cursor = _position(source, table, said.cursor) or pipe.position
     condition = ALL if is_full else _since(source, table, pipe)
     stretches = list(_stretches(source, table, pipe.dataset, condition, ranges=is_full))
-    return Wanted(is_full, cursor, moment, stretches)
+    return Plan(is_full, cursor, moment, stretches)
 
 
 ALL = sql.SQL("true")
@@ -113,7 +113,7 @@ ALL = sql.SQL("true")
 
 def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
     """Queries for rows by key: keys without a row are deletions."""
-    types = [sources.type_of(source, table.parts[0], column) for column in table.key]
+    types = [tables.type_of(source, table.parts[0], column) for column in table.key]
     keys, moment = iter(sorted(found.keys)), _now()
     while some := list(islice(keys, KEYS)):
         yield queries.changed(table, types, some, dataset, moment).as_string(source)
@@ -127,7 +127,7 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
     """The highest cursor in the table."""
     if cursor is None:
         return None
-    source.execute(sources.SETTINGS)
+    source.execute(tables.SETTINGS)
     parts = sql.SQL(" UNION ALL ").join(
         sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
         for part in table.parts
@@ -138,8 +138,8 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
 
 def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
     """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
-    said, begin = pipe.definition, sql.Literal(pipe.position)
-    kind = sources.type_of(source, table.parts[0], str(said.cursor))
+    said, begin = pipe.definition.reads, sql.Literal(pipe.position)
+    kind = tables.type_of(source, table.parts[0], str(said.cursor))
     least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
     if said.overlap is not None:
         of_time = kind.startswith("timestamp") or kind == "date"

@@ -1,15 +1,9 @@
-"""Sources: databases of a tenant, by name. Definitions, tables, logs and runs hold no address or credentials.
+"""Tables of a source, as they are at one moment, and the lock that a run holds there."""
 
-These are in a connection string in Pulse's environment, `PULSE_SOURCE__<TENANT>__<NAME>`, or in the file
-`$PULSE_HOME/sources/<tenant>/<name>`, which only Pulse may read. So a tenant can name only its own sources.
-"""
-
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,9 +12,7 @@ from psycopg import sql
 
 from pulse_pipelines.domain.pg_types import Shape, shape
 from pulse_pipelines.domain.pipes import Definition
-from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import NotFound, Transient, UserError
-from pulse_resources.home import pulse_home
 
 ANSWERS = {
     "connect_timeout": 10,
@@ -90,40 +82,6 @@ class Table:
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its entities."""
         return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
-
-
-def file(tenant: Tenant, source: str) -> Path:
-    """The file that holds a source's connection string, unless the environment has it."""
-    return pulse_home() / "sources" / tenant.slug / source
-
-
-def url(tenant: Tenant, source: str) -> str:
-    """The connection string of a source.
-
-    Raises:
-        NotFound: it is not configured.
-        UserError: other users may read its file.
-    """
-    variable = f"PULSE_SOURCE__{tenant.slug.upper()}__{source.upper()}"
-    if found := os.environ.get(variable):
-        return found
-    path = file(tenant, source)
-    try:
-        mode, found = path.stat().st_mode, path.read_text().strip()
-    except OSError:
-        raise NotFound(
-            "the source has no connection string",
-            fix=f"An operator writes it into $PULSE_HOME/sources/{tenant.slug}/{source}, readable for Pulse "
-            f"alone, or into the environment of Pulse: {variable}",
-            tenant=tenant.slug,
-            source=source,
-        ) from None
-    if mode & 0o077:
-        raise UserError(
-            "others may read the file with the credentials of this source",
-            fix=f"chmod 600 $PULSE_HOME/sources/{tenant.slug}/{source}",
-        )
-    return found
 
 
 @contextmanager
@@ -211,9 +169,10 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         NotFound: there is no such table or column.
         UserError: it cannot be replicated, with the reason.
     """
-    where = {"pipe": definition.pipe, "table": definition.table}
+    said = definition.reads
+    where = {"pipe": definition.pipe, "table": said.table}
     try:
-        found = connection.execute(TABLE, [definition.table]).fetchone()
+        found = connection.execute(TABLE, [said.table]).fetchone()
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):  # no name of a table
         found = None
     if found is None:
@@ -235,7 +194,7 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
             **where,
         )
     unique = connection.execute(KEYS, [oid]).fetchall()
-    key = definition.key or next((tuple(of) for primary, of in unique if primary), ())
+    key = said.key or next((tuple(of) for primary, of in unique if primary), ())
     if not key:
         raise UserError(
             "the table has no primary key to tell its rows apart",
@@ -244,8 +203,8 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         )
     if sorted(key) not in [sorted(of) for _, of in unique] or nullable & set(key):
         raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
-    if definition.cursor is not None and definition.cursor not in columns:
-        raise NotFound(f"it has no column {definition.cursor}", **where)
+    if said.cursor is not None and said.cursor not in columns:
+        raise NotFound(f"it has no column {said.cursor}", **where)
     leaves = (name,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
     return Table(leaves, columns, key, kind == "p")
 

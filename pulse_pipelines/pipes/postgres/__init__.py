@@ -1,0 +1,1 @@
+"""Tables of another Postgres: whole, by a cursor, or by the changes in the source's log."""

@@ -1,0 +1,22 @@
+"""What a run of a pipe reads, whatever kind of source it reads it from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pulse_pipelines.pipes.publishing import Loaded
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Tasks that publish all that a run reads, and the position in the source after them."""
+
+    is_full: bool
+    """Whether entities that they do not bring are deleted."""
+    position: str | None
+    as_of: datetime
+    """The moment of the source up to which the position stands for everything."""
+    load: Callable[[Any], Iterator[Loaded]]
+    """Function of a Spark task."""
+    tasks: Sequence[Any]
