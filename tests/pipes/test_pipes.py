@@ -214,7 +214,7 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         ({"table": "odd"}, "begins with _"),
         ({"table": "loose", "key": ["a"]}, "no unique index"),
         ({"table": "nowhere"}, "no such table"),
-        ({"source": "elsewhere"}, "the source has no connection string"),
+        ({"source": "elsewhere"}, "the source has no address"),
         ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
         ({"password": "secret"}, "no secrets"),
         ({"mode": "incremental"}, "has a cursor"),
