@@ -60,7 +60,7 @@ def refused(owned: Caller, said: dict[str, Any]) -> tuple[int, str]:
 
 def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_told(owned: Caller) -> None:
     for said, status, why in (
-        ({"source": "elsewhere"}, 404, "the source has no connection string"),
+        ({"source": "elsewhere"}, 404, "the source has no address"),
         ({"table": "nowhere"}, 404, "no such table"),
         ({"table": "a.b.c.d"}, 404, "no such table"),
         ({"table": 'planes"'}, 404, "no such table"),
