@@ -824,6 +824,7 @@ def test_it_gives_up_in_the_end(answers: Serve) -> None:
     assert len(asked) == client.ATTEMPTS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -1028,6 +1029,7 @@ def test_an_error_of_grpc_is_shown_by_what_it_says() -> None:
     assert first_line(ValueError()) == "ValueError"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [

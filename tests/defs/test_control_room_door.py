@@ -326,6 +326,7 @@ def test_a_proxy_is_believed_where_it_is_trusted() -> None:
     assert not Identity(DagsterSettings(proxy_header="X-User")).known()
 
 
+@pytest.mark.long
 def test_a_room_that_nobody_could_enter_does_not_open(tmp_path: Path) -> None:
     server = [sys.executable, "-m", "pulse_pipelines.defs.control_room.server", "-w", "workspace.yaml"]
     done = subprocess.run(

@@ -435,6 +435,7 @@ def any_value(chance: random.Random, depth: int = 0) -> Any:
     return kind | {name: any_value(chance, depth + 1) for name in "xyz" if chance.random() < 0.5}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_compatible_accepts_what_was_accepted(seed: int) -> None:
     """Random schemas, random changes, random events: no event is refused after a compatible move.

@@ -176,6 +176,7 @@ def test_guards_change_no_verdict(fragment: Schema, value: Any, draft: str) -> N
     assert json.dumps(document) == before
 
 
+@pytest.mark.long
 def test_guards_make_dear_checks_cheap() -> None:
     """By the time that the same check takes without."""
     for fragment, event in (

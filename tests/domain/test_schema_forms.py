@@ -145,6 +145,7 @@ def test_columns_are_the_union_of_what_is_declared(name: str) -> None:
     assert types(document) == expected
 
 
+@pytest.mark.long
 def test_long_chains_and_many_references_are_put_together_in_bounds() -> None:
     chains = {
         f"{name}{n}": schema(properties={"a": {"$ref": f"#/$defs/{name}{n + 1}"}, name: STRING})
@@ -390,6 +391,7 @@ def choices(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     ]
 
 
+@pytest.mark.long
 @times(15)
 @given(choices(), st.sampled_from([*DRAFTS[:3], DRAFTS[3]]))
 def test_telling_choices_apart_changes_no_verdict(case: tuple[Schema, list[Any]], draft: str) -> None:

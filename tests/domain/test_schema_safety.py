@@ -230,6 +230,7 @@ BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused(name: str) -> None:
     outcome, why = alone(*BOMBS[name])
@@ -351,6 +352,7 @@ HARMLESS: dict[str, tuple[dict[str, Any], Any, str | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_looks_like_harm_is_checked_in_time(name: str) -> None:
     document, event, pointer = HARMLESS[name]

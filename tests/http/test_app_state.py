@@ -123,6 +123,7 @@ MANY = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MANY)
 def test_what_would_be_many_objects_is_refused_before_it_is_any(name: str) -> None:
     body, media_type = MANY[name]

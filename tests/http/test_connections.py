@@ -18,6 +18,8 @@ from pulse_api.http.addresses import address_of
 from pulse_api.http.middleware import Envelope
 from pulse_resources.local import ports
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 20
 HEAD = b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n"
 LARGE = 32 * 1024 * 1024
@@ -222,7 +224,6 @@ def test_whom_a_connection_counts_for(one: str, other: str, same: bool) -> None:
     assert (address_of(one) == address_of(other)) is same
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("path", "limit"), [("refused", "MAX_REFUSED"), ("taken", "MAX_OPENED")])
 def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
     path: str, limit: str, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,8 @@ from pulse_api.http.middleware import GONE, Envelope
 from pulse_api.http.problems import ProblemError
 from pulse_api.http.turns import Turns
 
+pytestmark = pytest.mark.long
+
 A, B, C = (uuid.UUID(int=number) for number in range(3))
 
 

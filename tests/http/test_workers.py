@@ -22,6 +22,8 @@ from pulse_api.http import workers
 from pulse_api.http.workers import NICENESS, Workers
 from pulse_resources.errors import NotFound, Transient
 
+pytestmark = pytest.mark.long
+
 Result = TypeVar("Result")
 SERVER = """
 import multiprocessing, os, time
@@ -119,7 +121,6 @@ def test_an_error_that_nobody_foresaw_says_where_it_was() -> None:
         assert "in raw_decode" in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.long
 def test_workers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)

@@ -774,6 +774,7 @@ def test_what_was_declared_later_never_changes_a_value() -> None:
     assert (row["place"], row["sizes"], row["_extra"]) == ({"zip": 7}, [1, None], '{"place":{"more":1.5}}')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [1, 2, 3, random.SystemRandom().randrange(10**9)], ids=["1", "2", "3", "any"]
 )

@@ -127,6 +127,7 @@ def niceness_after_standing_aside() -> int:
     return os.nice(0)
 
 
+@pytest.mark.long
 def test_a_run_of_its_own_stands_aside_for_good_and_its_parent_does_not() -> None:
     before = os.nice(0)
     with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as runs:

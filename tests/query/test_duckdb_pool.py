@@ -13,6 +13,8 @@ from pulse_pipelines.query.duckdb_pool import Limits, connect
 from pulse_resources import store_key
 from pulse_resources.errors import Transient, UserError
 
+pytestmark = pytest.mark.long
+
 ENDLESS = "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"
 LARGE = "SELECT list(i) FROM range(100000000) t(i)"
 

@@ -5,7 +5,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from pulse_resources import spark_code
+
+pytestmark = pytest.mark.long
 
 IMPORTED = """
 import sys

@@ -28,6 +28,7 @@ assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk"
 """
 
 
+@pytest.mark.long
 def test_off_nothing_of_the_sdk_is_imported() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run([sys.executable, "-c", OFF], env=env, capture_output=True, text=True)

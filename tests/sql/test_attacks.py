@@ -20,10 +20,13 @@ MARKER = "the-secret-of-another"
 LAYERS: tuple[tuple[str, ...], ...] = ((), ("gate",), ("locks",), ("landlock",), ("gate", "locks"))
 """What is switched off. Without the gate and DuckDB's locks, Landlock alone has to hold."""
 
-pytestmark = pytest.mark.skipif(
-    landlock.version() < landlock.CONNECTIONS_SINCE,
-    reason="the kernel has no Landlock that knows connections",
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        landlock.version() < landlock.CONNECTIONS_SINCE,
+        reason="the kernel has no Landlock that knows connections",
+    ),
+]
 
 
 @dataclass

@@ -32,6 +32,8 @@ from pulse_pipelines.validation import worker_pool
 from pulse_pipelines.validation.validator import Refusal, Validator
 from pulse_pipelines.validation.worker_pool import ValidatorPool
 
+pytestmark = pytest.mark.long
+
 SECONDS = 0.3
 MB = 1024 * 1024
 MEMORY = 256 * MB
@@ -114,7 +116,6 @@ def test_aside_the_verdicts_are_the_same() -> None:
         assert aside.payload(payload) == inline.payload(payload)
 
 
-@pytest.mark.long
 def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> None:
     """A million lists take some 100 MB while they are judged, whatever becomes of them."""
     limits = replace(UNLIMITED, judge_seconds=60, judge_memory_bytes=64 * MB)
@@ -129,7 +130,6 @@ def test_in_a_chunk_the_neighbours_of_an_event_that_takes_much_memory_land() -> 
     assert landed == {"orders": ["1"], "dear": ["3"]}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("values", [100, 1_000], ids=["judged at once", "judged aside"])
 def test_many_dear_events_of_a_batch_take_a_bounded_time(values: int) -> None:
     """Each may be judged, all of them would take minutes; what is not dear lands, before and after."""
@@ -205,7 +205,6 @@ def test_many_events_that_may_each_be_judged_at_once_let_others_in_between() -> 
     assert ticks >= 5
 
 
-@pytest.mark.long
 def test_judging_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent back and forth, and however often, the verdicts are the same and in order."""
     judged = judge(on_invalid="dead_letter")
@@ -310,7 +309,6 @@ def most_memory(found: ValidatorPool) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-@pytest.mark.long
 def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(workers: ValidatorPool) -> None:
     check_document(matched(0, 0)[0], Bound())
     processes: list[int] = []
@@ -322,7 +320,6 @@ def test_what_many_schemas_leave_in_a_worker_is_bounded_and_nobodys_verdict(work
         assert len(processes) < 9, "one process kept what all of them left"
 
 
-@pytest.mark.long
 def test_what_many_events_leave_of_a_schema_is_bounded(workers: ValidatorPool) -> None:
     for seed in range(4):
         document, payload = matched(0, seed)
