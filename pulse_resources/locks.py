@@ -42,6 +42,8 @@ class Lock(StrEnum):
     """A dataset of entities, to send the deletions of a full sync."""
     PIPE = "pipe"
     """A dataset of entities, to run its pipe."""
+    PIPE_ROWS = "pipe-rows"
+    """A dataset of entities: shared to send a pipe's rows to it, exclusive to begin after all that do."""
     DATASETS = "datasets"
     """A tenant, to create a dataset within a quota."""
     LAKE = "lake"

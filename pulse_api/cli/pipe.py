@@ -1,4 +1,4 @@
-"""`pulse pipe`: pipes that copy tables of other Postgres databases into datasets of entities."""
+"""`pulse pipe`: pipes that copy tables, files and feeds into datasets of entities."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,10 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_resources.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Pipes: tables of Postgres, brought into datasets of entities.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Pipes: tables of Postgres, files and feeds, brought into datasets of entities.",
+)
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
 LOOK_S = 0.5
@@ -28,7 +31,7 @@ def create_pipe(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Create a pipe, and its dataset with a schema that follows from the table, if there is none.
+    """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
     Example: pulse pipe create acme planes.yaml
     """
@@ -43,7 +46,7 @@ def create_pipe(
     if as_json:
         emit(pipe.document)
     else:
-        say(f"pipe {pipe.name} brings {pipe.definition.reads.table} into the dataset {pipe.dataset}")
+        say(f"pipe {pipe.name} brings {pipe.definition.reads} into the dataset {pipe.dataset}")
 
 
 @app.command("run")
@@ -91,13 +94,13 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(pipe.name, pipe.definition.reads.table, pipe.dataset, pipe.definition.reads.mode, pipe.state),
+            *(pipe.name, str(pipe.definition.reads), pipe.dataset, pipe.definition.reads.mode, pipe.state),
             *(pipe.settled_at, pipe.position, pipe.error),
         )
         for pipe in found
     )
-    columns = ("pipe", "table", "dataset", "mode", "state", "settled", "position", "error")
-    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=("position", "mode", "table"))
+    columns = ("pipe", "reads", "dataset", "mode", "state", "settled", "position", "error")
+    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=("position", "mode", "reads"))
 
 
 @app.command("status")

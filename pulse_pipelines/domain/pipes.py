@@ -1,15 +1,14 @@
 """Pipes: the definition of a pipe, from YAML. What it reads decides which members it has."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from pulse_pipelines.domain.pipe_sources import Feed, Files, source_name
 from pulse_pipelines.domain.tenant import check_slug
 from pulse_resources.errors import UserError
 
-SOURCE = re.compile(r"[a-z][a-z0-9]{0,62}")
 _KNOWN = {"pipe", "dataset", "every"}
 """Members of every definition."""
 
@@ -44,8 +43,9 @@ class PostgresTable:
     NEEDED: ClassVar = ("source", "table")
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str], key: object) -> "PostgresTable":
-        """Parse its members. Raises UserError."""
+    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "PostgresTable":
+        """Parse its members, as texts and as they were said. Raises UserError."""
+        key = said.get("key") or ()
         try:
             mode = Mode(texts.get("mode", Mode.FULL))
         except ValueError:
@@ -57,7 +57,7 @@ class PostgresTable:
         if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
             raise UserError("key must be a list of columns")
         cursor, overlap = texts.get("cursor"), texts.get("overlap")
-        return cls(_source(texts["source"]), texts["table"], mode, cursor, overlap, tuple(key))
+        return cls(source_name(texts["source"]), texts["table"], mode, cursor, overlap, tuple(key))
 
     def __str__(self) -> str:
         return f"{self.source}.{self.table}"
@@ -81,8 +81,15 @@ class Definition:
 
     pipe: str
     dataset: str
-    reads: PostgresTable
+    reads: PostgresTable | Files | Feed
     every_seconds: int | None = None
+
+    @property
+    def of_postgres(self) -> PostgresTable:
+        """The table that it reads. Raises UserError: it reads none."""
+        if not isinstance(self.reads, PostgresTable):
+            raise UserError("the pipe reads no table", pipe=self.pipe)
+        return self.reads
 
     @property
     def document(self) -> dict[str, Any]:
@@ -111,17 +118,8 @@ def definition(said: Mapping[str, Any]) -> Definition:
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
         raise UserError("every must be a number of seconds")
     pipe, dataset = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts["dataset"])
-    return Definition(pipe, dataset, found.parse(texts, said.get("key") or ()), every)
+    return Definition(pipe, dataset, found.parse(texts, said), every)
 
 
-def _source(name: str) -> str:
-    if not SOURCE.fullmatch(name):
-        raise UserError(
-            "a source is a name of letters and digits: its address and credentials are kept elsewhere",
-            fix="See docs/pipes.md",
-        )
-    return name
-
-
-KINDS = {"table": PostgresTable}
+KINDS: dict[str, type[PostgresTable | Files | Feed]] = {"table": PostgresTable, "path": Files, "feed": Feed}
 """What a pipe may read, by the member that no other kind has."""

@@ -17,6 +17,8 @@ class Loaded:
 
     rows: int
     bytes: int
+    position: str | None = None
+    """Position in the source after them, where only reading them tells."""
 
 
 def publish(topic: str, rows: Iterable[Sequence[bytes]]) -> Loaded:

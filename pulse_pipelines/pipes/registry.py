@@ -15,8 +15,8 @@ from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import slots, tables
+from pulse_pipelines.pipes import addresses, kinds
+from pulse_pipelines.pipes.postgres import slots
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
@@ -102,10 +102,11 @@ class Pipe:
     @property
     def document(self) -> dict[str, Any]:
         """A pipe as people see it."""
+        reads = self.definition.reads.document
         return {
             "pipe": self.name,
-            "source": self.definition.reads.source,
-            "table": self.definition.reads.table,
+            "reads": str(self.definition.reads),
+            **{name: reads.get(name) for name in ("source", "table", "path", "format", "feed")},
             "dataset": self.dataset,
             "mode": self.definition.reads.mode,
             "every_seconds": self.definition.every_seconds,
@@ -131,20 +132,19 @@ class LastDay(NamedTuple):
 
 
 def create(tenant: Tenant, said: Definition) -> Pipe:
-    """Create a pipe, and its dataset if there is none, with a schema derived from the table.
+    """Create a pipe, and its dataset if there is none, with a schema derived from what it reads.
 
     Raises:
         AlreadyExists: the tenant has a pipe of this name, or another pipe for this dataset.
-        NotFound: the source is not configured, or has no such table.
-        UserError: the table cannot be replicated, or the dataset is one of events.
+        NotFound: the source is not configured, or has not what it reads.
+        UserError: it cannot be replicated, or the dataset is one of events.
         Transient: the source does not answer.
     """
-    with tables.snapshot(addresses.url(tenant, said.reads.source)) as source:
-        table = tables.look(source, said)
+    schema = kinds.of(said).schema(tenant, said)
     try:
         dataset = registry.find_dataset(tenant, said.dataset)
     except NotFound:
-        uri = registry.publish_schema(tenant, said.dataset, json.dumps(table.schema)).schema_uri
+        uri = registry.publish_schema(tenant, said.dataset, json.dumps(schema)).schema_uri
         dataset = registry.create_dataset(tenant, said.dataset, uri, kind=DatasetKind.ENTITIES)
     if not dataset.of_entities:
         raise UserError("a pipe brings entities, and this is a dataset of events", dataset=said.dataset)

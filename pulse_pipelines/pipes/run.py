@@ -13,7 +13,7 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
-from pulse_pipelines.pipes.postgres.load import opened
+from pulse_pipelines.pipes import kinds
 from pulse_pipelines.pipes.publishing import Loaded
 from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
 from pulse_pipelines.pipes.wanted import Wanted
@@ -26,9 +26,10 @@ from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
-OF_PIPE = "UPDATE entity_syncs SET pipe = %s, position = %s, as_of = %s WHERE sync_id = %s"
+OF_PIPE = "UPDATE entity_syncs SET pipe = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
-UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1 WHERE sync_id = %s AND state = 'open'
+UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1, position = %s
+WHERE sync_id = %s AND state = 'open'
 """
 FAILED = "UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s WHERE sync_id = %s"
 ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s"
@@ -82,20 +83,21 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
 
 
 def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
-    with opened(pipe, parallelism, full=full) as wanted:
+    with kinds.of(pipe.definition).opened(pipe, parallelism, full=full) as wanted:
         sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
             loaded = run_tasks(spark, wanted.tasks, wanted.load, [Loaded])
             fail_point("pipe.loaded")
-            _sent(pipe.tenant, sync_id)
+            position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
+            _sent(pipe.tenant, sync_id, position)
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
                 connection.execute(FAILED, [f"its run failed: {type(error).__name__}", sync_id])
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
-    return Sent(sync_id, wanted.is_full, rows, size, wanted.position)
+    return Sent(sync_id, wanted.is_full, rows, size, position)
 
 
 def _begin(pipe: Pipe, wanted: Wanted) -> int:
@@ -103,13 +105,13 @@ def _begin(pipe: Pipe, wanted: Wanted) -> int:
     part = Part(f"{pipe.name}/{token[:12]}", token, None, wanted.is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
         sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
-        connection.execute(OF_PIPE, [pipe.name, wanted.position, wanted.as_of, sync_id])
+        connection.execute(OF_PIPE, [pipe.name, wanted.as_of, sync_id])
     return sync_id
 
 
-def _sent(tenant: Tenant, sync_id: int) -> None:
+def _sent(tenant: Tenant, sync_id: int, position: str | None) -> None:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         ends = syncs.as_json(syncs.ends_of(tenant, connection))
-        if connection.execute(SENT, [ends, sync_id]).rowcount != 1:
+        if connection.execute(SENT, [ends, position, sync_id]).rowcount != 1:
             raise Conflict("another full sync of the dataset began meanwhile", sync=sync_id)
         syncs.reached(connection, tenant.tenant_id)  # without rows no batch follows

@@ -15,6 +15,7 @@ class Wanted:
     is_full: bool
     """Whether entities that they do not bring are deleted."""
     position: str | None
+    """None: there is none, or the last task tells it with what it has loaded."""
     as_of: datetime
     """The moment of the source up to which the position stands for everything."""
     load: Callable[[Any], Iterator[Loaded]]

@@ -1,4 +1,4 @@
-"""/v1/pipes: pipes of tables of the tenant's sources into its datasets of entities."""
+"""/v1/pipes: pipes of what is in the tenant's sources into its datasets of entities."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -32,12 +32,25 @@ class NewPipe(Body):
 
     pipe: Slug = Field(examples=["planes"])
     source: str = Field(pattern=r"^[a-z][a-z0-9]{0,62}$", description="Name of one of the tenant's sources.")
-    table: Text
+    table: Text | None = Field(default=None, description="Of the source, if it is a database.")
+    path: str | None = Field(
+        default=None, max_length=500, description="Files below the source's address, with `*` for any text."
+    )
+    format: Literal["ndjson", "csv", "parquet"] | None = Field(
+        default=None, description="Of the files; by default their names tell."
+    )
+    feed: str | None = Field(
+        default=None, max_length=500, description="Path of a feed of entities below the source's address."
+    )
     dataset: Slug = Field(description="Of entities; created if there is none.")
-    mode: Literal["full", "incremental", "changes"] = "full"
+    mode: Literal["full", "incremental", "changes"] | None = Field(
+        default=None, description="Of a table; full, if not given."
+    )
     cursor: Text | None = Field(default=None, description="Of an incremental pipe: the column that grows.")
     overlap: Text | None = Field(default=None, description="How far before the last cursor a run begins.")
-    key: list[Text] | None = Field(default=None, max_length=32, description="By default the primary key.")
+    key: list[Text] | None = Field(
+        default=None, max_length=32, description="Of a table by default its primary key."
+    )
     every: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Seconds between two runs.")
 
 
@@ -61,10 +74,14 @@ class PipeInfo(BaseModel):
     """A pipe, and how far it is."""
 
     pipe: str
-    source: str
-    table: str
+    reads: str = Field(description="What it reads, as a text for people.")
+    source: str | None
+    table: str | None = Field(description="null: it reads no table.")
+    path: str | None = Field(description="null: it reads no files.")
+    format: str | None = Field(description="Of the files.")
+    feed: str | None = Field(description="null: it reads no feed.")
     dataset: str
-    mode: Mode
+    mode: Mode | None = Field(description="null: it reads no table.")
     every_seconds: int | None = Field(description="null: it runs on request only.")
     state: Literal["active", "paused"]
     position: str | None = Field(
@@ -105,7 +122,7 @@ class PipeDeleted(BaseModel):
     responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
-    """Create a pipe, and its dataset with a schema that follows from the table, if there is none.
+    """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
     An operator configures where a source is, and how to get in; 404 if that has not been done.
     """

@@ -10,6 +10,8 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.postgres import reading, tables
 from pulse_pipelines.pipes.publishing import Loaded, publish
@@ -29,6 +31,18 @@ class LoadTask:
     """Exported snapshot that all tasks share."""
     queries: tuple[str, ...]
     """Queries for keys and events."""
+
+
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+    """The JSON Schema of a table's entities.
+
+    Raises:
+        NotFound: the source is not configured, or has no such table.
+        UserError: the table cannot be replicated.
+        Transient: the source does not answer.
+    """
+    with tables.snapshot(addresses.url(tenant, said.reads.source)) as source:
+        return tables.look(source, said).schema
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         NotFound: there is no such table or column.
         UserError: it cannot be replicated, with the reason.
     """
-    said = definition.reads
+    said = definition.of_postgres
     where = {"pipe": definition.pipe, "table": said.table}
     try:
         found = connection.execute(TABLE, [said.table]).fetchone()

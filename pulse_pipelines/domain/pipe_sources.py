@@ -1,0 +1,150 @@
+"""What a pipe may read beside tables: files and feeds. A tenant names places below an address, never one."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from pulse_resources.errors import UserError
+
+SOURCE = re.compile(r"[a-z][a-z0-9]{0,62}")
+LONGEST_PATH = 500
+_SEGMENT = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.=@,~ +-]*")
+"""A segment of a path without what URLs, object stores or file systems interpret: `..`, `%`, `?`, `:` ..."""
+_WILD = "*"
+
+
+class Format(StrEnum):
+    """How a file holds rows."""
+
+    NDJSON = "ndjson"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+_ENDINGS = {
+    ".ndjson": Format.NDJSON,
+    ".jsonl": Format.NDJSON,
+    ".csv": Format.CSV,
+    ".parquet": Format.PARQUET,
+}
+
+
+def source_name(name: str) -> str:
+    """Check the name of an address. Raises UserError."""
+    if not SOURCE.fullmatch(name):
+        raise UserError(
+            "a source is a name of letters and digits: its address and credentials are kept elsewhere",
+            fix="See docs/pipes.md",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files below a source's address."""
+
+    source: str
+    path: str
+    """Relative to the address; `*` stands for any text without `/`."""
+    format: Format
+    key: tuple[str, ...]
+    """Members or columns that identify a row."""
+
+    mode: ClassVar[None] = None
+    MEMBERS: ClassVar = {"source", "path", "format", "key"}
+    NEEDED: ClassVar = ("source", "path")
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Files":
+        """Parse its members, as texts and as they were said. Raises UserError."""
+        path, key = texts["path"], said.get("key") or ()
+        _check_path(path, wild=True)
+        name = path.removesuffix(".gz")
+        found = texts.get("format") or next((of for end, of in _ENDINGS.items() if name.endswith(end)), "")
+        try:
+            form = Format(found)
+        except ValueError:
+            raise UserError(
+                f"{found!r} is no format of files" if found else "the path does not tell the files' format",
+                fix=f"Say format: {', '.join(Format)}",
+            ) from None
+        if form is Format.PARQUET and path.endswith(".gz"):
+            raise UserError("Parquet is compressed inside", fix="Name files without .gz")
+        if not isinstance(key, list | tuple) or not all(isinstance(each, str) and each for each in key):
+            raise UserError("key must be a list of columns")
+        if not key and form is not Format.NDJSON:
+            raise UserError("the pipe says no key", fix="Name the columns that tell rows apart: `key`")
+        return cls(source_name(texts["source"]), path, form, tuple(key) or ("_id",))
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.path}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its members as they were given."""
+        return {
+            "source": self.source,
+            "path": self.path,
+            "format": self.format.value,
+            "key": list(self.key),
+        }
+
+    def matches(self, name: str) -> bool:
+        """Whether a file has a name that the path stands for."""
+        return bool(re.fullmatch("[^/]*".join(map(re.escape, self.path.split(_WILD))), name))
+
+    @property
+    def prefix(self) -> str:
+        """What all names begin with; all of the name, if it is one."""
+        return self.path.partition(_WILD)[0]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """An endpoint of a service that tells entities and their changes as Pulse does."""
+
+    source: str
+    feed: str
+    """Path of the endpoint below the address, beginning with `/`."""
+
+    mode: ClassVar[None] = None
+    MEMBERS: ClassVar = {"source", "feed"}
+    NEEDED: ClassVar = ("source", "feed")
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Feed":
+        """Parse its members, as texts and as they were said. Raises UserError."""
+        feed = texts["feed"]
+        if not feed.startswith("/"):
+            raise UserError(
+                "the path of a feed begins with /", fix="For example /v1/datasets/planes/entities"
+            )
+        _check_path(feed[1:], wild=False)
+        return cls(source_name(texts["source"]), feed)
+
+    def __str__(self) -> str:
+        return f"{self.source}{self.feed}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its members as they were given."""
+        return {"source": self.source, "feed": self.feed}
+
+
+def _check_path(path: str, *, wild: bool) -> None:
+    segments = path.split("/")
+    plain = [segment.replace(_WILD, "") if wild else segment for segment in segments]
+    if (
+        len(path) > LONGEST_PATH
+        or not all(segments)
+        or not all(map(_SEGMENT.fullmatch, plain))
+        or any(segment.startswith(".") for segment in segments)
+        or path.count(_WILD) > 8
+    ):
+        raise UserError(
+            "the path is not a plain one below the source's address",
+            fix="Use letters, digits and _ . = @ , ~ + - between single slashes"
+            + (", and * for any text without a slash" if wild else ""),
+        )

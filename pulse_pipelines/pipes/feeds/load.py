@@ -1,0 +1,148 @@
+"""Load: what a feed tells after the continuation of the last run that has settled, in one Spark task."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from pulse_pipelines.domain.entities import DELETED, ID
+from pulse_pipelines.domain.pipe_sources import Feed
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import addresses, fence, inferred, web
+from pulse_pipelines.pipes.feeds import pages
+from pulse_pipelines.pipes.fence import RunOf
+from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.registry import Pipe
+from pulse_pipelines.pipes.rows import Event, Maker
+from pulse_pipelines.pipes.wanted import Wanted
+from pulse_resources.errors import Conflict, UserError
+from pulse_resources.faults import fail_point
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+TRUE = b"true"
+
+
+@dataclass(frozen=True)
+class FeedTask:
+    """A feed from a continuation on, for one Spark task."""
+
+    address: str = field(repr=False)
+    topic: str
+    dataset: str
+    moment: str
+    source: str
+    feed: str
+    since: str | None
+    run: RunOf
+
+
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+    """The JSON Schema of the entities, from the first page of the feed.
+
+    Raises:
+        NotFound: the source is not configured, or has no such feed.
+        UserError: the feed shows no entity.
+        Terminal: it is no feed of entities.
+        Transient: the source does not answer.
+    """
+    feed = cast(Feed, said.reads)
+    site, url = pages.site_of(addresses.url(tenant, feed.source), feed)
+    with web.client(site) as client:
+        lines = pages.page(client, url, None, inferred.SAMPLE).lines
+    try:
+        found = inferred.schema(row for line in lines if not _gone(row := _object.decode(line)))
+    except msgspec.DecodeError:
+        raise UserError("the source is no feed of entities: its lines are no JSON objects") from None
+    if not found["properties"]:
+        raise UserError(
+            "the feed shows no property of an entity",
+            fix=f"Create the dataset first: pulse dataset create {tenant.slug} {said.dataset}",
+        )
+    return found
+
+
+@contextmanager
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+    """See where the feed goes on; one whose log begins anew is read from its start, as a full sync.
+
+    Raises:
+        NotFound, UserError: the source is not configured any more, or has no such feed.
+        Terminal: it is no feed of entities.
+        Transient: it does not answer, or an earlier run still sends rows.
+    """
+    run, feed = fence.begin(pipe), cast(Feed, pipe.definition.reads)
+    address = addresses.url(pipe.tenant, feed.source)
+    site, url = pages.site_of(address, feed)
+    moment = datetime.now(UTC)
+    since = None if full else _since(pipe.position, url, str(pipe.dataset_id))
+    if since is not None:
+        with web.client(site) as client:
+            try:
+                pages.page(client, url, since, 1)
+            except Conflict:
+                since = None
+    fail_point("pipe.looked")
+    task = FeedTask(
+        *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
+        *(feed.source, feed.feed, since, run),
+    )
+    yield Wanted(since is None, pipe.position, moment, load, [task])
+
+
+def load(task: FeedTask) -> Iterator[Loaded]:
+    """Spark task: publishes what a feed tells up to its end, and tells where it ended.
+
+    Raises:
+        Conflict: the feed's log began anew meanwhile.
+        Fenced: another run has begun.
+        NotFound, UserError, Terminal: the service refuses, or is no feed of entities.
+        Transient: the service or the broker does not answer.
+    """
+    site, url = pages.site_of(task.address, Feed(task.source, task.feed))
+    maker, following = Maker(task.dataset, task.moment, (ID,)), ""
+
+    def told() -> Iterator[Event]:
+        nonlocal following
+        count = 0
+        for page in pages.pages(client, url, task.since):
+            for line in page.lines:
+                count += 1
+                yield _event(maker, task.feed, count, line)
+            following = page.following
+
+    with fence.joined(task.run) as held, web.client(site) as client:
+        loaded = publish(task.topic, held(told()))
+    yield Loaded(loaded.rows, loaded.bytes, _position(url, str(task.run.dataset_id), following))
+
+
+def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:
+    try:
+        row = _object.decode(text)
+    except msgspec.DecodeError as error:
+        return maker.refused(text, feed, line, f"the line is no JSON object: {error}")
+    if not _gone(row) and DELETED in row and bytes(row[DELETED]) in (b"false", b"null"):
+        del row[DELETED]
+    return maker.event(row, feed, line)
+
+
+def _gone(row: dict[str, msgspec.Raw]) -> bool:
+    return DELETED in row and bytes(row[DELETED]) == TRUE
+
+
+def _position(url: str, dataset: str, since: str) -> str:
+    return f"{_fingerprint(url, dataset)} {since}"
+
+
+def _since(position: str | None, url: str, dataset: str) -> str | None:
+    """The continuation of a position; None: it is one of another feed, or there is none."""
+    of, _, since = (position or "").partition(" ")
+    return since if since and of == _fingerprint(url, dataset) else None
+
+
+def _fingerprint(url: str, dataset: str) -> str:
+    return hashlib.blake2b(f"{url} {dataset}".encode(), digest_size=6).hexdigest()

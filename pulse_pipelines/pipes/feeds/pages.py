@@ -1,0 +1,81 @@
+"""Pages of a feed, by the protocol of docs/entities.md: NDJSON after a continuation, and where to go on."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from pulse_pipelines.domain.pipe_sources import Feed
+from pulse_pipelines.pipes import web
+from pulse_pipelines.pipes.web import Site
+from pulse_resources.errors import Conflict, Terminal
+
+LIMIT = 1_000
+"""Versions of a page, at most."""
+LONGEST_PAGE = 64 * 1024 * 1024
+MOST_EMPTY = 10_000
+"""Pages without a version in a row, after which a feed is taken for one without an end."""
+NEXT = "pulse-since"
+_TOKEN = re.compile(r"[A-Za-z0-9_.~+/=:-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of a feed."""
+
+    lines: tuple[bytes, ...]
+    following: str
+    """The continuation after it."""
+
+
+def site_of(address: str, feed: Feed) -> tuple[Site, str]:
+    """The site of a feed, and its URL. Raises UserError: the address is malformed."""
+    found = web.site(address)
+    return found, f"{found.base}{feed.feed.replace(' ', '%20')}"
+
+
+def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) -> Page:
+    """Read a page; tried again while the service is busy.
+
+    Raises:
+        Conflict: the log is another one than that of the continuation.
+        NotFound, UserError: the service refuses the request.
+        Terminal: it does not speak the protocol, or the page is too large.
+        Transient: it does not answer.
+    """
+    return web.patiently(lambda: _page(client, url, since, limit))
+
+
+def pages(client: httpx.Client, url: str, since: str | None) -> Iterator[Page]:
+    """Pages after a continuation, up to the end of the feed; the last is empty. Raises as `page`."""
+    empty = 0
+    while (found := page(client, url, since)).following != since:
+        yield found
+        empty = 0 if found.lines else empty + 1
+        if empty > MOST_EMPTY:
+            raise Terminal(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
+        since = found.following
+    if found.lines:
+        raise Terminal("the feed has versions after which it does not go on: Pulse-Since stays the same")
+    yield found
+
+
+def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page:
+    asked: dict[str, Any] = {"limit": limit} | ({} if since is None else {"since": since})
+    with web.answer(client, "GET", str(httpx.URL(url, params=asked)), passed=(409,)) as found:
+        if found.status_code == 409:
+            raise Conflict(
+                "the feed's log begins anew: its versions have other places now",
+                fix="The next run brings all entities",
+            )
+        following = found.headers.get(NEXT, "")
+        if not _TOKEN.fullmatch(following):
+            raise Terminal("the source is no feed of entities: its answers have no valid Pulse-Since")
+        body = bytearray()
+        for piece in found.iter_raw():
+            body += piece
+            if len(body) > LONGEST_PAGE:
+                raise Terminal(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")
+    return Page(tuple(line for line in bytes(body).split(b"\n") if line.strip()), following)

@@ -1,0 +1,98 @@
+"""Fence: tasks of a run that was killed send no rows once the next run has begun, whatever the source is.
+
+A source that has locks holds its pipe itself (`postgres.tables.begin_alone`). For others the tasks hold a
+lock in Pulse's Postgres, each in a session of its own, and the run that they are of is named by the moment at
+which it began:
+
+- a run first enters its moment in the pipe's row, then looks whether anybody holds the lock;
+- a task first takes the lock, then looks whether the pipe's row still has its run's moment.
+
+So either the next run sees the task's lock and does not begin, or the task sees that the next run has begun
+and sends nothing. A task whose session is lost has no lock: it asks for it before each piece of rows, and
+what had not left its process then is dropped.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+from uuid import UUID
+
+import psycopg
+
+from pulse_pipelines.pipes.registry import Pipe
+from pulse_resources import locks
+from pulse_resources.errors import Fenced, Transient
+from pulse_resources.locks import Lock
+
+PIECE = 1_000
+"""Rows between two looks at the lock ..."""
+PIECE_S = 1.0
+"""... if they take no longer than this, in seconds."""
+BEGUN = "SELECT begun_at FROM pipes WHERE tenant_id = %s AND pipe = %s"
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class RunOf:
+    """The run that a task is of."""
+
+    tenant_id: UUID
+    pipe: str
+    dataset_id: UUID
+    begun_at: datetime | None
+
+
+def begin(pipe: Pipe) -> RunOf:
+    """See that no task of an earlier run sends rows any more; the pipe's row has this run's moment already.
+
+    Raises:
+        Transient: one does.
+    """
+    with locks.session(Lock.PIPE_ROWS, pipe.dataset_id) as alone:
+        if alone is None:
+            raise Transient(
+                "rows of an earlier run of the pipe are still on their way",
+                fix="It is tried again",
+                tenant=pipe.tenant.slug,
+                pipe=pipe.name,
+            )
+    return RunOf(pipe.tenant.tenant_id, pipe.name, pipe.dataset_id, pipe.begun_at)
+
+
+@contextmanager
+def joined(run: RunOf) -> Iterator[Callable[[Iterable[Row]], Iterator[Row]]]:
+    """Hold the pipe for a task of a run; yields what passes rows on for as long as the task holds it.
+
+    Raises:
+        Fenced: another run has begun.
+        Transient: the lock was lost, while rows are passed on.
+    """
+    with locks.session(Lock.PIPE_ROWS, run.dataset_id, shared=True, wait_seconds=60) as session:
+        if session is None:
+            raise Transient("a run of the pipe is about to begin", pipe=run.pipe)
+        found = session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
+        if found is None or found[0] != run.begun_at:
+            raise Fenced("another run of the pipe has begun", pipe=run.pipe)
+
+        def held(rows: Iterable[Row]) -> Iterator[Row]:
+            looked = 0.0
+            for count, row in enumerate(rows):
+                if count % PIECE == 0 or time.monotonic() - looked > PIECE_S:
+                    _look(session, run)
+                    looked = time.monotonic()
+                yield row
+            _look(session, run)
+
+        yield held
+
+
+def _look(session: locks.Connection, run: RunOf) -> None:
+    try:
+        session.execute("SELECT 1")
+    except psycopg.Error:
+        raise Transient(
+            "the connection that holds the pipe was lost: what is not sent stays unsent", pipe=run.pipe
+        ) from None

@@ -1,0 +1,141 @@
+"""Load: all rows of all files that a path stands for, one Spark task a file, unless no file has changed."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, cast
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.pipe_sources import Files, Format
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import addresses, fence, inferred
+from pulse_pipelines.pipes.fence import RunOf
+from pulse_pipelines.pipes.files import formats
+from pulse_pipelines.pipes.files.stores import Listed, Store, store
+from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.registry import Pipe
+from pulse_pipelines.pipes.rows import Event, Maker
+from pulse_pipelines.pipes.wanted import Wanted
+from pulse_resources.errors import NotFound, UserError
+from pulse_resources.faults import fail_point
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """A file, for one Spark task."""
+
+    address: str = field(repr=False)
+    topic: str
+    dataset: str
+    moment: str
+    definition: str
+    """Members of what the pipe reads, as JSON."""
+    schema: str
+    file: Listed
+    run: RunOf
+
+
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+    """The JSON Schema of the entities: of the first file's columns, or of a sample of its rows.
+
+    Raises:
+        NotFound: the source is not configured, or no file has such a name.
+        UserError: the file is not what the pipe says.
+        Transient: the source does not answer.
+    """
+    files = cast(Files, said.reads)
+    place = store(addresses.url(tenant, files.source))
+    first = _listed(place, files)[0]
+    with place.opened(first) as stream:
+        if (found := formats.schema(stream, files, first.name)) is not None:
+            return dict(found)
+    with place.opened(first) as stream:
+        sample = islice(formats.rows(stream, files, {}, first.name), inferred.SAMPLE)
+        found = inferred.schema(row.values for row in sample if row.values is not None)
+    if not found["properties"]:
+        raise UserError(
+            "the first file shows no property of an entity",
+            fix=f"Create the dataset first: pulse dataset create {tenant.slug} {said.dataset}",
+            file=first.name,
+        )
+    return found
+
+
+@contextmanager
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+    """List the files, and read all of them if one of them is another than when the last run listed them.
+
+    Raises:
+        NotFound, UserError: the source, or what the path stands for, no longer exists.
+        Transient: the source does not answer, or an earlier run still sends rows.
+    """
+    run, files = fence.begin(pipe), cast(Files, pipe.definition.reads)
+    address = addresses.url(pipe.tenant, files.source)
+    dataset = registry.find_dataset(pipe.tenant, pipe.dataset)
+    moment = datetime.now(UTC)
+    place = store(address)
+    listed = _listed(place, files)
+    fail_point("pipe.looked")
+    position = _fingerprint(place, files, listed, str(pipe.dataset_id), dataset.schema_uri)
+    if position == pipe.position and not full and all(each.is_known for each in listed):
+        yield Wanted(False, position, moment, load, ())
+        return
+    tasks = [
+        FileTask(
+            *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
+            *(json.dumps(files.document), json.dumps(dataset.schema), each, run),
+        )
+        for each in listed
+    ]
+    yield Wanted(True, position, moment, load, tasks)
+
+
+def load(task: FileTask) -> Iterator[Loaded]:
+    """Spark task: publishes each row of a file as an event.
+
+    Raises:
+        Conflict: the file changed since it was listed.
+        Fenced: another run has begun.
+        NotFound, UserError: the file is gone, or not what the pipe says.
+        Transient: the source or the broker does not answer.
+    """
+    said = json.loads(task.definition)
+    files = Files(said["source"], said["path"], Format(said["format"]), tuple(said["key"]))
+    maker = Maker(task.dataset, task.moment, files.key)
+    with fence.joined(task.run) as held, store(task.address).opened(task.file) as stream:
+        found = formats.rows(stream, files, json.loads(task.schema), task.file.name)
+        yield publish(task.topic, held(_event(maker, task.file.name, row) for row in found))
+
+
+def _event(maker: Maker, file: str, row: formats.Row) -> Event:
+    if row.values is None:
+        return maker.refused(row.text, file, row.line, row.why)
+    return maker.event(row.values, file, row.line)
+
+
+def _listed(place: Store, files: Files) -> list[Listed]:
+    found = place.listed(files)
+    if not found:
+        raise NotFound(
+            "the source has no file of this name",
+            fix="Nothing is deleted. See that the files are there, or correct the path",
+            source=files.source,
+            path=files.path,
+        )
+    return found
+
+
+def _fingerprint(place: Store, files: Files, listed: list[Listed], *more: str) -> str:
+    """Of all that decides what a run brings; equal ones would bring the same."""
+    told = [
+        place.place,
+        files.document,
+        [[each.name, each.size, each.etag, each.modified] for each in listed],
+    ]
+    digest = hashlib.blake2b(json.dumps([*told, *more]).encode(), digest_size=16)
+    return f"{len(listed)} files {digest.hexdigest()}"

@@ -1,0 +1,230 @@
+"""Stores of files: an S3 bucket below a prefix, and a web address. What is read is what was listed."""
+
+import io
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import httpx
+
+from pulse_pipelines.domain.pipe_sources import Files
+from pulse_pipelines.pipes import web
+from pulse_resources.errors import NotFound, PulseError, Transient, UserError
+
+MOST_FILES = 10_000
+MOST_LOOKED_AT = 100_000
+"""Names in an object store that are compared with a path."""
+_CONFIGURED = {"endpoint", "region"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file as it was listed."""
+
+    name: str
+    """Relative to the source's address."""
+    size: int | None
+    etag: str | None
+    modified: str | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a listing tells that it changed."""
+        return self.etag is not None or self.modified is not None
+
+
+class Store(Protocol):
+    """Where files are."""
+
+    place: str
+    """Without credentials."""
+
+    def listed(self, files: Files) -> list[Listed]:
+        """Files that a path stands for, by name; raises NotFound, UserError and Transient."""
+
+    def opened(self, file: Listed) -> "Any":
+        """Context manager of a file's bytes; reading raises Conflict: it changed, and Transient."""
+
+
+def store(address: str) -> Store:
+    """The store at an address. Raises UserError: it is none, or malformed; the error omits it."""
+    return S3(address) if address.startswith("s3://") else Web(address)
+
+
+class S3:
+    """`s3://key:secret@bucket/prefix?endpoint=https://...&region=...`, the last two as needed."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            parts = urlsplit(address)
+            said = {
+                name: values[0]
+                for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
+            }
+        except ValueError:
+            raise UserError("the address of the source is malformed") from None
+        bucket = parts.netloc.rpartition("@")[2]
+        if not bucket or not parts.username or not parts.password or set(said) - _CONFIGURED:
+            raise UserError(
+                "the address of the source is malformed",
+                fix="It is s3://key:secret@bucket/prefix?endpoint=...&region=...",
+            )
+        self._bucket, prefix = bucket, parts.path.strip("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._key, self._secret = unquote(parts.username), unquote(parts.password)
+        self._endpoint, self._region = said.get("endpoint"), said.get("region", "us-east-1")
+        self.place = f"{self._endpoint or ''} s3://{bucket}/{self._prefix}"
+
+    def listed(self, files: Files) -> list[Listed]:
+        """Files that a path stands for, by name."""
+        found: list[Listed] = []
+        looked_at = 0
+        with self._client() as client:
+            pages = client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + files.prefix):
+                for each in page.get("Contents", ()):
+                    name = each["Key"].removeprefix(self._prefix)
+                    if files.matches(name):
+                        found.append(
+                            Listed(name, each["Size"], each["ETag"], each["LastModified"].isoformat())
+                        )
+                    looked_at += 1
+                if len(found) > MOST_FILES or looked_at > MOST_LOOKED_AT:
+                    raise UserError(
+                        f"the path stands for more than {MOST_FILES:,} files, or hides among many others",
+                        fix="Say more of their names before the first *",
+                    )
+        return sorted(found, key=lambda each: each.name)
+
+    @contextmanager
+    def opened(self, file: Listed) -> Iterator[BinaryIO]:
+        """A file's bytes."""
+        with self._client() as client:
+            answer = client.get_object(Bucket=self._bucket, Key=self._prefix + file.name, IfMatch=file.etag)
+            with closing(answer["Body"]) as body:
+                yield io.BufferedReader(_Reader(body.read), 2**20)
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        from botocore.config import Config  # a quarter of a second
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.session import Session
+
+        try:
+            client = Session().create_client(
+                "s3",
+                region_name=self._region,
+                endpoint_url=self._endpoint,
+                aws_access_key_id=self._key,
+                aws_secret_access_key=self._secret,
+                config=Config(
+                    connect_timeout=10,
+                    read_timeout=60,
+                    retries={"total_max_attempts": 5},
+                    proxies={},
+                    s3={"addressing_style": "path" if self._endpoint else "auto"},
+                ),
+            )
+        except (BotoCoreError, ValueError):
+            raise UserError("the address of the source is malformed") from None
+        try:
+            yield client
+        except ClientError as error:
+            raise _refused(str(error.response.get("Error", {}).get("Code", ""))) from None
+        except BotoCoreError as error:  # its text may have the address
+            raise Transient(
+                f"the source does not answer, or not to the end: {type(error).__name__}"
+            ) from None
+
+
+def _refused(code: str) -> PulseError:
+    if code in ("PreconditionFailed", "412"):
+        return web.changed()
+    if code in ("NoSuchKey", "NoSuchBucket", "404"):
+        return NotFound("the source has no such bucket, or a file is gone that it had", code=code)
+    if code in ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"):
+        return UserError("the source refuses its key", fix="An operator checks its address", code=code)
+    return Transient(f"the source answers with an error: {code}")
+
+
+class Web:
+    """`https://user:password@host/base/`. It has no listing: a path names one file."""
+
+    def __init__(self, address: str) -> None:
+        self._site = web.site(address)
+        self.place = self._site.base
+
+    def listed(self, files: Files) -> list[Listed]:
+        """The file that a path names."""
+        if "*" in files.path:
+            raise UserError("a web address has no listing", fix="Name one file, without *")
+        with web.client(self._site) as client:
+            return [web.patiently(lambda: self._listed(client, files.path))]
+
+    def _listed(self, client: httpx.Client, name: str) -> Listed:
+        with web.answer(client, "HEAD", self._url(name), passed=(405, 501)) as found:
+            if found.status_code == 200:
+                return _listed(name, found)
+        with web.answer(client, "GET", self._url(name)) as found:
+            return _listed(name, found)
+
+    @contextmanager
+    def opened(self, file: Listed) -> Iterator[BinaryIO]:
+        """A file's bytes."""
+        strong = file.etag is not None and not file.etag.startswith("W/")
+        headers = {"If-Match": file.etag} if strong and file.etag else {}
+        with (
+            web.client(self._site) as client,
+            web.answer(client, "GET", self._url(file.name), headers) as found,
+        ):
+            if _differ(file, _listed(file.name, found)):
+                raise web.changed()
+            yield io.BufferedReader(_Reader(_of_chunks(found.iter_raw(2**20))), 2**20)
+
+    def _url(self, name: str) -> str:
+        return f"{self._site.base}/{name.replace(' ', '%20')}"
+
+
+def _listed(name: str, found: httpx.Response) -> Listed:
+    size = found.headers.get("content-length", "")
+    return Listed(
+        name,
+        int(size) if size.isdecimal() else None,
+        found.headers.get("etag"),
+        found.headers.get("last-modified"),
+    )
+
+
+def _differ(one: Listed, other: Listed) -> bool:
+    """Whether two answers are of two files, as far as both of them say."""
+    pairs = ((one.size, other.size), (one.etag, other.etag), (one.modified, other.modified))
+    return any(a is not None and b is not None and a != b for a, b in pairs)
+
+
+def _of_chunks(chunks: Iterator[bytes]) -> Any:
+    rest = b""
+
+    def read(size: int) -> bytes:
+        nonlocal rest
+        rest = rest or next(chunks, b"")
+        found, rest = rest[:size], rest[size:]
+        return found
+
+    return read
+
+
+class _Reader(io.RawIOBase):
+    """A stream of what a function reads; empty: there is no more."""
+
+    def __init__(self, read: Any) -> None:
+        self._read = read
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)

@@ -1,0 +1,87 @@
+"""Rows of any source as events of entities, and rows that are none as dead letters to be.
+
+A value is JSON as its source has it (`msgspec.Raw`), or one that JSON can hold exactly.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pulse_pipelines.domain.entities import DELETED, DELETION, content
+
+LONGEST = 3 * 1024 * 1024
+"""Bytes of an event that is sent whole: what is beyond Pulse's limit for events is a dead letter anyway."""
+KEPT = 10_000
+"""Bytes of a row that is no entity which its dead letter has."""
+
+Event = tuple[bytes, bytes]
+"""The key of a message, and the event."""
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the events of a dataset, all of one moment."""
+
+    dataset: str
+    moment: str
+    key: tuple[str, ...]
+
+    def event(self, row: Mapping[str, Any], file: str, line: int) -> Event:
+        """The event of a row; without its key, or too large, it is one that becomes a dead letter."""
+        found = key_of(row, self.key)
+        if found is None:
+            why = f"the row has no {' and no '.join(self.key)}"
+            return self.refused(ascii(row).encode(), file, line, why)
+        event = {
+            "event_id": found,
+            "dataset": self.dataset,
+            "timestamp": self.moment,
+            "data": content(row),
+        }
+        if DELETED in row:
+            event[DELETION] = row[DELETED]
+        try:
+            payload = msgspec.json.encode(event)
+        except (UnicodeEncodeError, ValueError) as error:
+            text = ascii(row).encode()
+            return self.refused(text, file, line, f"the row is not text: {type(error).__name__}")
+        if len(payload) > LONGEST:
+            return self.refused(payload, file, line, f"the row has {len(payload):,} bytes", found)
+        return found.encode(), payload
+
+    def refused(self, text: bytes, file: str, line: int, why: str, entity_id: str | None = None) -> Event:
+        """An event that no validator accepts, with what a person has to know to find the row."""
+        event: dict[str, Any] = {} if entity_id is None else {"event_id": entity_id}
+        event |= {
+            "dataset": self.dataset,
+            "timestamp": self.moment,
+            "context": {"file": file, "line": line, "error": why},
+            "data": text[:KEPT].decode(errors="replace"),
+        }
+        return (entity_id or "").encode(), msgspec.json.encode(event)
+
+
+def key_of(row: Mapping[str, Any], key: Sequence[str]) -> str | None:
+    """The `_id` of a row: its key as text, of several members a JSON array of texts. None: it has none."""
+    texts = [_text(row.get(name)) for name in key]
+    if any(not text for text in texts):
+        return None
+    found = str(texts[0]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return None
+    return found
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, msgspec.Raw):
+        value = msgspec.json.decode(value) if bytes(value)[:1] in b'"nt{[f' else bytes(value).decode()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return msgspec.json.encode(value).decode()
+    return None

@@ -1,0 +1,95 @@
+"""What a tenant may name below a source's address, and what it may not."""
+
+from typing import Any
+
+import pytest
+
+from pulse_pipelines.domain.pipe_sources import Feed, Files, Format
+from pulse_pipelines.domain.pipes import definition
+from pulse_resources.errors import UserError
+
+PIPE = {"pipe": "planes", "source": "shop", "dataset": "planes"}
+ODD = (
+    "../secret.csv",
+    "a/../../b.csv",
+    "a/./b.csv",
+    "a/.hidden/b.csv",
+    "/etc/passwd.csv",
+    "//elsewhere.example/b.csv",
+    "a//b.csv",
+    "http://elsewhere.example/b.csv",
+    "s3://other/b.csv",
+    "a/%2e%2e/b.csv",
+    "a%2f..%2fb.csv",
+    "a\\..\\b.csv",
+    "a/b.csv?x=1",
+    "a/b.csv#x",
+    "user@elsewhere:80/b.csv",
+    "a/b\n.csv",
+    "a/b\x00.csv",
+    "a/\uff0e\uff0e/b.csv",
+    "a/b.csv/",
+    "*" * 9 + ".csv",
+    "a" * 600 + ".csv",
+)
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_a_path_that_may_lead_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(UserError, match="not a plain one below"):
+        definition(PIPE | {"path": path, "key": ["tail"], "format": "csv"})
+
+
+@pytest.mark.parametrize("path", ["v1/datasets", *("/" + each for each in ODD), "/v1/*/entities"])
+def test_a_feed_that_may_lead_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(UserError, match="path"):
+        definition(PIPE | {"feed": path})
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("planes.ndjson", Format.NDJSON),
+        ("planes.jsonl.gz", Format.NDJSON),
+        ("a/b/planes-*.csv", Format.CSV),
+        ("planes.csv.gz", Format.CSV),
+        ("year=2026/*.parquet", Format.PARQUET),
+    ],
+)
+def test_the_name_tells_the_format(path: str, form: Format) -> None:
+    found = definition(PIPE | {"path": path, "key": ["tail"]})
+    assert isinstance(found.reads, Files)
+    assert found.reads.format is form
+    assert definition(found.document) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"path": "planes.txt", "key": ["tail"]}, "does not tell the files' format"),
+        ({"path": "planes.txt", "key": ["tail"], "format": "xml"}, "no format of files"),
+        ({"path": "planes.parquet.gz", "key": ["tail"]}, "compressed inside"),
+        ({"path": "planes.csv"}, "says no key"),
+        ({"path": "planes.csv", "key": [1]}, "key must be a list"),
+        ({"path": "planes.csv", "key": ["tail"], "mode": "changes"}, "a pipe has no mode"),
+        ({"path": "planes.csv", "feed": "/x"}, "a pipe has no feed"),
+        ({"feed": "/x", "source": "https://elsewhere"}, "a source is a name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        definition(PIPE | said)
+
+
+def test_a_star_stands_for_anything_within_a_folder() -> None:
+    files = Files("shop", "a/planes-*.csv", Format.CSV, ("tail",))
+    assert [name for name in ("a/planes-1.csv", "a/planes-.csv", "a/planes-1/2.csv", "a/planesX1.csv",
+                              "a/planes-1.csv.bak", "b/a/planes-1.csv") if files.matches(name)] == [
+        "a/planes-1.csv", "a/planes-.csv"]  # fmt: skip
+    assert files.prefix == "a/planes-"
+
+
+def test_a_feed_is_what_was_given() -> None:
+    found = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
+    assert found.reads == Feed("shop", "/v1/datasets/planes/entities")
+    assert definition(found.document) == found

@@ -1,0 +1,204 @@
+"""Feeds as sources: one Pulse follows another, and whatever speaks the protocol of entities."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from support.entities import as_model, entity, make_entities, pages
+from support.faults import AtPoint
+from support.files import web
+from support.http import Api
+from support.ingest import Owner, ingest, make_owner
+from support.pipes import bring, settle
+
+from chaos.sources import SOURCE, known_as
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.registry import keys, syncs
+from pulse_resources.errors import Conflict, NotFound, Terminal, UserError
+from pulse_resources.settings import Settings
+
+FEED = "/v1/datasets/countries/entities"
+PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "feed": FEED, "dataset": "copies"}
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    return make_owner()
+
+
+class Service:
+    """A service that speaks the protocol, with a log in memory."""
+
+    def __init__(self) -> None:
+        self.generation, self.log, self.size = 1, list[dict[str, Any]](), 2
+        self.asked: list[str | None] = []
+        self.fails: list[tuple[int, dict[str, str], bytes]] = []
+
+    def add(self, key: str, **properties: Any) -> None:
+        self.log.append({"_id": key, "_updated": len(self.log) + 1, "_deleted": False} | properties)
+
+    def __call__(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        if self.fails:
+            return self.fails.pop(0)
+        query = parse_qs(urlsplit(path).query)
+        since = query.get("since", [None])[0]
+        self.asked.append(since)
+        generation, after = map(int, (since or f"{self.generation}-0").split("-"))
+        if generation != self.generation:
+            body = json.dumps({"since": f"{self.generation}-0"}).encode()
+            return 409, {"Content-Type": "application/problem+json"}, body
+        found = self.log[after : after + min(self.size, int(query["limit"][0]))]
+        body = b"".join(json.dumps(each).encode() + b"\n" for each in found)
+        return 200, {"Pulse-Since": f"{generation}-{after + len(found)}"}, body
+
+
+def latest(owner: Owner) -> dict[str, dict[str, Any]]:
+    found = dict(as_model(pages(owner, slug="copies")))
+    return {key: content for key, content in found.items() if content is not None}
+
+
+def counts(owner: Owner) -> tuple[str, int, int, int, int]:
+    each = syncs.list_syncs(owner.tenant, "copies")[0]
+    return each.state, each.created, each.changed, each.unchanged, each.deleted
+
+
+def test_one_pulse_follows_another(owner: Owner, api: Api) -> None:
+    theirs = make_owner()
+    make_entities(theirs)
+    key = keys.issue_key(theirs.tenant, "followed", [KeyScope.READ]).text
+    theirs.send(entity("DE", name="Germany", people=83), entity("FR", name="France", area=1.5, tags=["a"]))
+    ingest(theirs)
+    with known_as(owner.tenant, api.url.replace("//", f"//bearer:{key}@")):
+        pipes.create(owner.tenant, definition(PIPE))
+        first = bring(owner)
+        assert (first.is_full, first.rows) == (True, 2)
+        assert latest(owner) == {
+            "DE": {"name": "Germany", "people": 83},
+            "FR": {"name": "France", "area": 1.5, "tags": ["a"]},
+        }
+        assert (bring(owner).rows, counts(owner)[0]) == (0, State.DONE)
+        theirs.send(entity("DE", name="Germany", people=84), entity("FR", _deleted=True))
+        ingest(theirs)
+        again = bring(owner)
+        assert (again.is_full, again.rows) == (False, 2)
+        assert counts(owner) == (State.DONE, 0, 1, 0, 1)
+        assert latest(owner) == {"DE": {"name": "Germany", "people": 84}}
+        pipe = pipes.find(owner.tenant, "planes")
+        assert key not in json.dumps(pipe.document, default=str)
+        assert pipe.document["feed"] == FEED
+
+
+def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(owner: Owner) -> None:
+    service = Service()
+    for name in ("A", "B", "C"):
+        service.add(name, x=1)
+    with web(service) as address, known_as(owner.tenant, f"{address}/base/"):
+        pipes.create(owner.tenant, definition(PIPE))
+        syncs.allow(owner.tenant, "copies", 0.5)
+        bring(owner)
+        service.generation, service.log = 2, service.log[:2]
+        assert bring(owner).is_full
+        assert counts(owner) == (State.DONE, 0, 0, 2, 1)
+        assert sorted(latest(owner)) == ["A", "B"]
+        service.add("D", x=1)
+        assert not bring(owner).is_full
+        assert service.asked[-1] == "2-3"
+
+
+def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
+    owner: Owner, at: AtPoint
+) -> None:
+    service = Service()
+    service.add("A", x=1)
+    with web(service) as address, known_as(owner.tenant, address):
+        pipes.create(owner.tenant, definition(PIPE))
+        bring(owner)
+        before = pipes.find(owner.tenant, "planes").position
+        for name in ("B", "C", "D"):
+            service.add(name, x=1)
+
+        def breaks() -> None:
+            service.fails += [(403, {}, b"")]
+
+        at("pipe.begun", breaks)
+        with pytest.raises(Exception, match="refuses the request"):
+            bring(owner)
+        settle(owner)
+        assert pipes.find(owner.tenant, "planes").position == before
+        assert sorted(latest(owner)) == ["A"]
+        service.fails += [(503, {"Retry-After": "0"}, b"")]
+        bring(owner)
+        assert sorted(latest(owner)) == ["A", "B", "C", "D"]
+        assert counts(owner)[1] == 3
+
+
+def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
+    one, other = Service(), Service()
+    one.add("A", x=1)
+    other.add("B", x=1)
+    with web(one) as here, web(other) as there:
+        with known_as(owner.tenant, here):
+            pipes.create(owner.tenant, definition(PIPE))
+            syncs.allow(owner.tenant, "copies", 1)
+            bring(owner)
+        with known_as(owner.tenant, there):
+            assert bring(owner).is_full
+    assert sorted(latest(owner)) == ["B"]
+
+
+def test_a_line_that_is_no_entity_is_a_dead_letter(owner: Owner) -> None:
+    service = Service()
+    service.add("A", x=1)
+    with web(service) as address, known_as(owner.tenant, address):
+        pipes.create(owner.tenant, definition(PIPE))
+        bring(owner)
+        service.log += [{"x": 2}, {"_id": "C", "x": "text", "_deleted": False}]
+        bring(owner)
+    assert sorted(latest(owner)) == ["A"]
+    assert len(owner.dead_letters()) == 2
+    found = [json.loads(each["payload"]) for each in owner.dead_letters()]
+    assert [each["context"]["line"] for each in found if "context" in each] == [1]
+
+
+def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+    return 200, {"Pulse-Since": "1-0"}, b'{"_id": "A", "x": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "why"),
+    [
+        ((302, {"Location": "http://169.254.169.254/"}, b""), UserError, "redirect"),
+        ((404, {}, b""), NotFound, "nothing under this path"),
+        ((200, {}, b'{"_id": "A", "x": 1}\n'), Terminal, "no feed of entities"),
+        ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), Terminal, "no feed of entities"),
+        ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "no feed of entities"),
+        ((200, {"Pulse-Since": "1-0"}, b""), UserError, "shows no property"),
+        ((409, {}, b""), Conflict, "begins anew"),
+        ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), Terminal, "a page of the feed has more"),
+    ],
+)
+def test_what_is_no_feed_makes_no_pipe(
+    owner: Owner, answer: tuple[int, dict[str, str], bytes], kind: type[Exception], why: str
+) -> None:
+    with (
+        web(lambda *_: answer) as address,
+        known_as(owner.tenant, address),
+        pytest.raises(kind, match=why),
+    ):
+        pipes.create(owner.tenant, definition(PIPE))
+    assert not pipes.list_pipes(owner.tenant)
+
+
+def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:
+    with web(stuck) as address, known_as(owner.tenant, address):
+        pipes.create(owner.tenant, definition(PIPE))
+        with pytest.raises(Exception, match="does not go on"):
+            bring(owner)
+    assert counts(owner)[0] == State.FAILED
