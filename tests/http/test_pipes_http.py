@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.files import Folder
 from support.http import Caller
 
-from chaos.sources import SOURCE, database
+from chaos.sources import SOURCE, database, known_as
 from pulse_pipelines import pipes
 from pulse_resources.home import pulse_home
+from pulse_resources.settings import Settings
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 
@@ -50,6 +52,35 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
     assert http.get("/v1/pipes/planes").status_code == 404
     assert http.delete("/v1/datasets/planes").status_code == 200
+
+
+def test_what_a_pipe_reads_is_shown_whatever_it_is(
+    new_caller: Callable[..., Caller], stack: Settings
+) -> None:
+    caller = new_caller()
+    folder, http = Folder(stack), caller.http
+    folder.write("a/planes.csv", b"tail,seats\nN1,180\n")
+    said = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
+    with known_as(caller.owner.tenant, folder.address):
+        created = http.post("/v1/pipes", json=said | {"path": "a/*.csv"})
+        assert created.status_code == 201, created.text
+        for path in ("../x.csv", "/x.csv", "a//x.csv", "a/%2e%2e/x.csv", "http://elsewhere/x.csv"):
+            answer = http.post("/v1/pipes", json=said | {"path": path, "dataset": "others", "pipe": "others"})
+            assert (answer.status_code, path in answer.text) == (422, False), path
+    shown = http.get("/v1/pipes/planes").json()
+    assert (
+        shown.items()
+        >= {
+            "reads": f"{SOURCE}/a/*.csv",
+            "path": "a/*.csv",
+            "format": "csv",
+            "table": None,
+            "feed": None,
+            "mode": None,
+        }.items()
+    )
+    assert http.get("/v1/pipes").json()["pipes"][0]["reads"] == f"{SOURCE}/a/*.csv"
+    assert http.delete("/v1/pipes/planes").status_code == 200
 
 
 def refused(owned: Caller, said: dict[str, Any]) -> tuple[int, str]:

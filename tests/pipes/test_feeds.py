@@ -19,7 +19,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.registry import keys, syncs
-from pulse_resources.errors import Conflict, NotFound, Terminal, UserError
+from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.settings import Settings
 
 FEED = "/v1/datasets/countries/entities"
@@ -176,12 +176,12 @@ def stuck(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict
     [
         ((302, {"Location": "http://169.254.169.254/"}, b""), UserError, "redirect"),
         ((404, {}, b""), NotFound, "nothing under this path"),
-        ((200, {}, b'{"_id": "A", "x": 1}\n'), Terminal, "no feed of entities"),
-        ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), Terminal, "no feed of entities"),
+        ((200, {}, b'{"_id": "A", "x": 1}\n'), UserError, "no feed of entities"),
+        ((200, {"Pulse-Since": "a b"}, b'{"_id": "A", "x": 1}\n'), UserError, "no feed of entities"),
         ((200, {"Pulse-Since": "1-1"}, b"[1]\n"), UserError, "no feed of entities"),
         ((200, {"Pulse-Since": "1-0"}, b""), UserError, "shows no property"),
         ((409, {}, b""), Conflict, "begins anew"),
-        ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), Terminal, "a page of the feed has more"),
+        ((200, {"Pulse-Since": "1-1"}, b"x" * (65 * 2**20)), UserError, "a page of the feed has more"),
     ],
 )
 def test_what_is_no_feed_makes_no_pipe(

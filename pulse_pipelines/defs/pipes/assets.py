@@ -35,11 +35,11 @@ def pipe_jobs(names: Iterable[str]) -> list[Any]:
 def _asset(name: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
-        description="Rows of a table of the tenant's source, sent as one sync to its dataset of entities. "
+        description="What the pipe reads in the tenant's source, sent as one sync to its dataset. "
         "They settle with the batches that follow; `pulse pipe status` says what came of them.",
         group_name="pipes",
         owners=load_settings().dagster.owners,
-        kinds={"postgres", "spark", "kafka"},
+        kinds={"spark", "kafka"},
         partitions_def=TENANTS,
     )
     def pipe(

@@ -46,8 +46,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
 
     Raises:
         NotFound: the source is not configured, or has no such feed.
-        UserError: the feed shows no entity.
-        Terminal: it is no feed of entities.
+        UserError: it is no feed of entities, or shows none.
         Transient: the source does not answer.
     """
     feed = cast(Feed, said.reads)
@@ -72,7 +71,6 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
 
     Raises:
         NotFound, UserError: the source is not configured any more, or has no such feed.
-        Terminal: it is no feed of entities.
         Transient: it does not answer, or an earlier run still sends rows.
     """
     run, feed = fence.begin(pipe), cast(Feed, pipe.definition.reads)
@@ -100,7 +98,7 @@ def load(task: FeedTask) -> Iterator[Loaded]:
     Raises:
         Conflict: the feed's log began anew meanwhile.
         Fenced: another run has begun.
-        NotFound, UserError, Terminal: the service refuses, or is no feed of entities.
+        NotFound, UserError: the service refuses, or is no feed of entities.
         Transient: the service or the broker does not answer.
     """
     site, url = pages.site_of(task.address, Feed(task.source, task.feed))

@@ -1,6 +1,7 @@
 """Pages of a feed, by the protocol of docs/entities.md: NDJSON after a continuation, and where to go on."""
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ import httpx
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.pipes import web
 from pulse_pipelines.pipes.web import Site
-from pulse_resources.errors import Conflict, Terminal
+from pulse_resources.errors import Conflict, Transient, UserError
 
 LIMIT = 1_000
 """Versions of a page, at most."""
 LONGEST_PAGE = 64 * 1024 * 1024
+LONGEST_S = 300.0
+"""Seconds that a page may take."""
 MOST_EMPTY = 10_000
 """Pages without a version in a row, after which a feed is taken for one without an end."""
 NEXT = "pulse-since"
@@ -41,8 +44,8 @@ def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) 
 
     Raises:
         Conflict: the log is another one than that of the continuation.
-        NotFound, UserError: the service refuses the request.
-        Terminal: it does not speak the protocol, or the page is too large.
+        NotFound, UserError: the service refuses the request, does not speak the protocol, or a page is too
+            large.
         Transient: it does not answer.
     """
     return web.patiently(lambda: _page(client, url, since, limit))
@@ -55,10 +58,10 @@ def pages(client: httpx.Client, url: str, since: str | None) -> Iterator[Page]:
         yield found
         empty = 0 if found.lines else empty + 1
         if empty > MOST_EMPTY:
-            raise Terminal(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
+            raise UserError(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
         since = found.following
     if found.lines:
-        raise Terminal("the feed has versions after which it does not go on: Pulse-Since stays the same")
+        raise UserError("the feed has versions after which it does not go on: Pulse-Since stays the same")
     yield found
 
 
@@ -72,10 +75,12 @@ def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page
             )
         following = found.headers.get(NEXT, "")
         if not _TOKEN.fullmatch(following):
-            raise Terminal("the source is no feed of entities: its answers have no valid Pulse-Since")
-        body = bytearray()
+            raise UserError("the source is no feed of entities: its answers have no valid Pulse-Since")
+        body, until = bytearray(), time.monotonic() + LONGEST_S
         for piece in found.iter_raw():
             body += piece
+            if time.monotonic() > until:
+                raise Transient(f"a page of the feed takes more than {LONGEST_S:.0f} seconds")
             if len(body) > LONGEST_PAGE:
-                raise Terminal(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")
+                raise UserError(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")
     return Page(tuple(line for line in bytes(body).split(b"\n") if line.strip()), following)
