@@ -122,9 +122,7 @@ def _error(found: httpx.Response) -> PulseError:
     if status == 404:
         return NotFound("the source has nothing under this path", status=status)
     if status == 412:
-        return Conflict(
-            "a file changed while it was read", fix="It is read again by the next run", status=status
-        )
+        return changed()
     if status >= 500 or status in _BUSY:
         return Transient(
             "the source is busy", status=status, retry_after=found.headers.get("retry-after", "")[:9]

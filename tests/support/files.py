@@ -28,7 +28,7 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, in place of the one that had the name."""
-        with self._files.open_output_stream(f"{self._prefix}/{name}") as file:
+        with self._files.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
             file.write(content)
 
     def remove(self, name: str) -> None:
