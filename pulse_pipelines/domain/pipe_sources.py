@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from pulse_resources.errors import UserError
@@ -93,7 +94,8 @@ class Files:
 
     def matches(self, name: str) -> bool:
         """Whether a file has a name that the path stands for."""
-        return bool(re.fullmatch("[^/]*".join(map(re.escape, self.path.split(_WILD))), name))
+        wanted, found = self.path.split("/"), name.split("/")
+        return len(wanted) == len(found) and all(map(fnmatchcase, found, wanted))
 
     @property
     def prefix(self) -> str:

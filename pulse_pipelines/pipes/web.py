@@ -40,9 +40,12 @@ def site(address: str) -> Site:
         raise UserError("the address of the source is malformed") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise UserError("the address of the source is no web address of a folder, without a query")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if user == BEARER and not (password.isascii() and password.isprintable()):
+        raise UserError("the token in the address of the source is malformed")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     base = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
-    return Site(base, unquote(parts.username or ""), unquote(parts.password or ""))
+    return Site(base, user, password)
 
 
 @contextmanager

@@ -89,6 +89,12 @@ def test_a_star_stands_for_anything_within_a_folder() -> None:
     assert files.prefix == "a/planes-"
 
 
+def test_a_name_that_almost_matches_many_stars_is_compared_at_once() -> None:
+    """With a pattern that tries every split this would take longer than anybody waits."""
+    files = Files("shop", "*a*a*a*a*a*a*a*b.csv", Format.CSV, ("tail",))
+    assert not files.matches("a" * 1_000 + ".csv")
+
+
 def test_a_feed_is_what_was_given() -> None:
     found = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
     assert found.reads == Feed("shop", "/v1/datasets/planes/entities")

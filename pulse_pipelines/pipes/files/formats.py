@@ -181,6 +181,8 @@ def _on_disk(stream: BinaryIO) -> Any:
 def _check(columns: Sequence[str], files: Files) -> None:
     if len(set(columns)) != len(columns) or not all(columns):
         raise UserError("two columns of the file have one name, or one has none")
+    if not all(each.isprintable() for each in columns):
+        raise UserError("a column of the file has a name that is no text")
     if odd := [each for each in columns if each.startswith("_")]:
         raise UserError(
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",

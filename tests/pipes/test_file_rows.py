@@ -1,0 +1,129 @@
+"""Rows of files and what becomes of them, without any service: each line is a row, or is told."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from pulse_pipelines.domain.pipe_sources import Files, Format
+from pulse_pipelines.pipes import inferred, rows
+from pulse_pipelines.pipes.files import formats
+from pulse_pipelines.pipes.files.stores import store
+from pulse_pipelines.pipes.rows import Maker
+from pulse_resources.errors import UserError
+
+MAKER = Maker("planes", "2026-11-25T00:00:00Z", ("tail",))
+
+
+def read(content: bytes, form: Format = Format.NDJSON, **properties: Any) -> list[formats.Row]:
+    files = Files("shop", "x", form, ("tail",))
+    return list(formats.rows(io.BytesIO(content), files, {"properties": properties}, "x"))
+
+
+def test_a_number_stays_as_it_was_written() -> None:
+    (row,) = read(b'{"tail": "N1", "n": 12345678901234567890123, "f": 1.10, "_x": 1}\n')
+    assert row.values is not None
+    key, payload = MAKER.event(row.values, "x", 1)
+    assert key == b"N1"
+    assert b'"data":{"tail":"N1","n":12345678901234567890123,"f":1.10}' in payload
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "found"),
+    [
+        ({"a": "x"}, ("a",), "x"),
+        ({"a": msgspec.Raw(b"7")}, ("a",), "7"),
+        ({"a": msgspec.Raw(b"1.10")}, ("a",), "1.10"),
+        ({"a": msgspec.Raw(b"true")}, ("a",), "true"),
+        ({"a": msgspec.Raw(b'"\\u00e9"')}, ("a",), "é"),
+        ({"a": 1, "b": "x/y"}, ("a", "b"), '["1", "x/y"]'),
+        ({"a": msgspec.Raw(b"null")}, ("a",), None),
+        ({"a": msgspec.Raw(b"[1]")}, ("a",), None),
+        ({"a": ""}, ("a",), None),
+        ({"a": "\udc80"}, ("a",), None),
+        ({"a": 1}, ("a", "b"), None),
+        ({}, ("a",), None),
+    ],
+)
+def test_the_key_is_text(row: dict[str, Any], key: tuple[str, ...], found: str | None) -> None:
+    assert rows.key_of(row, key) == found
+
+
+def test_what_is_too_large_keeps_its_id() -> None:
+    key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
+    event = json.loads(payload)
+    assert (key, event["event_id"], event["context"]["line"]) == (b"N1", "N1", 3)
+    assert len(payload) < 2 * rows.KEPT
+
+
+def test_each_line_of_ndjson_is_a_row_or_is_told() -> None:
+    long = b'{"tail": "' + b"x" * (2 * formats.LONGEST_LINE) + b'"}\n'
+    found = read(b'{"tail": "N1"}\n\n[1]\n' + long + b'\xff\n{"tail": "N2"}')
+    assert [(row.line, row.values is not None) for row in found] == [
+        (1, True), (3, False), (4, False), (5, False), (6, True)]  # fmt: skip
+
+
+def test_csv_goes_on_after_a_line_that_is_none() -> None:
+    found = read(b'tail,x\r\nN1,"a\nb"\r\nN2,"a"b\r\nN3\r\nN4,\xff\r\nN5,c\r\n', Format.CSV)
+    assert [row.line for row in found] == [2, 4, 5, 6, 7]
+    assert [row.values is not None for row in found] == [True, False, False, True, True]
+    assert found[0].values == {"tail": "N1", "x": "a\nb"}
+    event = json.loads(MAKER.event(found[3].values or {}, "x", 6)[1])
+    assert event["context"]["error"].startswith("the row is not text")
+
+
+def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:
+    found = read(b'tail,x\nN1,"' + b"a\n" * 3_000_000, Format.CSV)
+    assert found[0].values is None
+    assert csv.field_size_limit() == formats.LONGEST_LINE
+
+
+@pytest.mark.parametrize("header", [b"", b"x,y\n", b"tail,tail\n", b"tail,_x\n", b"tail,\n", b"tail,\xff\n"])
+def test_a_header_that_cannot_be_used_is_refused(header: bytes) -> None:
+    with pytest.raises(UserError):
+        read(header + b"N1,2\n", Format.CSV)
+
+
+@pytest.mark.parametrize("form", [Format.CSV, Format.NDJSON])
+def test_what_is_not_gzip_is_refused(form: Format) -> None:
+    files = Files("shop", "x.gz", form, ("tail",))
+    with pytest.raises(UserError, match="damaged"):
+        list(formats.rows(io.BytesIO(b"tail,x\nN1,2\n"), files, {}, "x.gz"))
+
+
+def test_what_is_not_parquet_is_refused() -> None:
+    with pytest.raises(UserError, match="damaged"):
+        read(b"tail,x\nN1,2\n", Format.PARQUET)
+
+
+def test_a_sample_says_what_all_its_values_are() -> None:
+    found = inferred.schema([{"a": 1, "b": 1, "c": "x", "_id": "1"}, {"a": None, "b": 1.5, "c": 2, "d": [1]}])
+    assert found["properties"] == {
+        "a": {"type": ["integer", "null"]},
+        "b": {"type": ["number", "null"]},
+        "c": {},
+        "d": {},
+    }
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://bucket/prefix",
+        "s3://key:secret@/prefix",
+        "s3://key:secret@bucket?proxy=x",
+        "file:///etc/passwd",
+        "ftp://me:secret@host/",
+        "https:///x",
+        "https://me:secret@host/x?y=1",
+        "https://me:secret@host:port/",
+        "https://bearer:secret%0a@host/",
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_not_told(address: str) -> None:
+    with pytest.raises(UserError) as caught:
+        store(address)
+    assert "secret" not in str(caught.value).replace("key:secret@bucket/prefix", "")
