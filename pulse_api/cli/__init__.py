@@ -60,7 +60,7 @@ PARTS = {
     "key": ("key", "API keys of a tenant, for the HTTP API."),
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
-    "pipe": ("pipe", "Pipes: tables of Postgres, brought into datasets of entities."),
+    "pipe": ("pipe", "Pipes: tables of Postgres, files and feeds, brought into datasets of entities."),
     "index": ("index", "Indexes of datasets of entities, by which subsets are read."),
     "sync": ("sync", "Syncs: parts that were sent to a dataset of entities as one unit."),
     "dlq": (
