@@ -25,6 +25,7 @@ from pulse_pipelines.defs.moves.sensor import dataset_moves
 from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
 from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
+from pulse_pipelines.pipes.transforms.sources import sources_by_name
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
 
@@ -38,7 +39,7 @@ def defs() -> dg.Definitions:
         assets=[
             *dataset_assets(families),
             *curated_assets(families, rollups.team_rollups()),
-            *pipe_assets(names),
+            *pipe_assets(names, sources_by_name(), [family.slug for family in families]),
         ],
         asset_checks=dataset_checks([family.slug for family in families]),
         jobs=[

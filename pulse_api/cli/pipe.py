@@ -1,4 +1,4 @@
-"""`pulse pipe`: pipes that copy tables, files and feeds into datasets of entities."""
+"""`pulse pipe`: pipes that copy tables, files, feeds and transforms into datasets of entities."""
 
 import time
 from pathlib import Path
@@ -10,12 +10,12 @@ import yaml
 from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
 from pulse_pipelines import pipes, registry
-from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.pipes import Transform, definition
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Pipes: tables of Postgres, files and feeds, brought into datasets of entities.",
+    help="Pipes: tables of Postgres, files, feeds and transforms, brought into datasets of entities.",
 )
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
@@ -47,6 +47,8 @@ def create_pipe(
         emit(pipe.document)
     else:
         say(f"pipe {pipe.name} brings {pipe.definition.reads} into the dataset {pipe.dataset}")
+        if isinstance(pipe.definition.reads, Transform):
+            say("each run computes all of it, unless none of the datasets that it reads has changed")
 
 
 @app.command("run")

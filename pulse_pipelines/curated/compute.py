@@ -1,6 +1,5 @@
 """Computation of rollups: pin each table to a snapshot, and run Spark for many tenants and days at once."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated import day_tasks, statements
+from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.due import JOB, Due
 from pulse_pipelines.curated.pinned import Pinned, is_outdated, pin
 from pulse_pipelines.curated.rollup import Part, Rollup
@@ -229,31 +229,8 @@ def _ask(spark: SparkSession, rollup: Rollup, parts: Sequence[Part]) -> pa.Table
     if rollup.query is not None:
         return day_tasks.answers(spark, rollup.query, parts)
     frame: Any = spark.sql(rollup.statement(parts))
-    _check_reads(plan(frame), [part.pinned for part in parts])
+    check_reads(plan(frame), [part.pinned for part in parts])
     return frame.toArrow()
-
-
-_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n== Optimized", re.DOTALL)
-_NODE = re.compile(r"^[\s:|+-]*'?(\w+)", re.MULTILINE)
-_HARMLESS = ("LocalRelation", "OneRowRelation", "CTERelationDef", "CTERelationRef")
-
-
-def _check_reads(plan: str, tables: Sequence[str]) -> None:
-    """Check that Spark's plan reads these tables and nothing else: the last line of defence.
-
-    Raises:
-        Terminal: it reads something else, or the plan cannot be parsed.
-    """
-    analyzed = _ANALYZED.search(plan)
-    if analyzed is None:
-        raise Terminal("Spark shows no plan that could be checked")
-    for line in analyzed[1].splitlines():
-        node = _NODE.match(line)
-        reads = node is not None and "Relation" in node[1] and node[1] not in _HARMLESS
-        if reads and not (
-            node and node[1] == "RelationV2" and line.endswith(tuple(f"] {t}" for t in tables))
-        ):
-            raise Terminal("the statement would read something else than its datasets", plan=line.strip())
 
 
 def _sentence(rollup: Rollup, pinned: Pinned, day: date, error: Exception) -> str:

@@ -6,7 +6,7 @@
     SELECT country, count(*) AS orders, sum(amount) AS revenue FROM events GROUP BY country
 
 The body is one query over `events`: the rows of one tenant's dataset on one day. That it reads nothing else
-is enforced three times: by an allow-list of its syntax (`grammar`), by running the query as regenerated from
+is enforced three times: by an allow-list of its syntax (`checked`), by running the query as regenerated from
 its syntax tree, and by checking the plan that Spark makes of it (`compute`).
 """
 
@@ -17,11 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.types as pt
-import sqlglot
-from sqlglot import exp
-from sqlglot.optimizer.scope import traverse_scope
 
-from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
+from pulse_pipelines.curated.checked import checked
 from pulse_pipelines.curated.rollup import Part, Rollup, union
 from pulse_pipelines.domain.columns import COLUMN_NAME
 from pulse_pipelines.domain.dataset import Dataset
@@ -149,44 +146,7 @@ def checked_query(text: str) -> str:
     Raises:
         UserError: it is not one SELECT, or contains something that a rollup may not use.
     """
-    try:
-        statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
-    except sqlglot.errors.SqlglotError as error:
-        raise UserError(f"the SQL cannot be parsed: {error}"[:500]) from error
-    if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
-        raise UserError("the file must have exactly one statement, a SELECT")
-    (query,) = statements
-    common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-    if EVENTS in common:
-        raise UserError(f"{EVENTS!r} is the day's rows: no other query may be called so")
-    for node in query.walk():
-        _check_node(node, common)
-    for scope in traverse_scope(query):
-        for source in scope.sources.values():
-            if isinstance(source, exp.Table) and source.name.lower() != EVENTS:
-                raise _foreign(source)
-    return query.sql(dialect="spark", comments=False)
-
-
-def _check_node(node: exp.Expr, common: set[str]) -> None:
-    if isinstance(node, exp.Table):
-        plain = isinstance(node.this, exp.Identifier) and not node.db and not node.catalog
-        extra = {key for key, value in node.args.items() if value} - {"this", "alias", "joins", "laterals"}
-        if not plain or extra or node.name.lower() not in common | {EVENTS}:
-            raise _foreign(node)
-    elif isinstance(node, exp.Anonymous):
-        if node.name.lower() not in FUNCTIONS:
-            raise UserError(f"the function {node.name}() may not be used in a rollup")
-    elif isinstance(node, REFUSED) or not isinstance(node, NODES):
-        raise UserError(
-            f"{type(node).__name__} may not be used in a rollup: {node.sql(dialect='spark')[:100]}"
-        )
-
-
-def _foreign(table: exp.Expr) -> UserError:
-    return UserError(
-        f"the query reads {table.sql(dialect='spark')[:100]}", fix=f"A rollup may read {EVENTS!r} alone"
-    )
+    return checked(text, "rollup", only=EVENTS).text
 
 
 def _check_columns(schema: pa.Schema, grain: Sequence[str], actor: str | None) -> None:

@@ -11,6 +11,8 @@ from pulse_resources.errors import UserError
 
 _KNOWN = {"pipe", "dataset", "every"}
 """Members of every definition."""
+LONGEST_SQL = 20_000
+"""Characters of a transform."""
 
 
 class Mode(StrEnum):
@@ -76,12 +78,43 @@ class PostgresTable:
 
 
 @dataclass(frozen=True)
+class Transform:
+    """A query over the latest state of datasets of entities of the same tenant."""
+
+    transform: str
+    """One SELECT of Spark SQL; `pipes.transforms` checks it."""
+
+    mode: ClassVar[None] = None
+    source: ClassVar[None] = None
+    MEMBERS: ClassVar = {"transform"}
+    NEEDED: ClassVar = ("transform",)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Transform":
+        """Parse its members, as texts and as they were said. Raises UserError."""
+        if not isinstance(said["transform"], str):
+            raise UserError("transform must be a text, a SELECT")
+        if len(texts["transform"]) > LONGEST_SQL:
+            raise UserError(f"the transform has more than {LONGEST_SQL:,} characters")
+        return cls(texts["transform"])
+
+    def __str__(self) -> str:
+        first, *more = self.transform.split("\n", 1)
+        return first[:60] + (" ..." if more or len(first) > 60 else "")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its members as they were given."""
+        return {"transform": self.transform}
+
+
+@dataclass(frozen=True)
 class Definition:
     """The definition of a pipe."""
 
     pipe: str
     dataset: str
-    reads: PostgresTable | Files | Feed
+    reads: PostgresTable | Files | Feed | Transform
     every_seconds: int | None = None
 
     @property
@@ -121,5 +154,10 @@ def definition(said: Mapping[str, Any]) -> Definition:
     return Definition(pipe, dataset, found.parse(texts, said), every)
 
 
-KINDS: dict[str, type[PostgresTable | Files | Feed]] = {"table": PostgresTable, "path": Files, "feed": Feed}
+KINDS: dict[str, type[PostgresTable | Files | Feed | Transform]] = {
+    "table": PostgresTable,
+    "path": Files,
+    "feed": Feed,
+    "transform": Transform,
+}
 """What a pipe may read, by the member that no other kind has."""

@@ -208,7 +208,7 @@ def _logs_kept(found: Iterable[Pipe], most_mb: float) -> Iterable[Issue]:
             + (", and throws it away soon (max_slot_wal_keep_size)" if going else ""),
             f"Let it run, or run more often: pulse pipe run {tenant} {pipe.name}; if it is not needed any "
             f"more: pulse pipe delete {tenant} {pipe.name}",
-            {"tenant": tenant, "pipe": pipe.name, "source": pipe.definition.reads.source},
+            {"tenant": tenant, "pipe": pipe.name, "source": pipe.definition.of_postgres.source},
         )
 
 

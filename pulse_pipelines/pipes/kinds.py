@@ -5,13 +5,14 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from pulse_pipelines.domain.pipe_sources import Feed, Files
-from pulse_pipelines.domain.pipes import Definition, PostgresTable
+from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
 from pulse_pipelines.domain.tenant import Tenant
 
 MODULES = {
     PostgresTable: "pulse_pipelines.pipes.postgres.load",
     Files: "pulse_pipelines.pipes.files.load",
     Feed: "pulse_pipelines.pipes.feeds.load",
+    Transform: "pulse_pipelines.pipes.transforms.load",
 }
 """Imported when one is needed: they import what defines pipes, and clients of their sources."""
 

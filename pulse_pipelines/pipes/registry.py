@@ -72,7 +72,10 @@ SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchange
 FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hours' GROUP BY 1, 2
 """
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
-FINGERPRINT = "SELECT md5(coalesce(string_agg(DISTINCT pipe, ' ' ORDER BY pipe), '')) FROM pipes"
+FINGERPRINT = """
+SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
+    SELECT concat_ws(' ', pipe, definition->>'transform') AS told FROM pipes) each
+"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Pipe:
         return {
             "pipe": self.name,
             "reads": str(self.definition.reads),
-            **{name: reads.get(name) for name in ("source", "table", "path", "format", "feed")},
+            **{name: reads.get(name) for name in ("source", "table", "path", "format", "feed", "transform")},
             "dataset": self.dataset,
             "mode": self.definition.reads.mode,
             "every_seconds": self.definition.every_seconds,
@@ -217,7 +220,7 @@ def names() -> list[str]:
 
 
 def fingerprint() -> str:
-    """Hash of the names of all pipes, to detect changes."""
+    """Hash of what Dagster shows of all pipes, their names and transforms, to detect changes."""
     with postgres.transaction("pulse_pipeline") as connection:
         return str(connection.execute(FINGERPRINT).fetchall()[0][0])
 
@@ -253,7 +256,7 @@ def delete(tenant: Tenant, name: str) -> str:
     pipe = find(tenant, name)
     said = pipe.definition
     if said.reads.mode is Mode.CHANGES:
-        slots.remove(addresses.url(tenant, said.reads.source), tenant, said)
+        slots.remove(addresses.url(tenant, said.of_postgres.source), tenant, said)
     _change(tenant, name, DELETE, [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])

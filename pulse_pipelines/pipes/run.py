@@ -87,7 +87,9 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
         sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
-            loaded = run_tasks(spark, wanted.tasks, wanted.load, [Loaded])
+            loaded = (
+                wanted.drive(spark) if wanted.drive else run_tasks(spark, wanted.tasks, wanted.load, [Loaded])
+            )
             fail_point("pipe.loaded")
             position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
             _sent(pipe.tenant, sync_id, position)

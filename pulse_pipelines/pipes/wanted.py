@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pyspark.sql.connect.session import SparkSession
+
 from pulse_pipelines.pipes.publishing import Loaded
 
 
@@ -21,3 +23,5 @@ class Wanted:
     load: Callable[[Any], Iterator[Loaded]]
     """Function of a Spark task."""
     tasks: Sequence[Any]
+    drive: Callable[[SparkSession], list[Loaded]] | None = None
+    """Instead of tasks: what the process of the run does itself, with Spark."""

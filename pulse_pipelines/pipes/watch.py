@@ -75,7 +75,7 @@ def watch_one(pipe: Pipe) -> None:
 
 
 def _see_to(pipe: Pipe, place: Place) -> None:
-    address, said = addresses.url(pipe.tenant, pipe.definition.reads.source), pipe.definition
+    address, said = addresses.url(pipe.tenant, pipe.definition.of_postgres.source), pipe.definition
     moment = datetime.now(UTC)
     table = reading.captured(address, pipe)
     slot, later = slots.quiet_until(address, pipe.tenant, said, table, place)

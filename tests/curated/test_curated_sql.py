@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulse_pipelines.curated.compute import _check_reads
+from pulse_pipelines.curated.checked_plan import check_reads
 from pulse_pipelines.curated.rollups import team_rollups
 from pulse_pipelines.curated.sqlfile import checked_query
 from pulse_pipelines.domain.columns import columns
@@ -167,10 +167,10 @@ LocalRelation [id#1]"""
 def test_a_plan_that_reads_something_else_is_refused(line: str) -> None:
     tables = ["pulse.pulse_a.orders VERSION AS OF '7'"]
     with pytest.raises(Terminal, match="something else"):
-        _check_reads(PLAN.format(line=line), tables)
-    _check_reads(PLAN.format(line="CTERelationRef 1, true"), tables)
+        check_reads(PLAN.format(line=line), tables)
+    check_reads(PLAN.format(line="CTERelationRef 1, true"), tables)
     with pytest.raises(Terminal):
-        _check_reads("no plan", tables)
+        check_reads("no plan", tables)
 
 
 # files -------------------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
         ({"table": "pg_stat_activity"}, 422, "the source is not a table"),
         ({"source": "postgres://u:p@h/db"}, 422, "source"),
         ({"password": "secret"}, 422, "password"),
+        ({"transform": "SELECT id FROM planes"}, 422, "transform"),
         ({"mode": "incremental"}, 422, "has a cursor"),
         ({"every": 0}, 422, "every"),
         ({"key": ["seats"]}, 422, "no unique index"),

@@ -36,7 +36,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
     found = "\n".join(blocks("pipes.md"))
-    assert len([line for line in found.splitlines() if line]) == 11
+    assert len([line for line in found.splitlines() if line]) == 14
     path = f"{Path(sys.executable).parent}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
     with database(owner.tenant):
         surrounded: dict[str, Any] = {
@@ -60,6 +60,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
                 time.sleep(0.2)
         text = person.result()
     assert "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
+    assert "done: 2 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
     assert "done: 0 new, 1 changed, 1 unchanged, 1 deleted, 0 refused" in text
     latest = dict(as_model(pages(owner, slug="planes")))
     assert latest == {

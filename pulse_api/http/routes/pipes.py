@@ -75,11 +75,12 @@ class PipeInfo(BaseModel):
 
     pipe: str
     reads: str = Field(description="What it reads, as a text for people.")
-    source: str | None
+    source: str | None = Field(description="null: it reads datasets of Pulse.")
     table: str | None = Field(description="null: it reads no table.")
     path: str | None = Field(description="null: it reads no files.")
     format: str | None = Field(description="Of the files.")
     feed: str | None = Field(description="null: it reads no feed.")
+    transform: str | None = Field(description="null: it has no query over datasets.")
     dataset: str
     mode: Mode | None = Field(description="null: it reads no table.")
     every_seconds: int | None = Field(description="null: it runs on request only.")
@@ -124,7 +125,8 @@ class PipeDeleted(BaseModel):
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
     """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
-    An operator configures where a source is, and how to get in; 404 if that has not been done.
+    An operator configures where a source is, and how to get in; 404 if that has not been done. Pipes with a
+    transform are created by operators, on the command line.
     """
     tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True))
     return _info(await app_state(request).change(tenant.tenant_id, pipes.create, tenant, wanted))

@@ -1,12 +1,13 @@
 """Assets per pipe name, partitioned by tenant: a materialization is a run of that tenant's pipe."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pulse_pipelines import registry
+from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes.run import run
@@ -20,9 +21,16 @@ def pipe_key(name: str) -> dg.AssetKey:
     return dg.AssetKey(["pipes", name])
 
 
-def pipe_assets(names: Iterable[str]) -> list[dg.AssetsDefinition]:
-    """Build the assets of all pipe names."""
-    return [_asset(name) for name in names]
+def pipe_assets(
+    names: Iterable[str], read: Mapping[str, Collection[str]], slugs: Collection[str]
+) -> list[dg.AssetsDefinition]:
+    """Build the assets of all pipe names.
+
+    Args:
+        read: slugs of the datasets that transforms read, by the pipes' names.
+        slugs: those of all datasets that are assets.
+    """
+    return [_asset(name, sorted(set(read.get(name, ())) & set(slugs))) for name in names]
 
 
 def pipe_jobs(names: Iterable[str]) -> list[Any]:
@@ -32,10 +40,11 @@ def pipe_jobs(names: Iterable[str]) -> list[Any]:
     return [dg.define_asset_job(JOB, keys, description=about, tags={"pulse/job": JOB})] if keys else []
 
 
-def _asset(name: str) -> dg.AssetsDefinition:
+def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
-        description="What the pipe reads in the tenant's source, sent as one sync to its dataset. "
+        deps=[dg.AssetDep(asset_key(slug), partition_mapping=dg.AllPartitionMapping()) for slug in read],
+        description="What a tenant's pipe reads, sent as one sync to its dataset of entities. "
         "They settle with the batches that follow; `pulse pipe status` says what came of them.",
         group_name="pipes",
         owners=load_settings().dagster.owners,

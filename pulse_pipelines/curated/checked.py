@@ -1,0 +1,76 @@
+"""Queries checked against the grammar, and the tables that they read."""
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.optimizer.scope import traverse_scope
+
+from pulse_pipelines.curated.grammar import FUNCTIONS, NODES, REFUSED
+from pulse_resources.errors import UserError
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that may run."""
+
+    text: str
+    """As regenerated from its syntax tree, in Spark SQL."""
+    tables: tuple[str, ...]
+    """Names without a namespace, in the order in which they come, in small letters."""
+
+
+def checked(text: str, of: str, *, only: str | None = None) -> Query:
+    """Check a query against the grammar.
+
+    Args:
+        of: what it is of, in errors.
+        only: the table that it may read; None: any, by a name without a namespace.
+
+    Raises:
+        UserError: it is not one SELECT, or contains something that it may not use.
+    """
+    try:
+        statements = [found for found in sqlglot.parse(text, dialect="spark") if found is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise UserError(f"the SQL cannot be parsed: {error}"[:500]) from error
+    if len(statements) != 1 or not isinstance(statements[0], exp.Select | exp.SetOperation):
+        raise UserError("there must be exactly one statement, a SELECT")
+    (query,) = statements
+    common = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    if only in common:
+        raise UserError(f"{only!r} is the day's rows: no other query may be called so")
+    tables: dict[str, None] = {}
+    for node in query.walk(bfs=False):
+        _check_node(node, of)
+        if isinstance(node, exp.Table):
+            name = node.name.lower()
+            if not _is_plain(node) or name not in common | {only or name}:
+                raise _foreign(node, of, only)
+            if name not in common:
+                tables[name] = None
+    for scope in traverse_scope(query):
+        for source in scope.sources.values():
+            if isinstance(source, exp.Table) and source.name.lower() not in tables:
+                raise _foreign(source, of, only)  # named as a query is that cannot be seen from there
+    return Query(query.sql(dialect="spark", comments=False), tuple(tables))
+
+
+def _is_plain(table: exp.Table) -> bool:
+    extra = {key for key, value in table.args.items() if value} - {"this", "alias", "joins", "laterals"}
+    return isinstance(table.this, exp.Identifier) and not table.db and not table.catalog and not extra
+
+
+def _check_node(node: exp.Expr, of: str) -> None:
+    if isinstance(node, exp.Table):
+        return
+    if isinstance(node, exp.Anonymous):
+        if node.name.lower() not in FUNCTIONS:
+            raise UserError(f"the function {node.name}() may not be used in a {of}")
+    elif isinstance(node, REFUSED) or not isinstance(node, NODES):
+        raise UserError(f"{type(node).__name__} may not be used in a {of}: {node.sql(dialect='spark')[:100]}")
+
+
+def _foreign(table: exp.Expr, of: str, only: str | None) -> UserError:
+    may = f"{only!r} alone" if only else "datasets of entities by their slugs"
+    return UserError(f"the query reads {table.sql(dialect='spark')[:100]}", fix=f"A {of} may read {may}")

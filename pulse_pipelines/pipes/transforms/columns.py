@@ -1,0 +1,83 @@
+"""Columns of a transform's result: their JSON Schema, and the SQL that writes each row's JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import types as t
+
+from pulse_pipelines.pipes.transforms.sources import ID
+from pulse_resources.errors import UserError
+
+_INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_TIMES = "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\")"
+
+
+def check(columns: Sequence[t.StructField]) -> None:
+    """See that a result has an id, and properties that entities can have.
+
+    Raises:
+        UserError: it has not, with the column.
+    """
+    names = [column.name for column in columns]
+    for name in names:
+        if name.startswith("_"):
+            raise UserError(
+                f"the column {name!r} begins with _, and such properties of entities are not stored",
+                fix="Give it another name with AS",
+            )
+        if [each.lower() for each in names].count(name.lower()) > 1:
+            raise UserError(f"two columns of the transform are called {name!r}", fix="Rename one with AS")
+    found = next((column for column in columns if column.name == ID), None)
+    if found is None:
+        raise UserError("the transform has no column id", fix="Select the id of each entity, AS id")
+    if not isinstance(found.dataType, (t.StringType, *_INTEGERS)):
+        raise UserError("the column id of the transform is no text and no integer", fix="Cast it to string")
+
+
+def schema(columns: Sequence[t.StructField]) -> dict[str, Any]:
+    """The JSON Schema of the entities of a result. Raises UserError: a type has none."""
+    properties = {
+        column.name: _schema(column.name, column.dataType) for column in columns if column.name != ID
+    }
+    return {"type": "object", "properties": properties}
+
+
+def written(columns: Sequence[t.StructField], sql: str) -> str:
+    """SQL of a result's rows: `id` as text, `data` as JSON text, and `times` that the id is there."""
+    named = ", ".join(f"{_literal(column.name)}, {_value(column)}" for column in columns if column.name != ID)
+    data = f"to_json(named_struct({named}), {_TIMES})" if named else "'{}'"
+    return (
+        f"SELECT id, data, count(*) OVER (PARTITION BY id) AS times "  # noqa: S608 - see `checked`
+        f"FROM (SELECT CAST({ID} AS STRING) AS id, {data} AS data FROM ({sql}))"
+    )
+
+
+def _value(column: t.StructField) -> str:
+    name = f"`{column.name.replace('`', '``')}`"
+    return f"CAST({name} AS STRING)" if isinstance(column.dataType, t.DecimalType) else name
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _schema(name: str, of: t.DataType, *, within: bool = False) -> dict[str, Any]:
+    if isinstance(of, _INTEGERS):
+        return {"type": ["integer", "null"]}
+    if isinstance(of, t.FloatType | t.DoubleType):
+        return {"type": ["number", "null"]}
+    if isinstance(of, t.BooleanType):
+        return {"type": ["boolean", "null"]}
+    if isinstance(of, t.StringType) or (isinstance(of, t.DecimalType) and not within):
+        return {"type": ["string", "null"]}
+    if isinstance(of, t.TimestampType | t.DateType):
+        return {"type": ["string", "null"], "format": "date" if isinstance(of, t.DateType) else "date-time"}
+    if isinstance(of, t.ArrayType):
+        return {"type": ["array", "null"], "items": _schema(name, of.elementType, within=True)}
+    if isinstance(of, t.StructType):
+        members = {each.name: _schema(name, each.dataType, within=True) for each in of.fields}
+        return {"type": ["object", "null"], "properties": members}
+    raise UserError(
+        f"the column {name!r} of the transform is of the type {of.simpleString()}",
+        fix="Cast it to a number, text, date, timestamp, or an array or struct of these",
+    )

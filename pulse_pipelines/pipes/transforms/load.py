@@ -1,0 +1,137 @@
+"""Load: the result of a transform at one moment of its sources, computed in Spark, sent by the run itself."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.connect.session import SparkSession
+
+from pulse_pipelines.curated.checked_plan import check_reads
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import fence
+from pulse_pipelines.pipes.fence import RunOf
+from pulse_pipelines.pipes.publishing import Loaded, publish
+from pulse_pipelines.pipes.registry import Pipe, list_pipes
+from pulse_pipelines.pipes.transforms import columns
+from pulse_pipelines.pipes.transforms.sources import Pinned, pin, query_of, refuse_cycles
+from pulse_pipelines.pipes.wanted import Wanted
+from pulse_resources import outages, spark
+from pulse_resources.errors import UserError
+from pulse_resources.faults import fail_point
+
+LONGEST = 3 * 1024 * 1024
+"""Bytes of an event that the broker takes for certain."""
+
+
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+    """The JSON Schema of the entities, by Spark's analysis of the query.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Conflict: it is one of events, or the result would be a source of itself.
+        UserError: the query is not allowed, or has no result that entities can have.
+        Transient: Spark does not answer.
+    """
+    pinned = _pinned(tenant, said)
+    with spark.session() as session:
+        return columns.schema(_columns(session, pinned))
+
+
+@contextmanager
+def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
+    """Pin the sources of a pipe; where none has changed since the last run that settled, nothing is read.
+
+    Raises:
+        NotFound, Conflict: a source is gone, or is one of events now.
+        UserError: the query is not allowed any more.
+        Transient: an earlier run still sends rows.
+    """
+    run, moment = fence.begin(pipe), datetime.now(UTC)
+    pinned = _pinned(pipe.tenant, pipe.definition)
+    position = pinned.position(str(pipe.dataset_id))
+    fail_point("pipe.looked")
+    if pipe.position == position and not full:
+        yield Wanted(False, position, moment, _nothing, [])
+    else:
+        drive = partial(_drive, pipe, pinned, run, moment)
+        yield Wanted(True, position, moment, _nothing, [], drive)
+
+
+def _pinned(tenant: Tenant, said: Definition) -> Pinned:
+    """The sources; looked at in each run, too: two pipes that are created at once do not see each other."""
+    refuse_cycles(said, [pipe.definition for pipe in list_pipes(tenant)])
+    return pin(tenant, query_of(said))
+
+
+def _nothing(_: Any) -> Iterator[Loaded]:
+    yield from ()
+
+
+def _drive(pipe: Pipe, pinned: Pinned, run: RunOf, moment: datetime, session: SparkSession) -> list[Loaded]:
+    """Compute the result, and publish it once all of it is known to be entities.
+
+    The rows wait in a file without a name, which no other process can open and which ends with this one.
+
+    Raises:
+        UserError: an id is there twice, or a row has none; or what the query computes is an error.
+    """
+    with TemporaryFile() as file:
+        try:
+            _compute(session, pipe, pinned, moment, file)
+        except PySparkException as error:
+            outages.check(session)
+            if isinstance(error, AnalysisException):
+                raise _wrong(error) from None
+            # Spark's message would quote the value that is at fault.
+            why = error.getCondition() or type(error).__name__
+            raise UserError(f"the transform cannot be computed: {why}", pipe=pipe.name) from None
+        fail_point("pipe.computed")
+        file.seek(0)
+        with fence.joined(run) as held:
+            return [publish(pipe.tenant.topic, held(_rows(file)))]
+
+
+def _compute(session: SparkSession, pipe: Pipe, pinned: Pinned, moment: datetime, file: IO[bytes]) -> None:
+    frame: Any = session.sql(columns.written(_columns(session, pinned), pinned.sql))
+    check_reads(spark.plan(frame), pinned.reads)
+    at = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    for entity_id, data, times in frame.toLocalIterator(prefetchPartitions=True):
+        if entity_id is None:
+            raise UserError("a row of the transform has no id", fix="Leave it out: WHERE ... IS NOT NULL")
+        if times > 1:
+            raise UserError(
+                f"the transform has the id {entity_id[:200]!r} {times} times",
+                fix="Join by what tells rows apart, or group by the id",
+            )
+        key = json.dumps(entity_id)
+        event = f'{{"event_id":{key},"dataset":"{pipe.dataset}","timestamp":"{at}","data":{data}}}'.encode()
+        if len(event) > LONGEST:
+            raise UserError(f"the row of the id {entity_id[:200]!r} has {len(event):,} bytes")
+        file.write(b"%s\t%s\n" % (entity_id.encode().hex().encode(), event))
+
+
+def _rows(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    for line in file:
+        key, _, event = line.rstrip(b"\n").partition(b"\t")
+        yield bytes.fromhex(key.decode()), event
+
+
+def _columns(session: SparkSession, pinned: Pinned) -> Any:
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        found = session.sql(pinned.sql).schema.fields
+    except AnalysisException as error:
+        raise _wrong(error) from None
+    columns.check(found)
+    return found
+
+
+def _wrong(error: AnalysisException) -> UserError:
+    """What is wrong with the query, without the plan that follows: no row has been read."""
+    return UserError(f"the transform cannot be computed: {str(error).partition(';')[0][:500]}")

@@ -1,0 +1,116 @@
+"""What a transform may say, what its result may be, and its place among assets: no services needed."""
+
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import types as t
+
+from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_key
+from pulse_pipelines.domain.pipes import LONGEST_SQL, Definition, definition
+from pulse_pipelines.pipes.transforms import columns
+from pulse_pipelines.pipes.transforms.sources import query_of, refuse_cycles
+from pulse_resources.errors import Conflict, UserError
+
+
+def said(transform: Any, dataset: str = "fleet") -> Definition:
+    return definition({"pipe": f"to_{dataset}", "transform": transform, "dataset": dataset})
+
+
+def test_its_sources_are_the_tables_that_it_names_once_each() -> None:
+    query = query_of(
+        said("""
+        WITH big AS (SELECT * FROM planes WHERE seats > 9)
+        SELECT b.id FROM big b JOIN Airlines a ON a.id = b.airline LEFT JOIN airlines z ON z.id = a.parent
+        WHERE b.id IN (SELECT id FROM checked)
+        """)
+    )
+    assert sorted(query.tables) == ["airlines", "checked", "planes"]
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"),
+    [
+        ("SELECT 1 AS id", "reads 0 datasets"),
+        ("SELECT id FROM pulse.planes", "the query reads pulse.planes"),
+        ("SELECT id FROM parquet.`s3://pulse/iceberg`", "the query reads"),
+        ("SELECT id FROM planes VERSION AS OF 3", "the query reads|cannot be parsed"),
+        ("SELECT id FROM range(9)", "the query reads|may not be used"),
+        ("SELECT id, rand() AS r FROM planes", "Rand may not be used in a transform"),
+        ("SELECT id, current_timestamp() AS at FROM planes", "may not be used in a transform"),
+        ("SELECT id, java_method('a', 'b') AS x FROM planes", "may not be used"),
+        ("SELECT id FROM planes; SELECT id FROM planes", "exactly one statement"),
+        ("DROP TABLE planes", "exactly one statement"),
+        ("WITH planes AS (SELECT * FROM planes) SELECT id FROM planes", "the query reads planes"),
+        ("SELECT id FROM " + " JOIN ".join(f"d{n}" for n in range(17)), "reads 17 datasets"),
+        ("SELECT " + "(" * 5_000 + "id" + ")" * 5_000 + " FROM planes", "nested too deeply|cannot be parsed"),
+    ],
+)
+def test_what_is_no_select_over_datasets_is_refused(transform: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        query_of(said(transform))
+
+
+@pytest.mark.parametrize("transform", [["SELECT"], 7, "x" * (LONGEST_SQL + 1)])
+def test_a_transform_is_a_text_of_limited_length(transform: object) -> None:
+    with pytest.raises(UserError, match="transform"):
+        said(transform)
+
+
+def test_a_transform_has_no_table_beside_it() -> None:
+    with pytest.raises(UserError, match="a pipe has no transform"):
+        definition({"pipe": "p", "transform": "SELECT", "table": "t", "source": "shop", "dataset": "fleet"})
+
+
+def test_no_dataset_becomes_a_source_of_itself() -> None:
+    first, second = said("SELECT id FROM planes", "a"), said("SELECT id FROM a", "b")
+    refuse_cycles(second, [first])
+    with pytest.raises(Conflict, match="c reads c"):
+        refuse_cycles(said("SELECT id FROM c", "c"), [first, second])
+    with pytest.raises(Conflict, match="planes reads b reads a reads planes"):
+        refuse_cycles(said("SELECT id FROM b", "planes"), [first, second])
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["name"], "no column id"),
+        (["id", "_updated"], "begins with _"),
+        (["id", "name", "Name"], "two columns"),
+    ],
+)
+def test_a_result_without_an_id_or_with_other_names_is_refused(names: list[str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        columns.check([t.StructField(name, t.StringType()) for name in names])
+
+
+def test_each_type_has_its_schema_or_is_refused() -> None:
+    kinds = {
+        "id": t.LongType(),
+        "n": t.ShortType(),
+        "x": t.FloatType(),
+        "d": t.DecimalType(9, 2),
+        "at": t.TimestampType(),
+        "of": t.ArrayType(t.StructType([t.StructField("b", t.BooleanType())])),
+    }
+    fields = [t.StructField(name, kind) for name, kind in kinds.items()]
+    columns.check(fields)
+    found = columns.schema(fields)["properties"]
+    assert {name: each["type"][0] for name, each in found.items()} == {
+        "n": "integer",
+        "x": "number",
+        "d": "string",
+        "at": "string",
+        "of": "array",
+    }
+    assert found["at"]["format"] == "date-time"
+    assert found["of"]["items"]["properties"]["b"] == {"type": ["boolean", "null"]}
+    for kind in (t.BinaryType(), t.MapType(t.StringType(), t.StringType()), t.ArrayType(t.DecimalType(9, 2))):
+        with pytest.raises(UserError, match="is of the type"):
+            columns.schema([t.StructField("m", kind)])
+
+
+def test_its_asset_depends_on_the_assets_of_its_sources() -> None:
+    (asset,) = pipe_assets(["fleet"], {"fleet": {"planes", "gone"}}, ["planes", "other"])
+    assert asset.dependency_keys == {dg.AssetKey(["lake", "planes"])}
+    assert asset.key == pipe_key("fleet")

@@ -1,0 +1,216 @@
+"""Transforms: the result of a query over datasets of entities is one, too, and follows their changes."""
+
+import random
+import re
+from typing import Any
+
+import pytest
+from support.entities import entity, make_entities, pages
+from support.faults import AtPoint
+from support.ingest import Owner, ingest, make_owner
+from support.lake import spark
+from support.pipes import bring, settle
+
+from chaos.surroundings import superuser
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.pipes.run import run
+from pulse_pipelines.registry import syncs
+from pulse_resources import locks, postgres
+from pulse_resources.errors import Conflict, Fenced, NotFound, Transient, UserError
+from pulse_resources.locks import Lock
+from pulse_resources.settings import Settings
+
+JOIN = """
+SELECT p.id, p.name AS plane, a.name AS airline, p.people + 1 AS seats, cast(p.area AS decimal(9, 2)) AS area
+FROM planes p LEFT JOIN airlines a ON p.tags[0] = a.id
+"""
+PIPE: dict[str, Any] = {"pipe": "fleet", "transform": JOIN, "dataset": "fleet"}
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    found = make_owner()
+    for slug in ("planes", "airlines"):
+        make_entities(found, slug)
+    return found
+
+
+def latest(owner: Owner, slug: str = "fleet") -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for version in pages(owner, slug=slug):
+        if version["_deleted"]:
+            found.pop(version["_id"], None)
+        else:
+            found[version["_id"]] = {k: v for k, v in version.items() if not k.startswith("_")}
+    return found
+
+
+def counts(owner: Owner, slug: str = "fleet") -> tuple[str, int, int, int, int]:
+    each = syncs.list_syncs(owner.tenant, slug)[0]
+    return each.state, each.created, each.changed, each.unchanged, each.deleted
+
+
+def push(owner: Owner, *entities: bytes) -> None:
+    owner.send(*entities)
+    ingest(owner)
+
+
+def plane(key: str, **properties: Any) -> bytes:
+    return entity(key, slug="planes", **properties)
+
+
+def airline(key: str, **properties: Any) -> bytes:
+    return entity(key, slug="airlines", **properties)
+
+
+def test_a_result_becomes_entities_and_follows_its_sources(owner: Owner) -> None:
+    push(owner, airline("AA", name="American"), plane("N1", name="one", people=7, area=1.5, tags=["AA"]))
+    push(owner, plane("N2", name="two", tags=["??"]), plane("N3"))
+    pipes.create(owner.tenant, definition(PIPE))
+    syncs.allow(owner.tenant, "fleet", 1)
+    sent = bring(owner, "fleet")
+    assert (sent.rows, sent.is_full, counts(owner)) == (3, True, (State.DONE, 3, 0, 0, 0))
+    assert latest(owner) == {
+        "N1": {"plane": "one", "airline": "American", "seats": 8, "area": "1.50"},
+        "N2": {"plane": "two"},
+        "N3": {},
+    }
+    push(owner, airline("AA", name="AA Inc"), plane("N2", _deleted=True))
+    bring(owner, "fleet")
+    assert counts(owner) == (State.DONE, 0, 1, 1, 1)
+    assert latest(owner)["N1"]["airline"] == "AA Inc"
+    assert set(latest(owner)) == {"N1", "N3"}
+
+
+def test_where_no_source_has_changed_nothing_is_read_nor_deleted(owner: Owner) -> None:
+    push(owner, plane("N1"))
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner, "fleet")
+    assert re.match(r"planes \d+-1, airlines \d+-0 of ", str(pipes.find(owner.tenant, "fleet").position))
+    again = bring(owner, "fleet")
+    assert (again.rows, again.is_full, counts(owner)) == (0, False, (State.DONE, 0, 0, 0, 0))
+    assert set(latest(owner)) == {"N1"}
+    assert bring(owner, "fleet", full=True).is_full
+    assert counts(owner) == (State.DONE, 0, 0, 1, 0)
+    with superuser() as connection:
+        connection.execute(
+            "UPDATE entity_logs SET generation = generation + 1 WHERE dataset_id = %s",
+            [registry.find_dataset(owner.tenant, "planes").dataset_id],
+        )
+    assert bring(owner, "fleet").is_full, "the log of a source began anew"
+    pipes.delete(owner.tenant, "fleet")
+    pipes.create(owner.tenant, definition(PIPE | {"transform": "SELECT id, name FROM planes"}))
+    assert bring(owner, "fleet").is_full, "another query of the same name"
+
+
+def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner) -> None:
+    push(owner, airline("AA"), airline("BB"), plane("N1"), plane("N2", name="two"))
+    twice = "SELECT p.id, a.id AS airline FROM planes p CROSS JOIN airlines a WHERE p.id = 'N2'"
+    pipes.create(owner.tenant, definition(PIPE | {"transform": twice}))
+    with pytest.raises(UserError, match="the id 'N2' 2 times"):
+        bring(owner, "fleet")
+    assert "'N2' 2 times" in str(pipes.find(owner.tenant, "fleet").error)
+    pipes.delete(owner.tenant, "fleet")
+    pipes.create(owner.tenant, definition(PIPE | {"transform": "SELECT name AS id FROM planes"}))
+    with pytest.raises(UserError, match="has no id"):
+        bring(owner, "fleet")
+    settle(owner)
+    assert pages(owner, slug="fleet") == []
+    assert counts(owner)[0] == State.FAILED
+    pipes.delete(owner.tenant, "fleet")
+    wrong = "SELECT id, cast(coalesce(name, 'secret') AS int) AS n FROM planes"
+    pipes.create(owner.tenant, definition(PIPE | {"transform": wrong}))
+    with pytest.raises(UserError, match=r"cannot be computed: CAST_INVALID_INPUT \[pipe=fleet\]$"):
+        bring(owner, "fleet")
+    assert "secret" not in str(pipes.find(owner.tenant, "fleet").error)
+
+
+def test_what_it_cannot_read_is_refused_when_it_is_created(owner: Owner) -> None:
+    other = make_owner()
+    make_entities(other, "theirs")
+    for transform, why in (
+        ("SELECT id FROM theirs", "no such dataset"),
+        ("SELECT id FROM orders", "a dataset of events"),
+        ("SELECT id, nothing FROM planes", "nothing"),
+        ("SELECT id, _updated FROM planes", "_updated"),
+        ("SELECT name FROM planes", "no column id"),
+        ("SELECT id FROM fleet", "no such dataset|source of itself"),
+    ):
+        with pytest.raises((UserError, NotFound, Conflict), match=why):
+            pipes.create(owner.tenant, definition(PIPE | {"transform": transform}))
+    assert pipes.list_pipes(owner.tenant) == []
+
+
+def test_while_an_earlier_run_still_sends_none_begins_and_one_overtaken_sends_nothing(
+    owner: Owner, at: AtPoint
+) -> None:
+    push(owner, plane("N1"))
+    pipes.create(owner.tenant, definition(PIPE))
+    dataset_id = pipes.find(owner.tenant, "fleet").dataset_id
+    with locks.session(Lock.PIPE_ROWS, dataset_id, shared=True), pytest.raises(Transient, match="earlier"):
+        bring(owner, "fleet")
+
+    def overtake() -> None:
+        with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+            connection.execute("UPDATE pipes SET begun_at = now() WHERE pipe = 'fleet'")
+
+    at("pipe.computed", overtake)
+    with pytest.raises(Fenced):
+        bring(owner, "fleet")
+    settle(owner)
+    assert pages(owner, slug="fleet") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_any_changes_the_result_is_that_of_plain_python(owner: Owner, at: AtPoint, seed: int) -> None:
+    """Upserts and deletions in two sources between runs, one of which dies before it says what it sent."""
+    chance, sent = random.Random(seed), {"planes": {}, "airlines": {}}  # noqa: S311 - no secret
+    pipes.create(owner.tenant, definition(PIPE | {"transform": INNER}))
+    syncs.allow(owner.tenant, "fleet", 1)
+    for step in range(5):
+        changes = []
+        for _ in range(chance.randint(0, 8) if step else 8):
+            slug, key = chance.choice(["planes", "airlines"]), f"k{chance.randint(0, 4)}"
+            state: dict[str, Any] = {"name": f"n{chance.randint(0, 2)}", "people": chance.randint(0, 3)}
+            state |= {"tags": [f"k{chance.randint(0, 4)}"]}
+            if chance.random() < 0.25:
+                sent[slug].pop(key, None)
+                state = {"_deleted": True}
+            else:
+                sent[slug][key] = state
+            changes.append(entity(key, slug=slug, **state))
+        if changes:
+            push(owner, *changes)
+        if step == 2:
+            at("pipe.loaded", die)
+            with pytest.raises(ConnectionError):
+                run(spark(), owner.tenant, "fleet", 2, full=True)
+            at("pipe.loaded", lambda: None)
+        bring(owner, "fleet")
+        if syncs.list_syncs(owner.tenant, "fleet")[0].state == State.HELD:  # it brings nothing at all
+            syncs.decide(
+                owner.tenant, "fleet", syncs.list_syncs(owner.tenant, "fleet")[0].sync_id, commit=True
+            )
+            settle(owner)
+        assert latest(owner) == joined(sent["planes"], sent["airlines"]), step
+
+
+INNER = """
+SELECT p.id, p.people + a.people AS n, a.name FROM planes p JOIN airlines a ON p.tags[0] = a.id
+WHERE p.people > 0
+"""
+
+
+def joined(planes: dict[str, Any], airlines: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: {"n": each["people"] + of["people"], "name": of["name"]}
+        for key, each in planes.items()
+        if each["people"] > 0 and (of := airlines.get(each["tags"][0]))
+    }
+
+
+def die() -> None:
+    raise ConnectionError("the process ends here")
