@@ -168,6 +168,13 @@ def test_while_an_earlier_run_still_sends_none_begins_and_one_overtaken_sends_no
 def test_after_any_changes_the_result_is_that_of_plain_python(owner: Owner, at: AtPoint, seed: int) -> None:
     """Upserts and deletions in two sources between runs, one of which dies before it says what it sent."""
     chance, sent = random.Random(seed), {"planes": {}, "airlines": {}}  # noqa: S311 - no secret
+    dies: list[str] = []
+
+    def die() -> None:
+        if dies:
+            raise ConnectionError(f"the process ends here {dies.pop()}")
+
+    at("pipe.loaded", die, always=True)
     pipes.create(owner.tenant, definition(PIPE | {"transform": INNER}))
     syncs.allow(owner.tenant, "fleet", 1)
     for step in range(5):
@@ -185,10 +192,9 @@ def test_after_any_changes_the_result_is_that_of_plain_python(owner: Owner, at: 
         if changes:
             push(owner, *changes)
         if step == 2:
-            at("pipe.loaded", die)
+            dies.append("once")
             with pytest.raises(ConnectionError):
                 run(spark(), owner.tenant, "fleet", 2, full=True)
-            at("pipe.loaded", lambda: None)
         bring(owner, "fleet")
         if syncs.list_syncs(owner.tenant, "fleet")[0].state == State.HELD:  # it brings nothing at all
             syncs.decide(
@@ -210,7 +216,3 @@ def joined(planes: dict[str, Any], airlines: dict[str, Any]) -> dict[str, Any]:
         for key, each in planes.items()
         if each["people"] > 0 and (of := airlines.get(each["tags"][0]))
     }
-
-
-def die() -> None:
-    raise ConnectionError("the process ends here")
