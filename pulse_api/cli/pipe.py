@@ -1,4 +1,4 @@
-"""`pulse pipe`: pipes that copy tables of other Postgres databases into datasets of entities."""
+"""`pulse pipe`: pipes that bring tables of other databases into datasets of entities, and these to sinks."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,9 @@ from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_resources.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Pipes: tables of Postgres, brought into datasets of entities.")
+app = typer.Typer(
+    no_args_is_help=True, help="Pipes: tables of Postgres into datasets of entities, and these to sinks."
+)
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
 LOOK_S = 0.5
@@ -30,6 +32,8 @@ def create_pipe(
 ) -> None:
     """Create a pipe, and its dataset with a schema that follows from the table, if there is none.
 
+    A definition with `from` and `to` brings a dataset of entities to a table of Postgres, or to a service.
+
     Example: pulse pipe create acme planes.yaml
     """
     owner = registry.find_tenant(tenant)
@@ -42,6 +46,8 @@ def create_pipe(
     pipe = pipes.create(owner, definition(said))
     if as_json:
         emit(pipe.document)
+    elif pipe.definition.delivers:
+        say(f"pipe {pipe.name} brings the dataset {pipe.dataset} to {pipe.definition.reads}")
     else:
         say(f"pipe {pipe.name} brings {pipe.definition.reads.table} into the dataset {pipe.dataset}")
 
@@ -54,7 +60,8 @@ def run_pipe(
         bool, typer.Option("--full", help="Read all rows, and delete entities that are gone.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the rows that it sends have settled.")
+        bool,
+        typer.Option("--wait", help="Wait until the rows that it sends have settled, or its sink has them."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,11 +71,21 @@ def run_pipe(
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
-    before = pipes.last_sync(pipe)
+    out = pipe.definition.delivers
+    before = pipes.last_delivery(pipe) if out else pipes.last_sync(pipe)
     pipes.ask(owner, name, full=full)
     if not wait:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
+        return
+    if out:
+        while (done := pipes.delivered(owner, name, after=before)) is None:
+            time.sleep(LOOK_S)
+        _tell(
+            done,
+            f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused",
+            as_json,
+        )
         return
     while (last := pipes.ended(owner, name, after=before)) is None:
         time.sleep(LOOK_S)
@@ -91,13 +108,24 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(pipe.name, pipe.definition.reads.table, pipe.dataset, pipe.definition.reads.mode, pipe.state),
-            *(pipe.settled_at, pipe.position, pipe.error),
+            *(pipe.name, str(pipe.document["direction"]), str(pipe.definition.reads), pipe.dataset),
+            *(
+                pipe.definition.reads.mode,
+                pipe.state,
+                pipe.settled_at,
+                pipe.behind,
+                pipe.position,
+                pipe.error,
+            ),
         )
         for pipe in found
     )
-    columns = ("pipe", "table", "dataset", "mode", "state", "settled", "position", "error")
-    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=("position", "mode", "table"))
+    columns = (
+        *("pipe", "direction", "other end", "dataset", "mode", "state", "settled", "behind"),
+        *("position", "error"),
+    )
+    spare = ("position", "mode", "behind", "other end", "direction")
+    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=spare)
 
 
 @app.command("status")
@@ -108,14 +136,30 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
-    found = registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    out = pipe.definition.delivers
+    found = [] if out else registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    runs = pipes.deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
-        emit(pipe.document | {"last_day": counts, "syncs": found})
+        emit(pipe.document | {"last_day": counts, "syncs": found, "deliveries": runs})
         return
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
     fields = pipe.document | {"last_24_hours": told}
     show_fields((key.replace("_", " "), value) for key, value in fields.items())
+    if out:
+        show_table(
+            ("begun", "kind", "state", "versions", "written", "deleted", "refused", "reason"),
+            (
+                (
+                    *(each.begun_at, "full" if each.is_full else "partial", each.state, each.versions),
+                    *(each.upserted, each.deleted, each.refused, each.reason),
+                )
+                for each in runs
+            ),
+            empty="It has not run yet",
+            spare=("begun", "versions"),
+        )
+        return
     rows = (
         (
             *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
@@ -152,7 +196,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
 
 @app.command("reset")
 def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Make the next run of a pipe read all rows, and delete entities that are gone.
+    """Make the next run of a pipe bring everything anew, and delete what is gone.
 
     Example: pulse pipe reset acme planes
     """

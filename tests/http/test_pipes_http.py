@@ -46,7 +46,10 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     assert shown["last_day"] == dict.fromkeys(("created", "changed", "unchanged", "deleted", "refused"), 0)
     assert (shown["syncs"], shown["lag_seconds"], shown["error"]) == ([], None, None)
     kept = http.delete("/v1/datasets/planes")
-    assert (kept.status_code, kept.json()["detail"]) == (409, "a pipe brings this dataset")
+    assert (kept.status_code, kept.json()["detail"]) == (
+        409,
+        "a pipe brings this dataset, or brings it to a sink",
+    )
     assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
     assert http.get("/v1/pipes/planes").status_code == 404
     assert http.delete("/v1/datasets/planes").status_code == 200

@@ -40,7 +40,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         NotFound, UserError: the table no longer exists, or cannot be replicated.
         Transient: the source does not answer, or an earlier run still sends rows.
     """
-    address = addresses.url(pipe.tenant, pipe.definition.reads.source)
+    address = addresses.url(pipe.tenant, pipe.definition.of_postgres.source)
     with tables.connect(address) as source:
         tables.begin_alone(source, pipe.dataset_id)
         moment = datetime.now(UTC)

@@ -54,7 +54,7 @@ def changes_of(address: str, pipe: Pipe) -> Change | None:
         UserError: the table's changes cannot be captured.
     """
     said = pipe.definition
-    if said.reads.mode is not Mode.CHANGES:
+    if said.of_postgres.mode is not Mode.CHANGES:
         return None
     table = captured(address, pipe)
     place = None if pipe.position is None else Place.parse(pipe.position)
@@ -73,7 +73,7 @@ def captured(address: str, pipe: Pipe) -> Table:
     """
     with tables.snapshot(address) as source:
         table = tables.look(source, pipe.definition)
-    if table.partitioned or pipe.definition.reads.key:
+    if table.partitioned or pipe.definition.of_postgres.key:
         raise UserError(
             "changes are captured of tables that are not partitioned, by their primary key",
             fix="Bring it by a cursor, or whole",
@@ -94,7 +94,7 @@ def plan(
     Raises:
         NotFound, UserError: the table no longer exists, or cannot be replicated.
     """
-    said = pipe.definition.reads
+    said = pipe.definition.of_postgres
     table = tables.look(source, pipe.definition)
     is_full = full or said.mode is Mode.FULL or pipe.position is None
     if change is not None:
@@ -138,7 +138,7 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
 
 def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
     """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
-    said, begin = pipe.definition.reads, sql.Literal(pipe.position)
+    said, begin = pipe.definition.of_postgres, sql.Literal(pipe.position)
     kind = tables.type_of(source, table.parts[0], str(said.cursor))
     least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
     if said.overlap is not None:
