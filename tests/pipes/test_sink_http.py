@@ -1,5 +1,6 @@
 """Sinks that are services: a tenant's dataset is pushed into another's, by the chain that is documented."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,13 @@ from support.ingest import Owner, ingest, make_owner
 from support.pipes import settle
 
 from chaos.sources import SOURCE, known_as
-from pulse_pipelines import pipes
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.sinks import push, reading
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.run import deliver
@@ -90,7 +93,8 @@ def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other
     deliver(owner.tenant, "out")
     assert len(states(other)) == 2, "nothing is new"
     found = pipes.find(owner.tenant, "out")
-    assert (found.behind, found.error, found.position) == (0, None, "1-7")
+    place = f"{registry.current_log(owner.tenant, 'countries').generation}-7"
+    assert (found.behind, found.error, found.position) == (0, None, place)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -142,9 +146,22 @@ def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at
 def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_the_pipe(
     owner: Owner, other: Owner
 ) -> None:
-    write(owner, ("A", {"more": "x" * 2_000_000}), ("B", {"people": 2}))
-    run = deliver(owner.tenant, "out")
-    assert run.counts.upserted + run.counts.refused == 2
+    strict = json.dumps({"type": "object", "properties": {"people": {"type": "integer", "maximum": 5}}})
+    uri = registry.publish_schema(other.tenant, "strict", strict).schema_uri
+    registry.create_dataset(other.tenant, "strict", uri, kind=DatasetKind.ENTITIES)
+    address = url(owner.tenant, SOURCE).replace("/countries/", "/strict/")
+    with known_as(owner.tenant, address):
+        write(owner, ("A", {"people": 1}), ("B", {"people": 99}))
+        counts = deliver(owner.tenant, "out").counts
+        assert (counts.upserted, counts.refused) == (1, 1)
+        write(owner, ("B", {"people": 98}))
+        with pytest.raises(UserError, match="422"):
+            deliver(owner.tenant, "out")
+        assert pipes.find(owner.tenant, "out").behind == 1
+        write(owner, ("B", {"people": 2}))
+        deliver(owner.tenant, "out")
+    settle(other)
+    assert as_model(pages(other, slug="strict")) == [("A", {"people": 1}), ("B", {"people": 2})]
 
 
 class Answers(BaseHTTPRequestHandler):

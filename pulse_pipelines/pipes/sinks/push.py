@@ -15,7 +15,7 @@ from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.pipes.sinks.deliveries import Chain, Confirmed, Counts, Request, Run
 from pulse_pipelines.pipes.sinks.http import Service
 from pulse_pipelines.pipes.sinks.reading import Batch, Entity, Reader
-from pulse_resources.errors import Conflict, Transient
+from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
 
 BYTES = 2 * 1024 * 1024
@@ -85,6 +85,9 @@ def _step(
         answer = service.push(_parameters(chain, sent), _lines(batch))
     except Conflict:
         raise _Broken from None
+    except UserError:  # not taken: the next request may bring newer versions of the same entities
+        run.confirm(replace(state, chain=replace(chain, sent=None)))
+        raise
     fail_point("push.answered")
     gone = sum(entity.gone for entity in batch.entities)
     taken = max(0, len(batch.entities) - gone - answer.refused)
