@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import dagster as dg
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,12 +16,17 @@ from support.ingest import Owner, ingest, make_owner
 from chaos.sources import SOURCE, database
 from chaos.surroundings import superuser
 from pulse_pipelines import pipes, registry
+from pulse_pipelines.definitions import defs
+from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.run import erase
+from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.sinks import reading
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.watch import watch_one
 from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
 from pulse_resources.settings import Settings
 
@@ -304,6 +310,46 @@ def test_another_tenant_s_datasets_and_addresses_are_out_of_reach(owner: Owner, 
         assert set(rows(theirs)) == {other.tenant.slug}
         assert set(rows(sink)) == {owner.tenant.slug}
         assert len(pipes.deliveries(owner.tenant, "out", 9)) == 2
+
+
+def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, sink: Any) -> None:
+    pipes.create(owner.tenant, definition(PIPE | {"pipe": "out_by_sensor"}))
+    push(owner, ("A", {"people": 1}))
+    pipes.ask(owner.tenant, "out_by_sensor")
+    assert pipes.delivered(owner.tenant, "out_by_sensor", after=None) is None
+    loaded, slug = defs(), owner.tenant.slug
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("tenants-of-pipes", [slug])
+        found = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+        assert isinstance(found, dg.SensorResult)
+        (launched,) = [each for each in found.run_requests or () if each.partition_key == slug]
+        job = loaded.resolve_job_def("pipes")
+        done = job.execute_in_process(
+            instance=instance, partition_key=slug, asset_selection=launched.asset_selection
+        )
+        (materialized,) = done.asset_materializations_for_node("pipes__out_by_sensor")
+    assert materialized.metadata["upserted"].value == 1
+    assert owner.tenant not in [each.tenant for each in pipes.due()]
+    ended = pipes.delivered(owner.tenant, "out_by_sensor", after=None)
+    assert ended is not None
+    assert (ended.upserted, rows(sink, "people")) == (1, {"A": (1,)})
+
+
+def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sink: Any) -> None:
+    pipes.create(owner.tenant, definition(PIPE))
+    sink.execute("DROP TABLE copied")
+    with pytest.raises(NotFound):
+        deliver(owner.tenant, "out")
+    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "out")
+    with pytest.raises(UserError, match="the run failed"):
+        pipes.delivered(owner.tenant, "out", after=None)
+    sink.execute(TABLE)
+    deliver(owner.tenant, "out")
+    assert pipes.find(owner.tenant, "out").error is None
+    with pytest.raises(UserError, match="it has a sink"):
+        run(None, owner.tenant, "out", 1)
+    watch_one(pipes.find(owner.tenant, "out"))
 
 
 CHANGES = st.lists(

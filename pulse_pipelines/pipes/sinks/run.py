@@ -18,6 +18,9 @@ from pulse_resources.errors import Conflict
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 
+SESSION = "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET lock_timeout = '60s'"
+"""Whoever locks the table holds up one run, and not for ever."""
+
 
 def deliver(tenant: Tenant, name: str) -> Run:
     """Run a pipe with a sink once; returns what it did.
@@ -31,7 +34,7 @@ def deliver(tenant: Tenant, name: str) -> Run:
     with locks.session(Lock.PIPE, f"{tenant.tenant_id}/{name}") as alone:
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
-        with spans.work("deliver", tenant=tenant.slug, pipe=name) as tell, begun(tenant, name) as run:
+        with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell, begun(tenant, name) as run:
             pipe = find(tenant, name)
             log = registry.current_log(tenant, pipe.dataset)
             reader = Reader(pipe, log.generation)
@@ -48,7 +51,7 @@ def deliver(tenant: Tenant, name: str) -> Run:
 def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) -> None:
     with tables.connect(address) as connection:
         with answers.explained():
-            connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'")
+            connection.execute(SESSION)
             tables.begin_alone(connection, f"{pipe.tenant.tenant_id}/{pipe.name}")
         fail_point("sink.held")
         aim = target.look(connection, pipe.definition, log.dataset)
