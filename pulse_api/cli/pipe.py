@@ -1,4 +1,4 @@
-"""`pulse pipe`: pipes that copy tables, files, feeds and transforms into datasets of entities."""
+"""`pulse pipe`: pipes that bring tables, files, feeds and transforms into datasets, and these to sinks."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from pulse_resources.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Pipes: tables of Postgres, files, feeds and transforms, brought into datasets of entities.",
+    help="Pipes: tables, files, feeds and transforms into datasets of entities, and these to sinks.",
 )
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
@@ -33,6 +33,8 @@ def create_pipe(
 ) -> None:
     """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
+    A definition with `from` and `to` brings a dataset of entities to a table of Postgres, or to a service.
+
     Example: pulse pipe create acme planes.yaml
     """
     owner = registry.find_tenant(tenant)
@@ -45,9 +47,11 @@ def create_pipe(
     pipe = pipes.create(owner, definition(said))
     if as_json:
         emit(pipe.document)
+    elif pipe.definition.delivers:
+        say(f"pipe {pipe.name} brings the dataset {pipe.dataset} to {pipe.definition.other_end}")
     else:
-        say(f"pipe {pipe.name} brings {pipe.definition.reads} into the dataset {pipe.dataset}")
-        if isinstance(pipe.definition.reads, Transform):
+        say(f"pipe {pipe.name} brings {pipe.definition.other_end} into the dataset {pipe.dataset}")
+        if isinstance(pipe.definition.other_end, Transform):
             say("each run computes all of it, unless none of the datasets that it reads has changed")
 
 
@@ -59,7 +63,8 @@ def run_pipe(
         bool, typer.Option("--full", help="Read all rows, and delete entities that are gone.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the rows that it sends have settled.")
+        bool,
+        typer.Option("--wait", help="Wait until the rows that it sends have settled, or its sink has them."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,11 +74,21 @@ def run_pipe(
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
-    before = pipes.last_sync(pipe)
+    out = pipe.definition.delivers
+    before = pipes.last_delivery(pipe) if out else pipes.last_sync(pipe)
     pipes.ask(owner, name, full=full)
     if not wait:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
+        return
+    if out:
+        while (done := pipes.delivered(owner, name, after=before)) is None:
+            time.sleep(LOOK_S)
+        _tell(
+            done,
+            f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused",
+            as_json,
+        )
         return
     while (last := pipes.ended(owner, name, after=before)) is None:
         time.sleep(LOOK_S)
@@ -96,13 +111,24 @@ def list_pipes(tenant: TenantSlug, as_json: AsJson = False) -> None:
         return
     rows = (
         (
-            *(pipe.name, str(pipe.definition.reads), pipe.dataset, pipe.definition.reads.mode, pipe.state),
-            *(pipe.settled_at, pipe.position, pipe.error),
+            *(pipe.name, str(pipe.document["direction"]), str(pipe.definition.other_end), pipe.dataset),
+            *(
+                pipe.definition.other_end.mode,
+                pipe.state,
+                pipe.settled_at,
+                pipe.behind,
+                pipe.position,
+                pipe.error,
+            ),
         )
         for pipe in found
     )
-    columns = ("pipe", "reads", "dataset", "mode", "state", "settled", "position", "error")
-    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=("position", "mode", "reads"))
+    columns = (
+        *("pipe", "direction", "other end", "dataset", "mode", "state", "settled", "behind"),
+        *("position", "error"),
+    )
+    spare = ("position", "mode", "behind", "other end", "direction")
+    show_table(columns, rows, empty="No pipes yet: pulse pipe create", spare=spare)
 
 
 @app.command("status")
@@ -113,14 +139,30 @@ def show_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
-    found = registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    out = pipe.definition.delivers
+    found = [] if out else registry.syncs.list_syncs(owner, pipe.dataset, 10)
+    runs = pipes.deliveries(owner, name, 10) if out else []
     counts = pipes.last_day(owner).get((owner.tenant_id, name), pipes.LastDay())._asdict()
     if as_json:
-        emit(pipe.document | {"last_day": counts, "syncs": found})
+        emit(pipe.document | {"last_day": counts, "syncs": found, "deliveries": runs})
         return
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
     fields = pipe.document | {"last_24_hours": told}
     show_fields((key.replace("_", " "), value) for key, value in fields.items())
+    if out:
+        show_table(
+            ("begun", "kind", "state", "versions", "written", "deleted", "refused", "reason"),
+            (
+                (
+                    *(each.begun_at, "full" if each.is_full else "partial", each.state, each.versions),
+                    *(each.upserted, each.deleted, each.refused, each.reason),
+                )
+                for each in runs
+            ),
+            empty="It has not run yet",
+            spare=("begun", "versions"),
+        )
+        return
     rows = (
         (
             *(each.begun_at, "full" if each.is_full else "partial", each.state, each.created, each.changed),
@@ -157,7 +199,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
 
 @app.command("reset")
 def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Make the next run of a pipe read all rows, and delete entities that are gone.
+    """Make the next run of a pipe bring everything anew, and delete what is gone.
 
     Example: pulse pipe reset acme planes
     """

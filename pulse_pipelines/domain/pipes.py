@@ -1,4 +1,4 @@
-"""Pipes: the definition of a pipe, from YAML. What it reads decides which members it has."""
+"""Pipes: the definition of a pipe, from YAML. What it reads, or writes, decides which members it has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,6 @@ from pulse_pipelines.domain.pipe_sources import Feed, Files, source_name
 from pulse_pipelines.domain.tenant import check_slug
 from pulse_resources.errors import UserError
 
-_KNOWN = {"pipe", "dataset", "every"}
-"""Members of every definition."""
 LONGEST_SQL = 20_000
 """Characters of a transform."""
 
@@ -109,29 +107,79 @@ class Transform:
 
 
 @dataclass(frozen=True)
+class Sink:
+    """A place outside that a dataset of entities is brought to: a table of Postgres, or a service by HTTP."""
+
+    source: str
+    """Name of its address, which is kept where those of sources are (see `pipes.addresses`)."""
+    table: str | None = None
+    """Of Postgres; None: pages are pushed by HTTP."""
+    create: bool = False
+    """Whether a table that is not there is created."""
+    subset: str | None = None
+    """`<expression>=<value>`, to bring only the entities of this subset."""
+
+    mode: ClassVar = None
+    MEMBERS: ClassVar = {"to", "table", "create", "subset"}
+    NEEDED: ClassVar = ("to",)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], said: Mapping[str, Any]) -> "Sink":
+        """Parse its members, as texts and as they were said. Raises UserError."""
+        create = said.get("create") or False
+        if type(create) is not bool:
+            raise UserError("create must be true or false")
+        if create and "table" not in texts:
+            raise UserError("create needs a table")
+        return cls(source_name(texts["to"]), texts.get("table"), create, texts.get("subset"))
+
+    def __str__(self) -> str:
+        return self.source if self.table is None else f"{self.source}.{self.table}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its members as they were given."""
+        return {"to": self.source, "table": self.table, "create": self.create, "subset": self.subset}
+
+
+@dataclass(frozen=True)
 class Definition:
     """The definition of a pipe."""
 
     pipe: str
     dataset: str
-    reads: PostgresTable | Files | Feed | Transform
+    """That it brings; of a pipe with a sink the one that it reads."""
+    other_end: PostgresTable | Files | Feed | Transform | Sink
+    """Its other end: what it reads, or where it writes to."""
     every_seconds: int | None = None
+
+    @property
+    def delivers(self) -> bool:
+        """Whether it reads its dataset, and brings it to a sink."""
+        return isinstance(self.other_end, Sink)
 
     @property
     def of_postgres(self) -> PostgresTable:
         """The table that it reads. Raises UserError: it reads none."""
-        if not isinstance(self.reads, PostgresTable):
-            raise UserError("the pipe reads no table", pipe=self.pipe)
-        return self.reads
+        if not isinstance(self.other_end, PostgresTable):
+            raise UserError("the pipe reads no table of Postgres", pipe=self.pipe)
+        return self.other_end
+
+    @property
+    def sink(self) -> Sink:
+        """The place that it writes to. Raises UserError: it writes to none."""
+        if not isinstance(self.other_end, Sink):
+            raise UserError("the pipe has no sink", pipe=self.pipe)
+        return self.other_end
 
     @property
     def document(self) -> dict[str, Any]:
         """The definition as it was given."""
         said = {
             "pipe": self.pipe,
-            "dataset": self.dataset,
+            "from" if self.delivers else "dataset": self.dataset,
             "every": self.every_seconds,
-            **self.reads.document,
+            **self.other_end.document,
         }
         return {name: value for name, value in said.items() if value}
 
@@ -139,25 +187,27 @@ class Definition:
 def definition(said: Mapping[str, Any]) -> Definition:
     """Parse a definition. Raises UserError."""
     found = next((kind for member, kind in KINDS.items() if said.get(member)), PostgresTable)
-    known = _KNOWN | found.MEMBERS
+    dataset = "from" if found is Sink else "dataset"
+    known = {"pipe", "every", dataset} | found.MEMBERS
     if unknown := sorted(set(map(str, said)) - known):
         raise UserError(
             f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(known))}, and no secrets"
         )
     texts = {name: str(said[name]) for name in known - {"key", "every"} if said.get(name) is not None}
-    if missing := [name for name in ("pipe", *found.NEEDED, "dataset") if not texts.get(name)]:
+    if missing := [name for name in ("pipe", *found.NEEDED, dataset) if not texts.get(name)]:
         raise UserError(f"the pipe says no {' and no '.join(missing)}")
     every = said.get("every")
     if every is not None and (type(every) is not int or not 1 <= every <= 2**31 - 1):
         raise UserError("every must be a number of seconds")
-    pipe, dataset = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts["dataset"])
-    return Definition(pipe, dataset, found.parse(texts, said), every)
+    pipe, slug = check_slug("pipe", texts["pipe"]), check_slug("dataset", texts[dataset])
+    return Definition(pipe, slug, found.parse(texts, said), every)
 
 
-KINDS: dict[str, type[PostgresTable | Files | Feed | Transform]] = {
+KINDS: Mapping[str, type[PostgresTable | Files | Feed | Transform | Sink]] = {
+    "to": Sink,
     "table": PostgresTable,
     "path": Files,
     "feed": Feed,
     "transform": Transform,
 }
-"""What a pipe may read, by the member that no other kind has."""
+"""What a pipe may read, or write to, by a member: the first that a definition has decides."""

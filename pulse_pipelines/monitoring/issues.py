@@ -187,7 +187,7 @@ def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
             f"{tenant}/{pipe.name}",
             "error",
             brief(f"the last run of pipe {pipe.name} of tenant {tenant} failed: {pipe.error}"),
-            "Nothing was deleted by it. Remove the cause; it runs again by its schedule, and at once by: "
+            "What it brought before stays. Remove the cause; it runs again by its schedule, and at once by: "
             f"pulse pipe run {tenant} {pipe.name}",
             {"tenant": tenant, "pipe": pipe.name, "dataset": pipe.dataset},
         )

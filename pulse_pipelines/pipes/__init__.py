@@ -1,4 +1,5 @@
-"""Pipes: replication of tables of other Postgres databases into datasets of entities, as syncs.
+"""Pipes: replication of tables of other Postgres databases into datasets of entities, as syncs; and the other
+way round: of datasets of entities to sinks.
 
 A pipe is defined in `registry`, launched by a sensor, watched between runs by `watch`, and executed by `run`,
 which imports Spark: code that only defines pipes does not need it.
@@ -20,20 +21,26 @@ from pulse_pipelines.pipes.registry import (
     pause,
     reset,
 )
-from pulse_pipelines.pipes.requested import ended, last_sync
+from pulse_pipelines.pipes.requested import delivered, ended, last_delivery, last_sync
+from pulse_pipelines.pipes.sinks.deliveries import Delivery
+from pulse_pipelines.pipes.sinks.deliveries import of_pipe as deliveries
 
 __all__ = [
+    "Delivery",
     "LastDay",
     "Pipe",
     "ask",
     "create",
     "delete",
+    "delivered",
+    "deliveries",
     "due",
     "ended",
     "everyones",
     "find",
     "fingerprint",
     "last_day",
+    "last_delivery",
     "last_sync",
     "list_pipes",
     "names",

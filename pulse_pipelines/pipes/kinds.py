@@ -29,4 +29,4 @@ class Kind(Protocol):
 
 def of(said: Definition) -> Kind:
     """The module for what a pipe reads."""
-    return cast(Kind, import_module(MODULES[type(said.reads)]))
+    return cast(Kind, import_module(MODULES[type(said.other_end)]))

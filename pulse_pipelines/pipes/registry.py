@@ -1,6 +1,5 @@
 """Pipes as rows: create, list with their runs, request a run, pause, reset and delete."""
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,33 +10,43 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from pulse_pipelines import registry
-from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, kinds
+from pulse_pipelines.pipes import addresses, brought
 from pulse_pipelines.pipes.postgres import slots
+from pulse_pipelines.pipes.sinks import checks
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
 _log = logging.getLogger("pulse.pipes")
 
 INSERT = """
-INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds) VALUES (%s, %s, %s, %s, %s)
+INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers)
+VALUES (%s, %s, %s, %s, %s, %s)
 """
 # Each run begins where the one before has settled, so the last sync that has settled is the latest.
 _PIPES = """
 SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state, p.error, p.begun_at,
-    p.asked_at, (
+    p.asked_at, CASE WHEN p.delivers THEN CASE WHEN (p.confirmed->>'epoch')::bigint = p.anew_after
+        THEN (p.confirmed->>'generation') || '-' || (p.confirmed->>'updated') END
+    ELSE (
         SELECT s.position FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
             AND s.sync_id > p.anew_after AND s.settled_at IS NOT NULL AND s.position IS NOT NULL
-        ORDER BY s.sync_id DESC LIMIT 1),
-    last.settled_at, extract(epoch FROM now() - last.as_of)::float8, p.wal_bytes, p.wal_status
+        ORDER BY s.sync_id DESC LIMIT 1) END,
+    last.settled_at, extract(epoch FROM now() - last.as_of)::float8, p.wal_bytes, p.wal_status,
+    CASE WHEN p.delivers THEN l.updated - CASE WHEN (p.confirmed->>'epoch')::bigint = p.anew_after
+        AND (p.confirmed->>'generation')::bigint = l.generation THEN (p.confirmed->>'updated')::bigint
+        ELSE 0 END END
 FROM pipes p JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
+LEFT JOIN entity_logs l USING (dataset_id)
 LEFT JOIN LATERAL (
-    SELECT s.settled_at, s.as_of FROM entity_syncs s
-    WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe AND s.settled_at IS NOT NULL
-    ORDER BY s.sync_id DESC LIMIT 1) last ON true
+    (SELECT s.settled_at, s.as_of FROM entity_syncs s
+    WHERE NOT p.delivers AND s.tenant_id = p.tenant_id AND s.pipe = p.pipe AND s.settled_at IS NOT NULL
+    ORDER BY s.sync_id DESC LIMIT 1)
+    UNION ALL
+    (SELECT v.ended_at, v.begun_at FROM pipe_deliveries v
+    WHERE p.delivers AND v.tenant_id = p.tenant_id AND v.pipe = p.pipe AND v.state = 'done'
+    ORDER BY v.delivery_id DESC LIMIT 1)) last ON true
 """
 LIST = f"{_PIPES} WHERE p.tenant_id = %s ORDER BY p.pipe"
 FIND = f"{_PIPES} WHERE p.tenant_id = %s AND p.pipe = %s"
@@ -53,8 +62,8 @@ ALL = f"{_PIPES} ORDER BY t.slug, p.pipe"
 ASK = "UPDATE pipes SET asked_at = now() WHERE pipe = %s"
 STATE = "UPDATE pipes SET state = %s WHERE pipe = %s"
 RESET = """
-UPDATE pipes p SET anew_after = coalesce((
-    SELECT max(sync_id) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe), 0)
+UPDATE pipes p SET anew_after = CASE WHEN delivers THEN anew_after + 1 ELSE coalesce((
+    SELECT max(sync_id) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe), 0) END
 WHERE pipe = %s
 """
 DELETE = "DELETE FROM pipes WHERE pipe = %s"
@@ -70,6 +79,9 @@ LAST_DAY = """
 SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
     sum(deleted)::bigint, sum(refused)::bigint
 FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hours' GROUP BY 1, 2
+UNION ALL
+SELECT tenant_id, pipe, 0, sum(upserted)::bigint, 0, sum(deleted)::bigint, sum(refused)::bigint
+FROM pipe_deliveries WHERE begun_at > now() - interval '24 hours' GROUP BY 1, 2
 """
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
 FINGERPRINT = """
@@ -101,23 +113,27 @@ class Pipe:
     """Bytes of its log that the source keeps for the pipe's slot, when it was last looked at ..."""
     wal_status: str | None
     """... and what the source says about them: reserved, extended, unreserved or lost."""
+    behind: int | None = None
+    """Of a pipe with a sink, seen in the tenant's session: versions of the log that were not brought yet."""
 
     @property
     def document(self) -> dict[str, Any]:
         """A pipe as people see it."""
-        reads = self.definition.reads.document
+        reads = self.definition.other_end.document
         return {
             "pipe": self.name,
-            "reads": str(self.definition.reads),
+            "direction": "out" if self.definition.delivers else "in",
+            "other_end": str(self.definition.other_end),
             **{name: reads.get(name) for name in ("source", "table", "path", "format", "feed", "transform")},
             "dataset": self.dataset,
-            "mode": self.definition.reads.mode,
+            "mode": self.definition.other_end.mode,
             "every_seconds": self.definition.every_seconds,
             "state": self.state,
             "position": self.position,
             "begun_at": self.begun_at,
             "settled_at": self.settled_at,
             "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 1),
+            "behind": self.behind,
             "wal_bytes": self.wal_bytes,
             "wal_status": self.wal_status,
             "error": self.error,
@@ -125,7 +141,7 @@ class Pipe:
 
 
 class LastDay(NamedTuple):
-    """What became of the entities of the runs of the last 24 hours."""
+    """What became of the entities of the runs of the last 24 hours; what was written to a sink is changed."""
 
     created: int = 0
     changed: int = 0
@@ -137,24 +153,19 @@ class LastDay(NamedTuple):
 def create(tenant: Tenant, said: Definition) -> Pipe:
     """Create a pipe, and its dataset if there is none, with a schema derived from what it reads.
 
+    Of a pipe with a sink the dataset exists, and a table of the sink is made if the definition says so.
+
     Raises:
         AlreadyExists: the tenant has a pipe of this name, or another pipe for this dataset.
-        NotFound: the source is not configured, or has not what it reads.
-        UserError: it cannot be replicated, or the dataset is one of events.
+        NotFound: the source is not configured, or has not what it reads; or there is no dataset to bring.
+        UserError: it cannot be replicated, or written, or the dataset is one of events.
         Transient: the source does not answer.
     """
-    schema = kinds.of(said).schema(tenant, said)
-    try:
-        dataset = registry.find_dataset(tenant, said.dataset)
-    except NotFound:
-        uri = registry.publish_schema(tenant, said.dataset, json.dumps(schema)).schema_uri
-        dataset = registry.create_dataset(tenant, said.dataset, uri, kind=DatasetKind.ENTITIES)
-    if not dataset.of_entities:
-        raise UserError("a pipe brings entities, and this is a dataset of events", dataset=said.dataset)
-    values = [tenant.tenant_id, said.pipe, dataset.dataset_id, Jsonb(said.document), said.every_seconds]
+    its = checks.readable(tenant, said) if said.delivers else brought.dataset(tenant, said)
+    values = [tenant.tenant_id, said.pipe, its.dataset_id, Jsonb(said.document), said.every_seconds]
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            connection.execute(INSERT, values)
+            connection.execute(INSERT, [*values, said.delivers])
     except psycopg.errors.UniqueViolation:
         raise AlreadyExists(
             "the tenant has a pipe of this name, or another one that brings this dataset",
@@ -247,7 +258,7 @@ def reset(tenant: Tenant, name: str) -> None:
 
 
 def delete(tenant: Tenant, name: str) -> str:
-    """Delete a pipe, and its slot in the source; the dataset stays. Returns its slug.
+    """Delete a pipe, and its slot in the source; the dataset, and what is in a sink, stay. Returns its slug.
 
     Raises:
         NotFound: the tenant has no such pipe, or its source is not configured.
@@ -255,7 +266,7 @@ def delete(tenant: Tenant, name: str) -> str:
     """
     pipe = find(tenant, name)
     said = pipe.definition
-    if said.reads.mode is Mode.CHANGES:
+    if said.other_end.mode is Mode.CHANGES:
         slots.remove(addresses.url(tenant, said.of_postgres.source), tenant, said)
     _change(tenant, name, DELETE, [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:

@@ -1,8 +1,10 @@
-"""Requested runs: the sync in which one ends."""
+"""Requested runs: the sync, or the delivery to a sink, in which one ends."""
 
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes.registry import Pipe, find
+from pulse_pipelines.pipes.sinks import deliveries
+from pulse_pipelines.pipes.sinks.deliveries import Delivery
 from pulse_pipelines.registry import syncs
 from pulse_pipelines.registry.syncs import Sync
 from pulse_resources.errors import UserError
@@ -30,6 +32,29 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
         raise UserError(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
     last = _last(pipe)
     return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
+
+
+def last_delivery(pipe: Pipe) -> int | None:
+    """Number of the latest run of a pipe with a sink; None if there is none."""
+    return next((each.delivery_id for each in deliveries.of_pipe(pipe.tenant, pipe.name, 1)), None)
+
+
+def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | None:
+    """The requested run of a pipe with a sink, once it has ended; as `ended`.
+
+    Args:
+        after: the latest run when it was requested.
+
+    Raises:
+        UserError: the run failed.
+    """
+    for last in deliveries.of_pipe(tenant, name, 1):
+        if last.delivery_id == after or last.ended_at is None:
+            return None
+        if last.state == "failed":
+            raise UserError(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
+        return last
+    return None
 
 
 def _last(pipe: Pipe) -> Sync | None:

@@ -20,7 +20,7 @@ from pulse_pipelines.pipes.wanted import Wanted
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import locks, postgres
-from pulse_resources.errors import Conflict
+from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
@@ -58,6 +58,8 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
         Transient: the source or the broker does not answer; nothing is deleted.
     """
     pipe = find(tenant, name)
+    if pipe.definition.delivers:
+        raise UserError("the pipe brings nothing: it has a sink", tenant=tenant.slug, pipe=name)
     with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
         if alone is None:
             raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)

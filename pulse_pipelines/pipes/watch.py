@@ -50,6 +50,8 @@ def watch_one(pipe: Pipe) -> None:
         NotFound, UserError: its source or table is gone, or cannot be replicated.
         Transient: the source does not answer.
     """
+    if pipe.definition.delivers:
+        return
     tenant_id = pipe.tenant.tenant_id
     with locks.session(Lock.PIPE, pipe.dataset_id) as alone:
         if alone is None:
@@ -61,7 +63,7 @@ def watch_one(pipe: Pipe) -> None:
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
             connection.execute(ABANDON, [pipe.name])
             waits = unsettled(connection, pipe)
-        if pipe.definition.reads.mode is not Mode.CHANGES or pipe.position is None or waits:
+        if pipe.definition.of_postgres.mode is not Mode.CHANGES or pipe.position is None or waits:
             return
         place = Place.parse(pipe.position)
         if place is None:  # the next run reads everything

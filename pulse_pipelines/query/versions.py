@@ -52,6 +52,16 @@ class Page:
     """The continuation after the page."""
 
 
+@dataclass(frozen=True)
+class Versions:
+    """Versions of a log, or of a subset of it, as readers get them."""
+
+    found: list[dict[str, Any]]
+    generation: int
+    last: int
+    """The place in the log up to which these are all."""
+
+
 def page(
     tenant: Tenant,
     slug: str,
@@ -64,10 +74,31 @@ def page(
     """Read at most `limit` versions after a continuation; an empty page if there are none yet.
 
     Args:
-        since: a continuation; None: from the start.
         packed: compress with gzip.
+
+    The other arguments and the errors are those of `after`.
+    """
+    read = after(tenant, slug, since, limit, subset, reader)
+    lines = b"".join(orjson.dumps(version) + b"\n" for version in read.found)
+    if packed:
+        lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
+    return Page(lines, f"{read.generation}-{read.last}")
+
+
+def after(
+    tenant: Tenant,
+    slug: str,
+    since: str | None,
+    limit: int,
+    subset: str | None = None,
+    reader: str | None = None,
+) -> Versions:
+    """Read at most `limit` versions after a continuation; none if there are none yet.
+
+    Args:
+        since: a continuation; None: from the start.
         subset: `<expression>=<value>`, to read only the log of this subset.
-        reader: id of the API key that reads.
+        reader: id of the API key that reads, or a pipe.
 
     Raises:
         NotFound: the tenant has no such dataset.
@@ -78,43 +109,36 @@ def page(
         Transient: the object store does not answer, previews are busy, or time is up.
     """
     if subset is not None:
-        return _subset_page(tenant, slug, since, limit, packed, subset, reader)
+        return _of_subset(tenant, slug, since, limit, subset, reader)
     look = partial(registry.current_log, tenant, slug)
 
-    def read(log: CurrentLog) -> Page:
-        after = _after(tenant, log, since)
-        last = min(after + limit, log.updated)
-        rows = _rows(tenant, log, after, last) if last > after else ()
-        return _written(log, last, (_version(log.dataset, row) for row in rows), packed)
+    def read(log: CurrentLog) -> Versions:
+        start = _after(tenant, log, since)
+        last = min(start + limit, log.updated)
+        rows = _rows(tenant, log, start, last) if last > start else ()
+        return Versions([_version(log.dataset, row) for row in rows], log.generation, last)
 
     return readable.as_it_is(read, look(), look, lambda log: log.metadata_location)
 
 
-def _subset_page(
-    tenant: Tenant, slug: str, since: str | None, limit: int, packed: bool, subset: str, reader: str | None
-) -> Page:
-    after = 0 if since is None else int(since.partition("-")[2])
-    look = partial(indexes.subset_log, tenant, slug, subset, after, limit, reader)
+def _of_subset(
+    tenant: Tenant, slug: str, since: str | None, limit: int, subset: str, reader: str | None
+) -> Versions:
+    start = 0 if since is None else int(since.partition("-")[2])
+    look = partial(indexes.subset_log, tenant, slug, subset, start, limit, reader)
     seen = look()
     if seen.covered < seen.log.updated <= BUILT_HERE:  # it fell behind, or its build ended halfway
         index_build.build(tenant, slug, seen.index_id)
         seen = look()
 
-    def read(seen: SubsetLog) -> Page:
+    def read(seen: SubsetLog) -> Versions:
         log, entries = seen.log, seen.entries
         _after(tenant, log, since)
-        rows = _rows(tenant, log, after, seen.last, list(entries)) if entries else ()
-        versions = (_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows)
-        return _written(log, seen.last, versions, packed)
+        rows = _rows(tenant, log, start, seen.last, list(entries)) if entries else ()
+        found = [_version(log.dataset, row, gone=not entries[row[UPDATED]]) for row in rows]
+        return Versions(found, log.generation, seen.last)
 
     return readable.as_it_is(read, seen, look, lambda seen: seen.log.metadata_location)
-
-
-def _written(log: CurrentLog, last: int, versions: Iterable[Mapping[str, Any]], packed: bool) -> Page:
-    lines = b"".join(orjson.dumps(version) + b"\n" for version in versions)
-    if packed:
-        lines = gzip.compress(lines, GZIP_LEVEL, mtime=0)
-    return Page(lines, f"{log.generation}-{last}")
 
 
 def _after(tenant: Tenant, log: CurrentLog, since: str | None) -> int:

@@ -274,7 +274,7 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
 
     Raises:
         NotFound: the tenant has no such dataset.
-        Conflict: a pipe brings it.
+        Conflict: a pipe brings it, or reads it.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         if found := connection.execute(DATASET_ID, [slug]).fetchone():
@@ -283,8 +283,8 @@ def delete_dataset(tenant: Tenant, slug: str) -> DeletedDataset:
             row = connection.execute(DELETE_DATASET, [slug]).fetchone()
         except psycopg.errors.ForeignKeyViolation:
             raise Conflict(
-                "a pipe brings this dataset",
-                fix="Delete the pipe first: it may have a slot in its source",
+                "a pipe brings this dataset, or brings it to a sink",
+                fix="Delete the pipe first (`pulse pipe list`): it may have a slot in its source",
                 tenant=tenant.slug,
                 dataset=slug,
             ) from None

@@ -58,8 +58,8 @@ def test_a_feed_that_may_lead_elsewhere_is_refused(path: str) -> None:
 )
 def test_the_name_tells_the_format(path: str, form: Format) -> None:
     found = definition(PIPE | {"path": path, "key": ["tail"]})
-    assert isinstance(found.reads, Files)
-    assert found.reads.format is form
+    assert isinstance(found.other_end, Files)
+    assert found.other_end.format is form
     assert definition(found.document) == found
 
 
@@ -97,5 +97,5 @@ def test_a_name_that_almost_matches_many_stars_is_compared_at_once() -> None:
 
 def test_a_feed_is_what_was_given() -> None:
     found = definition(PIPE | {"feed": "/v1/datasets/planes/entities"})
-    assert found.reads == Feed("shop", "/v1/datasets/planes/entities")
+    assert found.other_end == Feed("shop", "/v1/datasets/planes/entities")
     assert definition(found.document) == found

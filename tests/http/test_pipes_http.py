@@ -9,6 +9,7 @@ from support.http import Caller
 
 from chaos.sources import SOURCE, database, known_as
 from pulse_pipelines import pipes
+from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_resources.home import pulse_home
 from pulse_resources.settings import Settings
 
@@ -48,7 +49,10 @@ def test_a_pipe_is_created_run_paused_reset_and_deleted(owned: Caller) -> None:
     assert shown["last_day"] == dict.fromkeys(("created", "changed", "unchanged", "deleted", "refused"), 0)
     assert (shown["syncs"], shown["lag_seconds"], shown["error"]) == ([], None, None)
     kept = http.delete("/v1/datasets/planes")
-    assert (kept.status_code, kept.json()["detail"]) == (409, "a pipe brings this dataset")
+    assert (kept.status_code, kept.json()["detail"]) == (
+        409,
+        "a pipe brings this dataset, or brings it to a sink",
+    )
     assert http.delete("/v1/pipes/planes").json() == {"pipe": "planes", "dataset": "planes"}
     assert http.get("/v1/pipes/planes").status_code == 404
     assert http.delete("/v1/datasets/planes").status_code == 200
@@ -71,7 +75,7 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
     assert (
         shown.items()
         >= {
-            "reads": f"{SOURCE}/a/*.csv",
+            "other_end": f"{SOURCE}/a/*.csv",
             "path": "a/*.csv",
             "format": "csv",
             "table": None,
@@ -79,7 +83,7 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
             "mode": None,
         }.items()
     )
-    assert http.get("/v1/pipes").json()["pipes"][0]["reads"] == f"{SOURCE}/a/*.csv"
+    assert http.get("/v1/pipes").json()["pipes"][0]["other_end"] == f"{SOURCE}/a/*.csv"
     assert http.delete("/v1/pipes/planes").status_code == 200
 
 
@@ -110,3 +114,32 @@ def test_what_cannot_be_brought_is_refused_and_the_place_of_a_source_is_never_to
     assert owned.http.post("/v1/pipes", json=PIPE).status_code == 201
     assert refused(owned, {})[0] == 409
     assert refused(owned, {"pipe": "other"})[0] == 409, "one pipe brings a dataset"
+
+
+def test_a_dataset_is_brought_to_a_sink(owned: Caller) -> None:
+    http = owned.http
+    assert http.post("/v1/pipes", json=PIPE).status_code == 201
+    said = {"pipe": "out", "from": "planes", "to": SOURCE, "table": "copied", "create": True}
+    created = http.post("/v1/pipes", json=said)
+    assert created.status_code == 201, created.text
+    shown = {"direction": "out", "source": SOURCE, "table": "copied", "dataset": "planes", "mode": None}
+    assert created.json().items() >= (shown | {"behind": 0, "position": None}).items()
+    deliver(owned.owner.tenant, "out")
+    found = http.get("/v1/pipes/out").json()
+    assert (found["syncs"], found["error"]) == ([], None)
+    assert [(each["state"], each["upserted"]) for each in found["deliveries"]] == [("done", 0)]
+    assert [each["direction"] for each in http.get("/v1/pipes").json()["pipes"]] == ["out", "in"]
+    for wrong, why in (
+        ({"dataset": "planes"}, "a pipe has no dataset"),
+        ({"from": "nowhere"}, "no such dataset"),
+        ({"to": "elsewhere"}, "has no address"),
+        ({"create": False, "table": "nowhere"}, "no such table"),
+    ):
+        answer = http.post("/v1/pipes", json=said | {"pipe": "other"} | wrong)
+        assert why in answer.json()["detail"], answer.text
+        assert str(pulse_home()) not in answer.text
+    assert http.post("/v1/pipes", json={"pipe": "x", "from": "planes"}).status_code == 422
+    for name in ("planes", "out"):
+        assert http.delete("/v1/datasets/planes").status_code == 409
+        assert http.delete(f"/v1/pipes/{name}").status_code == 200
+    assert http.delete("/v1/datasets/planes").status_code == 200

@@ -23,6 +23,7 @@ from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.ingest import deletions, plan
 from pulse_pipelines.pipes.addresses import url
 from pulse_pipelines.pipes.run import run as run_pipe
+from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.registry import keys
 from pulse_resources.home import pulse_home
 
@@ -53,7 +54,10 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
             while not person.done():
                 for pipe in pipes.due():
                     if pipe.tenant == owner.tenant:
-                        run_pipe(spark(), owner.tenant, pipe.name, 2)
+                        if pipe.definition.delivers:
+                            deliver(owner.tenant, pipe.name)
+                        else:
+                            run_pipe(spark(), owner.tenant, pipe.name, 2)
                 deletions.send_of(owner.tenant)
                 if owner.tenant.tenant_id in plan.ingest_status().waiting:
                     ingest(owner)
@@ -62,6 +66,8 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     assert "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
     assert "done: 2 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
     assert "done: 0 new, 1 changed, 1 unchanged, 1 deleted, 0 refused" in text
+    assert "done: 2 written, 0 deleted, 0 refused" in text
+    assert "copied: N1 190 99.50, N3 320 210.00" in text
     latest = dict(as_model(pages(owner, slug="planes")))
     assert latest == {
         "N1": {"tail": "N1", "seats": 190, "price": "99.50"},

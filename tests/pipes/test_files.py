@@ -233,7 +233,7 @@ def test_no_one_sees_the_key_of_a_source(owner: Owner, folder: Folder, stack: Se
     secret = stack.object_store.secret_key.get_secret_value()
     pipe = pipes.find(owner.tenant, "planes")
     assert secret not in f"{caught.value!r} {caught.value} {pipe.document} {pipe.error}"
-    assert pipe.document["reads"] == f"{SOURCE}/planes.ndjson"
+    assert pipe.document["other_end"] == f"{SOURCE}/planes.ndjson"
 
 
 def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(

@@ -69,6 +69,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
     "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
     "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
+    "public.pipe_deliveries":      (OWN_FOR_OWNER, "own S",     "all SIUD",     NOTHING, NOTHING),
     "public.sql_queries":          (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.lake_requests":        (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SID"),
     "public.lake_purges":          (OWN_FOR_OWNER, NOTHING,     NOTHING,        NOTHING, "own SI"),
@@ -194,6 +195,7 @@ SYNCS = (
     " SELECT tenant_id, sync_id, '' FROM entity_syncs WHERE tenant_id = %(tenant)s",
     "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)"
     " SELECT tenant_id, 'any', dataset_id, '{}' FROM entity_logs WHERE tenant_id = %(tenant)s",
+    "INSERT INTO pipe_deliveries (tenant_id, pipe) VALUES (%(tenant)s, 'any')",
 )
 INDEXES = (
     "INSERT INTO entity_indexes (tenant_id, dataset_id, expression)"

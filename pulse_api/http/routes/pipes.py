@@ -1,5 +1,6 @@
-"""/v1/pipes: pipes of what is in the tenant's sources into its datasets of entities."""
+"""/v1/pipes: pipes of what the tenant's sources have into datasets of entities, and of these to sinks."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -23,6 +24,7 @@ PipeName = Annotated[
     str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="Name of one of the tenant's pipes.")
 ]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+Address = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,62}$")]
 RUNS = 10
 """Syncs of a pipe that are shown, at most."""
 
@@ -31,8 +33,8 @@ class NewPipe(Body):
     """A pipe's definition, as in its YAML. It holds no address and no credentials."""
 
     pipe: Slug = Field(examples=["planes"])
-    source: str = Field(pattern=r"^[a-z][a-z0-9]{0,62}$", description="Name of one of the tenant's sources.")
-    table: Text | None = Field(default=None, description="Of the source, if it is a database.")
+    source: Address | None = Field(default=None, description="Name of one of the tenant's sources.")
+    table: Text | None = Field(default=None, description="Of the source; or of the sink that is a database.")
     path: str | None = Field(
         default=None, max_length=500, description="Files below the source's address, with `*` for any text."
     )
@@ -42,9 +44,19 @@ class NewPipe(Body):
     feed: str | None = Field(
         default=None, max_length=500, description="Path of a feed of entities below the source's address."
     )
-    dataset: Slug = Field(description="Of entities; created if there is none.")
+    dataset: Slug | None = Field(default=None, description="Of entities; created if there is none.")
+    read: Slug | None = Field(
+        default=None, alias="from", description="With `to`: the dataset of entities that is read."
+    )
+    to: Address | None = Field(
+        default=None, description="The sink: name of one of the tenant's addresses, a database or http(s)."
+    )
+    create: bool | None = Field(default=None, description="Of a sink: whether its table is made.")
+    subset: str | None = Field(
+        default=None, min_length=1, max_length=2000, description="With `from`: `<expression>=<value>`."
+    )
     mode: Literal["full", "incremental", "changes"] | None = Field(
-        default=None, description="Of a table; full, if not given."
+        default=None, description="Of a table that is read; full, if not given."
     )
     cursor: Text | None = Field(default=None, description="Of an incremental pipe: the column that grows.")
     overlap: Text | None = Field(default=None, description="How far before the last cursor a run begins.")
@@ -74,9 +86,10 @@ class PipeInfo(BaseModel):
     """A pipe, and how far it is."""
 
     pipe: str
-    reads: str = Field(description="What it reads, as a text for people.")
-    source: str | None = Field(description="null: it reads datasets of Pulse.")
-    table: str | None = Field(description="null: it reads no table.")
+    direction: Literal["in", "out"] = Field(description="out: it brings its dataset to a sink.")
+    other_end: str = Field(description="What it reads, or writes to, as a text for people.")
+    source: str | None = Field(description="Name of the source, or of the sink; null: it has a transform.")
+    table: str | None = Field(description="null: it reads, or writes to, no table.")
     path: str | None = Field(description="null: it reads no files.")
     format: str | None = Field(description="Of the files.")
     feed: str | None = Field(description="null: it reads no feed.")
@@ -86,23 +99,43 @@ class PipeInfo(BaseModel):
     every_seconds: int | None = Field(description="null: it runs on request only.")
     state: Literal["active", "paused"]
     position: str | None = Field(
-        description="In the source, up to which its rows have settled; null: the next run reads all rows."
+        description="In the source, up to which its rows have settled, or in the log, up to which its sink "
+        "has confirmed; null: the next run brings everything."
     )
     begun_at: datetime | None = Field(description="When its last run began.")
     settled_at: datetime | None = Field(description="When the rows of its last run had settled.")
     lag_seconds: float | None = Field(
         description="Age of the moment up to which everything in the source has settled."
     )
+    behind: int | None = Field(
+        description="Versions of the log that its sink does not have; null: it has none."
+    )
     wal_bytes: int | None = Field(description="Bytes of its log that the source keeps for the pipe.")
     wal_status: str | None = Field(description="What the source says about them.")
     error: str | None = Field(description="Why its last run failed.")
+
+
+class DeliveryInfo(BaseModel):
+    """A run of a pipe with a sink."""
+
+    delivery_id: int
+    state: Literal["running", "done", "failed"]
+    is_full: bool = Field(description="It brought everything, and what was not there any more was deleted.")
+    versions: int = Field(description="That were read.")
+    upserted: int
+    deleted: int
+    refused: int
+    begun_at: datetime
+    ended_at: datetime | None
+    reason: str | None = Field(description="Why it failed.")
 
 
 class PipeDetails(PipeInfo):
     """A pipe, and what came of its last runs."""
 
     last_day: Counts
-    syncs: list[SyncInfo] = Field(description="Of its dataset, the latest first.")
+    syncs: list[SyncInfo] = Field(description="Of the dataset that it brings, the latest first.")
+    deliveries: list[DeliveryInfo] = Field(description="To its sink, the latest first.")
 
 
 class PipeList(BaseModel):
@@ -125,10 +158,12 @@ class PipeDeleted(BaseModel):
 async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInfo:
     """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
+    With `from` and `to` it brings a dataset of entities to a sink: a table of Postgres, or a service by HTTP.
+
     An operator configures where a source is, and how to get in; 404 if that has not been done. Pipes with a
     transform are created by operators, on the command line.
     """
-    tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True))
+    tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True, by_alias=True))
     return _info(await app_state(request).change(tenant.tenant_id, pipes.create, tenant, wanted))
 
 
@@ -144,10 +179,14 @@ def get(principal: Reader, pipe: PipeName) -> PipeDetails:
     tenant = principal.tenant
     found = pipes.find(tenant, pipe)
     counts = pipes.last_day(tenant).get((tenant.tenant_id, pipe), pipes.LastDay())
+    out = found.definition.delivers
+    brought = [] if out else syncs.list_syncs(tenant, found.dataset, RUNS)
+    delivered = pipes.deliveries(tenant, pipe, RUNS) if out else []
     return PipeDetails(
         **_info(found).model_dump(),
         last_day=Counts(**counts._asdict()),
-        syncs=[described(each) for each in syncs.list_syncs(tenant, found.dataset, RUNS)],
+        syncs=[described(each) for each in brought],
+        deliveries=[DeliveryInfo(**asdict(each)) for each in delivered],
     )
 
 
@@ -186,7 +225,10 @@ def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
 
 @router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 async def delete(request: Request, principal: Manager, pipe: PipeName) -> PipeDeleted:
-    """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is."""
+    """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is.
+
+    What it has brought to a sink stays there.
+    """
     tenant = principal.tenant
     dataset = await app_state(request).change(tenant.tenant_id, pipes.delete, tenant, pipe)
     return PipeDeleted(pipe=pipe, dataset=dataset)

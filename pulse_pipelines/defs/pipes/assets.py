@@ -1,16 +1,18 @@
 """Assets per pipe name, partitioned by tenant: a materialization is a run of that tenant's pipe."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from pulse_pipelines import registry
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.defs.resources import Kafka, Postgres
 from pulse_pipelines.ingest import spans
 from pulse_pipelines.pipes.run import run
+from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_resources.settings import load_settings
 
 TENANTS = dg.DynamicPartitionsDefinition(name="tenants-of-pipes")
@@ -44,8 +46,9 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
         deps=[dg.AssetDep(asset_key(slug), partition_mapping=dg.AllPartitionMapping()) for slug in read],
-        description="What a tenant's pipe reads, sent as one sync to its dataset of entities. "
-        "They settle with the batches that follow; `pulse pipe status` says what came of them.",
+        description="What a tenant's pipe reads, sent as one sync to its dataset of entities: it settles "
+        "with the batches that follow. Or, of a pipe with a sink, versions of its dataset, brought there. "
+        "`pulse pipe status` says what came of them.",
         group_name="pipes",
         owners=load_settings().dagster.owners,
         kinds={"spark", "kafka"},
@@ -56,6 +59,9 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[None]:
         tenant = registry.find_tenant(context.partition_key)
         with spans.exported():
+            if pipes.find(tenant, name).definition.delivers:
+                done = deliver(tenant, name)
+                return dg.MaterializeResult(metadata=asdict(done.counts) | {"full": done.is_full})
             sent = run(pyspark.spark_session, tenant, name, load_settings().spark.parallelism)
         found = {"sync": sent.sync_id, "full": sent.is_full, "rows": sent.rows, "bytes": sent.bytes}
         return dg.MaterializeResult(metadata=found | {"position": sent.position or ""})

@@ -29,6 +29,7 @@ RLS_TABLES = (
     "entity_syncs",
     "entity_sync_ids",
     "pipes",
+    "pipe_deliveries",
     "processed_event_ids",
     "ingest_ranges",
     "ingest_positions",

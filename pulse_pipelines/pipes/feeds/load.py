@@ -49,7 +49,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         UserError: it is no feed of entities, or shows none.
         Transient: the source does not answer.
     """
-    feed = cast(Feed, said.reads)
+    feed = cast(Feed, said.other_end)
     site, url = pages.site_of(addresses.url(tenant, feed.source), feed)
     with web.client(site) as client:
         lines = pages.page(client, url, None, inferred.SAMPLE).lines
@@ -73,7 +73,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         NotFound, UserError: the source is not configured any more, or has no such feed.
         Transient: it does not answer, or an earlier run still sends rows.
     """
-    run, feed = fence.begin(pipe), cast(Feed, pipe.definition.reads)
+    run, feed = fence.begin(pipe), cast(Feed, pipe.definition.other_end)
     address = addresses.url(pipe.tenant, feed.source)
     site, url = pages.site_of(address, feed)
     moment = datetime.now(UTC)

@@ -48,7 +48,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         UserError: the file is not what the pipe says.
         Transient: the source does not answer.
     """
-    files = cast(Files, said.reads)
+    files = cast(Files, said.other_end)
     place = store(addresses.url(tenant, files.source))
     first = _listed(place, files)[0]
     with place.opened(first) as stream:
@@ -74,7 +74,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         NotFound, UserError: the source, or what the path stands for, no longer exists.
         Transient: the source does not answer, or an earlier run still sends rows.
     """
-    run, files = fence.begin(pipe), cast(Files, pipe.definition.reads)
+    run, files = fence.begin(pipe), cast(Files, pipe.definition.other_end)
     address = addresses.url(pipe.tenant, files.source)
     dataset = registry.find_dataset(pipe.tenant, pipe.dataset)
     moment = datetime.now(UTC)

@@ -103,20 +103,23 @@ def freeze(connection: "psycopg.Connection[Any]") -> None:
     connection.read_only = True
 
 
-def begin_alone(connection: "psycopg.Connection[Any]", dataset_id: UUID) -> None:
-    """Hold the pipe of a dataset in its source for as long as this connection lasts.
+def begin_alone(connection: "psycopg.Connection[Any]", of: UUID | str) -> None:
+    """Hold a pipe in its source, or sink, for as long as this connection lasts.
 
     A run that died may have left tasks that still send rows, older than what the next run sends: so the
     next one begins once their connections have ended. A lock in Pulse's Postgres would not tell.
 
+    Args:
+        of: the dataset that it brings; of a pipe with a sink the pipe.
+
     Raises:
         Transient: another run, or a task of one, holds it.
     """
-    ((alone,),) = connection.execute(ALONE, {"key": f"pulse-pipe/{dataset_id}"}).fetchall()
+    ((alone,),) = connection.execute(ALONE, {"key": f"pulse-pipe/{of}"}).fetchall()
     if not alone:
         raise Transient(
             "rows of an earlier run of the pipe are still on their way",
-            fix="It is tried again; the source's pg_locks shows who holds an advisory lock",
+            fix="It is tried again; pg_locks there shows who holds an advisory lock",
         )
 
 

@@ -93,9 +93,9 @@ def query_of(said: Definition) -> Query:
     Raises:
         UserError: it is not one SELECT over datasets, or has what the grammar of rollups does not allow.
     """
-    assert isinstance(said.reads, Transform)  # noqa: S101 - by `kinds`
+    assert isinstance(said.other_end, Transform)  # noqa: S101 - by `kinds`
     try:
-        query = checked(said.reads.transform, "transform")
+        query = checked(said.other_end.transform, "transform")
     except RecursionError:
         raise UserError("the transform is nested too deeply", pipe=said.pipe) from None
     if not 1 <= len(query.tables) <= MOST:
@@ -146,7 +146,7 @@ def refuse_cycles(said: Definition, others: Sequence[Definition]) -> None:
         Conflict: one would.
     """
     read_for = {
-        other.dataset: query_of(other).tables for other in others if isinstance(other.reads, Transform)
+        other.dataset: query_of(other).tables for other in others if isinstance(other.other_end, Transform)
     }
     read_for[said.dataset] = query_of(said).tables
     seen: set[str] = set()
@@ -169,7 +169,7 @@ def sources_by_name() -> dict[str, set[str]]:
     """Slugs of the datasets that transforms read, by the names of the pipes of all tenants."""
     found: dict[str, set[str]] = {}
     for pipe in everyones():
-        if isinstance(pipe.definition.reads, Transform):
+        if isinstance(pipe.definition.other_end, Transform):
             try:
                 found.setdefault(pipe.name, set()).update(query_of(pipe.definition).tables)
             except UserError:  # not allowed any more: its run says so

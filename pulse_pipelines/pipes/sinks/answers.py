@@ -1,0 +1,43 @@
+"""What may be told of a sink's errors: no value, no address."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from pulse_resources.errors import Transient, UserError
+
+_NAMED = re.compile(r'"[^"]*"')
+AGAIN = ("40", "53", "55P03", "57")
+"""Classes of states that go by: serialization and deadlocks, resources, locks, an operator's intervention."""
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Convert errors of the sink's database.
+
+    Raises:
+        Transient: it does not answer, or not now.
+        UserError: it refuses what was asked of it.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ""
+        if not state or state[:2] in ("08",) or state.startswith(AGAIN):
+            raise Transient(f"the sink does not answer: {said(error)}") from None
+        raise UserError(
+            f"the sink refuses to be written: {said(error)}",
+            fix="See what the table's columns, constraints and triggers, and the role's rights allow",
+        ) from None
+
+
+def said(error: psycopg.Error) -> str:
+    """What may be told of an error."""
+    of = error.diag
+    if of.message_primary is None:
+        return type(error).__name__
+    names = (("column", of.column_name), ("constraint", of.constraint_name), ("table", of.table_name))
+    told = ", ".join(f"{what} {name}" for what, name in names if name)
+    return _NAMED.sub("...", of.message_primary) + (f" ({told})" if told else "")

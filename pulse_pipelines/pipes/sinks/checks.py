@@ -1,0 +1,53 @@
+"""Checks of a pipe with a sink, before it is created and before each run."""
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.sinks import target
+from pulse_pipelines.registry import indexes
+from pulse_resources.errors import UserError
+
+HTTP = ("http://", "https://")
+
+
+def readable(tenant: Tenant, said: Definition) -> Dataset:
+    """The dataset that a pipe reads, once its sink can be written; a table that is wanted is created.
+
+    Raises:
+        NotFound: there is no such dataset, address or table.
+        UserError: it is a dataset of events, the subset is not valid, or the table cannot be written.
+        Conflict: the dataset has no index for the subset.
+        Transient: the sink does not answer.
+    """
+    dataset = registry.find_dataset(tenant, said.dataset)
+    if not dataset.of_entities:
+        raise UserError("a sink takes entities, and this is a dataset of events", dataset=said.dataset)
+    if said.sink.subset is not None:
+        indexes.subset_log(tenant, said.dataset, said.sink.subset, 0, 1)
+    address = address_of(tenant, said)
+    if said.sink.table is not None:
+        with tables.connect(address) as connection:
+            target.look(connection, said, dataset)
+    return dataset
+
+
+def address_of(tenant: Tenant, said: Definition) -> str:
+    """The address of a sink, of the kind that its pipe needs.
+
+    Raises:
+        NotFound: it is not configured.
+        UserError: it is of the other kind.
+    """
+    address = addresses.url(tenant, said.sink.source)
+    if address.startswith(HTTP) is (said.sink.table is not None):
+        raise UserError(
+            "the address leads to a service, and `table` is of a database"
+            if said.sink.table is not None
+            else "the address does not begin with http:// or https://",
+            fix="A pipe to a database names a table; one to a service names none",
+            to=said.sink.source,
+        )
+    return address

@@ -1,0 +1,131 @@
+"""A chain of requests: pushes what a sink lacks, and goes on with a chain whose run has died.
+
+What the next request brings is recorded before it is sent, and that it was taken once it is answered. A run
+that dies between the two leaves a request of which nobody knows whether it arrived: the next one sends the
+same under the same id, and the service drops it if it has it.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+
+from pulse_pipelines.domain.entities import DELETED, ID
+from pulse_pipelines.pipes.sinks.deliveries import Chain, Confirmed, Counts, Request, Run
+from pulse_pipelines.pipes.sinks.http import Service
+from pulse_pipelines.pipes.sinks.reading import Batch, Entity, Reader
+from pulse_resources.errors import Conflict, Transient, UserError
+from pulse_resources.faults import fail_point
+
+BYTES = 2 * 1024 * 1024
+"""Of a request's body; an entity alone may have more."""
+
+
+def push(run: Run, service: Service, reader: Reader, generation: int, updated: int) -> None:
+    """Push all versions up to a place in the log.
+
+    Args:
+        generation: of the log: of another one, everything is brought, as a full chain.
+        updated: the place.
+
+    Raises:
+        Conflict: the service goes on with no chain, not even with a new one; or another run is under way.
+        UserError: it refuses a request.
+        Transient: it does not answer, or the index of the subset cannot be read to its end.
+    """
+    try:
+        _push(run, service, reader, generation, updated)
+    except _Broken:
+        run.without_chain()
+        try:
+            _push(run, service, reader, generation, updated)
+        except _Broken:
+            raise Conflict(
+                "the service does not take the beginning of a chain of requests either",
+                fix="See what it says of its syncs; another one may send to the same dataset",
+                pipe=run.pipe,
+            ) from None
+
+
+class _Broken(Exception):  # noqa: N818 - handled above
+    """The service has answered with 409."""
+
+
+def _push(run: Run, service: Service, reader: Reader, generation: int, updated: int) -> None:
+    state = run.confirmed
+    if state is None or (state.epoch, state.generation) != (run.epoch, generation):
+        state = Confirmed(run.epoch, generation, 0, Chain(uuid.uuid4().hex, is_full=True))
+    elif state.chain is None:
+        if state.updated >= updated:
+            return
+        state = replace(state, chain=Chain(uuid.uuid4().hex, is_full=False))
+    while state.chain is not None:
+        state = _step(run, service, reader, state, state.chain, updated)
+    if state.updated < updated:  # what came after the chain of an earlier run had been meant to end
+        _push(run, service, reader, generation, updated)
+
+
+def _step(
+    run: Run, service: Service, reader: Reader, state: Confirmed, chain: Chain, updated: int
+) -> Confirmed:
+    """One request, and what is true after its answer."""
+    run.is_full = run.is_full or chain.is_full
+    sent = chain.sent
+    batch = _batch(reader, state, sent.until if sent else updated, None if sent else BYTES)
+    if sent is None:
+        if batch.until == state.updated < updated:
+            raise Transient("the index of the subset is not at the end of the log yet")
+        is_last = batch.until >= updated
+        sent = Request(f"{state.generation}-{batch.until}", batch.until, is_last)
+        state = replace(state, chain=replace(chain, sent=sent))
+        run.confirm(state)
+    fail_point("push.before_request")
+    try:
+        answer = service.push(_parameters(chain, sent), _lines(batch))
+    except Conflict:
+        raise _Broken from None
+    except UserError:  # not taken: the next request may bring newer versions of the same entities
+        run.confirm(replace(state, chain=replace(chain, sent=None)))
+        raise
+    fail_point("push.answered")
+    gone = sum(entity.gone for entity in batch.entities)
+    taken = max(0, len(batch.entities) - gone - answer.refused)
+    counts = Counts(batch.versions, taken, gone, answer.refused)
+    following = replace(chain, previous=sent.request, sent=None)
+    state = replace(state, updated=sent.until, chain=None if sent.is_last else following)
+    run.confirm(state, counts)
+    fail_point("push.confirmed")
+    return state
+
+
+def _batch(reader: Reader, state: Confirmed, until: int, most_bytes: int | None) -> Batch:
+    """What a request brings: one that was recorded brings all up to where it said."""
+    found = reader.after(state.updated, until, most_bytes)
+    while most_bytes is None and found.until < until:
+        more = reader.after(found.until, until)
+        if more.until == found.until:
+            raise Transient("the index of the subset is not at the end of the log yet")
+        newest = {entity.id: entity for entity in (*found.entities, *more.entities)}
+        entities = sorted(newest.values(), key=lambda entity: entity.updated)
+        found = Batch(entities, found.versions + more.versions, more.until)
+    return found
+
+
+def _parameters(chain: Chain, sent: Request) -> Mapping[str, str]:
+    first = {"is_first": "true"} if chain.previous is None else {"previous_request_id": chain.previous}
+    return {
+        "is_full": "true" if chain.is_full else "false",
+        "sequence_id": chain.sequence,
+        "request_id": sent.request,
+        **first,
+        **({"is_last": "true"} if sent.is_last else {}),
+    }
+
+
+def _lines(batch: Batch) -> bytes:
+    return b"\n".join(orjson.dumps(_sent(entity)) for entity in batch.entities)
+
+
+def _sent(entity: Entity) -> Mapping[str, object]:
+    return {ID: entity.id, DELETED: True} if entity.gone else {ID: entity.id, **entity.content}

@@ -1,0 +1,82 @@
+"""A run of a pipe with a sink: brings it what its dataset's log has when the run begins."""
+
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.ingest import spans
+from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.registry import Pipe, find
+from pulse_pipelines.pipes.sinks import answers, target
+from pulse_pipelines.pipes.sinks.checks import address_of
+from pulse_pipelines.pipes.sinks.deliveries import Confirmed, Counts, Run, begun
+from pulse_pipelines.pipes.sinks.http import Service
+from pulse_pipelines.pipes.sinks.push import push
+from pulse_pipelines.pipes.sinks.reading import Reader
+from pulse_pipelines.pipes.sinks.table import Table
+from pulse_pipelines.registry import CurrentLog
+from pulse_resources import locks
+from pulse_resources.errors import Conflict
+from pulse_resources.faults import fail_point
+from pulse_resources.locks import Lock
+
+SESSION = "SET timezone = 'UTC'; SET datestyle = 'ISO'; SET lock_timeout = '60s'"
+"""Whoever locks the table holds up one run, and not for ever."""
+
+
+def deliver(tenant: Tenant, name: str) -> Run:
+    """Run a pipe with a sink once; returns what it did.
+
+    Raises:
+        Conflict: another run is active.
+        NotFound, UserError: the table, or the dataset, no longer exists, or the sink refuses what is brought.
+        Transient: the sink does not answer. What it has confirmed stays.
+    """
+    pipe = find(tenant, name)
+    with locks.session(Lock.PIPE, f"{tenant.tenant_id}/{name}") as alone:
+        if alone is None:
+            raise Conflict("another run of the pipe is under way", tenant=tenant.slug, pipe=name)
+        with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell, begun(tenant, name) as run:
+            pipe = find(tenant, name)
+            log = registry.current_log(tenant, pipe.dataset)
+            reader = Reader(pipe, log.generation)
+            address = address_of(tenant, pipe.definition)
+            if pipe.definition.sink.table is not None:
+                _write(run, pipe, log, reader, address)
+            else:
+                with Service(address) as service:
+                    push(run, service, reader, log.generation, log.updated)
+            tell(versions=run.counts.versions, full=run.is_full)
+            return run
+
+
+def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) -> None:
+    with tables.connect(address) as connection:
+        with answers.explained():
+            connection.execute(SESSION)
+            tables.begin_alone(connection, f"{pipe.tenant.tenant_id}/{pipe.name}")
+        fail_point("sink.held")
+        aim = target.look(connection, pipe.definition, log.dataset)
+        of = f"{pipe.dataset_id}/{log.generation}/{run.epoch}/{pipe.definition.sink.subset or ''}"
+        table = Table(connection, pipe, aim, of)
+        position = table.position
+        run.is_full = position.sweeps or position.updated == 0
+        if position.updated > log.updated:
+            raise Conflict(
+                "the sink has versions that the log has not: Pulse was restored to an earlier state",
+                fix=f"Bring everything again: pulse pipe reset {pipe.tenant.slug} {pipe.name}",
+                tenant=pipe.tenant.slug,
+                pipe=pipe.name,
+            )
+        _confirm(run, log, position.updated)
+        while position.updated < log.updated:
+            batch = reader.after(position.updated, log.updated)
+            if batch.until == position.updated:  # the index of the subset has no more yet
+                return
+            _confirm(run, log, batch.until, table.write(batch))
+        if position.sweeps:
+            _confirm(run, log, position.updated, table.sweep())
+
+
+def _confirm(run: Run, log: CurrentLog, updated: int, counts: Counts | None = None) -> None:
+    confirmed = Confirmed(run.epoch, log.generation, updated)
+    if confirmed != run.confirmed or counts is not None:
+        run.confirm(confirmed, counts)

@@ -1,0 +1,150 @@
+"""The table of a sink: which of its columns are written, and what makes it another table than before."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.pipes.sinks import answers
+from pulse_resources.errors import NotFound, UserError
+
+KEY = "id"
+"""Column of the entity's `_id`."""
+NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
+TABLE = """
+SELECT c.oid, c.relkind::text, c.relfilenode, n.nspname, c.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+# For a domain its base type decides how a value is written.
+COLUMNS = """
+WITH RECURSIVE base AS (
+    SELECT a.attnum, a.attname, a.attgenerated <> '' OR a.attidentity = 'a' AS own,
+        format_type(a.atttypid, a.atttypmod) AS said, a.atttypid AS oid FROM pg_attribute a
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attnum, b.attname, b.own, b.said, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid
+    WHERE t.typtype = 'd')
+SELECT b.attname, b.said, CASE WHEN t.typcategory = 'A' THEN 'array' ELSE t.typname END, b.own
+FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd' ORDER BY b.attnum
+"""
+UNIQUE = """
+SELECT EXISTS (SELECT FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+    AND i.indexprs IS NULL AND i.indnkeyatts = 1 AND a.attname = 'id')
+"""
+CREATED = {
+    Kind.LONG: "bigint",
+    Kind.DOUBLE: "double precision",
+    Kind.BOOLEAN: "boolean",
+    Kind.TIMESTAMP: "timestamptz",
+    Kind.DATE: "date",
+    Kind.STRUCT: "jsonb",
+    Kind.LIST: "jsonb",
+    Kind.JSON: "jsonb",
+    Kind.STRING: "text",
+}
+"""Types of the columns of a table that is created, by those of the dataset's."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that is written."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    """Those that are written, with what their values are written as: a type's name, or `array`."""
+    form: str
+    """Differs where what it has cannot be taken for what was written: another table, file or columns."""
+
+    @property
+    def quoted(self) -> sql.Identifier:
+        """Its name in SQL."""
+        return sql.Identifier(self.schema, self.name)
+
+    def beside(self, name: str) -> sql.Identifier:
+        """A name in SQL of another table in its schema."""
+        return sql.Identifier(self.schema, name)
+
+
+@answers.explained()
+def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> Target:
+    """Inspect the table of a sink; one that is not there is created, if the definition says so.
+
+    Raises:
+        NotFound: there is no such table.
+        UserError: entities cannot be written there.
+    """
+    where = {"pipe": said.pipe, "table": str(said.sink.table)}
+    found = _find(connection, said)
+    if found is None and said.sink.create:
+        _create(connection, said, dataset)
+        found = _find(connection, said)
+    if found is None:
+        raise NotFound(
+            "the sink has no such table, or does not show it",
+            fix="Make it, with a column id that is its key; or say `create: true`",
+            **where,
+        )
+    oid, kind, file, schema, name = found
+    if kind not in ("r", "p"):
+        raise UserError("the sink is not a table", **where)
+    described = connection.execute(COLUMNS, [oid]).fetchall()
+    ((keyed,),) = connection.execute(UNIQUE, [oid]).fetchall()
+    if not keyed:
+        raise UserError(
+            "the table has no column id with a unique index of its own",
+            fix="The _id of an entity is written there: make it the primary key",
+            **where,
+        )
+    fields = {column.field for column in dataset.columns}
+    written = {
+        column: (type_, kind)
+        for column, type_, kind, own in described
+        if column == KEY or (column in fields and not own)
+    }
+    form = hashlib.sha256(json.dumps([oid, file, written]).encode()).hexdigest()[:32]
+    columns = tuple((column, kind) for column, (_, kind) in written.items())
+    return Target(oid, schema, name, columns, form)
+
+
+def _find(connection: "psycopg.Connection[Any]", said: Definition) -> Any:
+    try:
+        return connection.execute(TABLE, [said.sink.table]).fetchone()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):  # no name of a table
+        return None
+
+
+def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> None:
+    named = NAME.fullmatch(str(said.sink.table))
+    if named is None:
+        raise UserError(
+            "a table is created by a name of small letters, digits and _, with its schema before a dot",
+            table=str(said.sink.table),
+        )
+    columns = [
+        sql.SQL("{} {}").format(sql.Identifier(column.field), sql.SQL(CREATED[column.type.kind]))
+        for column in dataset.columns
+        if column.field != KEY
+    ]
+    name = sql.Identifier(*(part for part in named.groups() if part))
+    listed = sql.SQL(", ").join([sql.SQL("id text PRIMARY KEY"), *columns])
+    try:
+        connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(name, listed))
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        raise UserError(
+            f"the sink does not create the table: {error.diag.sqlstate}",
+            fix="The role of its address needs the right to, and the schema has to be there",
+            table=str(said.sink.table),
+        ) from None

@@ -1,0 +1,243 @@
+"""Sinks that are services: a tenant's dataset is pushed into another's, by the chain that is documented."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from support.entities import as_model, entity, make_entities, pages
+from support.faults import AtPoint
+from support.forked import forked
+from support.http import Api
+from support.ingest import Owner, ingest, make_owner
+from support.pipes import settle
+
+from chaos.sources import SOURCE, known_as
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes.addresses import url
+from pulse_pipelines.pipes.sinks import push, reading
+from pulse_pipelines.pipes.sinks.http import Service
+from pulse_pipelines.pipes.sinks.run import deliver
+from pulse_pipelines.registry import keys, syncs
+from pulse_resources.errors import PulseError, Transient, UserError
+from pulse_resources.settings import Settings
+
+PIPE: dict[str, Any] = {"pipe": "out", "from": "countries", "to": SOURCE}
+POINTS = ("push.before_request", "push.answered", "push.confirmed")
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    owner = make_owner()
+    make_entities(owner)
+    return owner
+
+
+@pytest.fixture
+def other(owner: Owner, api: Api) -> Iterator[Owner]:
+    """Whom the owner's pipe `out` pushes to."""
+    other = make_owner()
+    make_entities(other)
+    syncs.allow(other.tenant, "countries", 1)
+    key = keys.issue_key(other.tenant, "pushed", [KeyScope.COLLECT]).text
+    place = api.url.removeprefix("http://")
+    with known_as(owner.tenant, f"http://:{quote(key, '')}@{place}/v1/datasets/countries/entities"):
+        pipes.create(owner.tenant, definition(PIPE))
+        yield other
+
+
+def write(owner: Owner, *entities: tuple[str, dict[str, Any]]) -> None:
+    owner.send(*(entity(key, **properties) for key, properties in entities))
+    ingest(owner)
+
+
+def in_small_requests(tenant: Tenant, name: str) -> None:
+    """A run of requests with one entity each."""
+    reading.FIRST = 2
+    push.BYTES = 1
+    deliver(tenant, name)
+
+
+def latest(owner: Owner) -> dict[str, Any]:
+    return {key: content for key, content in dict(as_model(pages(owner))).items() if content is not None}
+
+
+def states(other: Owner) -> list[tuple[bool, str, int]]:
+    found = syncs.list_syncs(other.tenant, "countries")
+    return [(each.is_full, each.state, each.parts) for each in reversed(found)]
+
+
+def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other: Owner) -> None:
+    write(other, ("old", {"name": "it goes"}))
+    write(
+        owner, ("A", {"name": "é", "tags": ["x"]}), ("B", {"people": 1}), ("B", {"_deleted": True}), ("C", {})
+    )
+    run = deliver(owner.tenant, "out")
+    assert (run.is_full, run.counts.upserted, run.counts.deleted) == (True, 2, 1)
+    settle(other)
+    assert latest(other) == latest(owner) == {"A": {"name": "é", "tags": ["x"]}, "C": {}}
+    write(owner, ("A", {"_deleted": True}), ("C", {"people": 3}), ("C", {"people": 4}))
+    assert not deliver(owner.tenant, "out").is_full
+    settle(other)
+    assert latest(other) == latest(owner) == {"C": {"people": 4}}
+    assert states(other) == [(True, State.DONE, 1), (False, State.DONE, 1)]
+    deliver(owner.tenant, "out")
+    assert len(states(other)) == 2, "nothing is new"
+    found = pipes.find(owner.tenant, "out")
+    place = f"{registry.current_log(owner.tenant, 'countries').generation}-7"
+    assert (found.behind, found.error, found.position) == (0, None, place)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("which", [1, 2, 3])
+def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
+    owner: Owner, other: Owner, point: str, which: int
+) -> None:
+    write(owner, *((f"C{n}", {"people": n}) for n in range(3)))
+    forked(in_small_requests, owner.tenant, "out", PULSE_FAIL_POINT=f"{point}@{which}").killed()
+    write(owner, ("C0", {"people": 9}))
+    deliver(owner.tenant, "out")
+    settle(other)
+    assert latest(other) == latest(owner)
+    log = as_model(pages(other))
+    assert len(log) == len({str(each) for each in log}) == 4, "no version comes twice"
+    assert {state for _, state, _ in states(other)} == {State.DONE}
+    assert [is_full for is_full, _, _ in states(other)].count(True) == 1
+
+
+def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at: AtPoint, api: Api) -> None:
+    write(owner, ("A", {"people": 1}), ("B", {"people": 2}))
+    deliver(owner.tenant, "out")
+    settle(other)
+    key = keys.issue_key(other.tenant, "else", [KeyScope.COLLECT]).text
+
+    def another_begins() -> None:
+        said = {"is_full": True, "sequence_id": "x", "request_id": "1", "is_first": True}
+        with api.client(key) as client:
+            place = "/v1/datasets/countries/entities"
+            assert client.post(place, params=said, json={"_id": "theirs"}).status_code == 202
+
+    pipes.reset(owner.tenant, "out")
+    reading.FIRST, push.BYTES, before = 1, 1, (reading.FIRST, push.BYTES)
+    try:
+        at("push.confirmed", another_begins)
+        deliver(owner.tenant, "out")
+    finally:
+        reading.FIRST, push.BYTES = before
+    settle(other)
+    assert latest(other) == latest(owner)
+    assert [state for _, state, _ in states(other)] == [
+        State.DONE,
+        State.SUPERSEDED,
+        State.SUPERSEDED,
+        State.DONE,
+    ]
+
+
+def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_the_pipe(
+    owner: Owner, other: Owner
+) -> None:
+    strict = json.dumps({"type": "object", "properties": {"people": {"type": "integer", "maximum": 5}}})
+    uri = registry.publish_schema(other.tenant, "strict", strict).schema_uri
+    registry.create_dataset(other.tenant, "strict", uri, kind=DatasetKind.ENTITIES)
+    address = url(owner.tenant, SOURCE).replace("/countries/", "/strict/")
+    with known_as(owner.tenant, address):
+        write(owner, ("A", {"people": 1}), ("B", {"people": 99}))
+        counts = deliver(owner.tenant, "out").counts
+        assert (counts.upserted, counts.refused) == (1, 1)
+        write(owner, ("B", {"people": 98}))
+        with pytest.raises(UserError, match="422"):
+            deliver(owner.tenant, "out")
+        assert pipes.find(owner.tenant, "out").behind == 1
+        write(owner, ("B", {"people": 2}))
+        deliver(owner.tenant, "out")
+    settle(other)
+    assert as_model(pages(other, slug="strict")) == [("A", {"people": 1}), ("B", {"people": 2})]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Gives the answers that a test wants, and remembers what was asked."""
+
+    wanted: list[tuple[int, dict[str, str], bytes]]
+    asked: list[tuple[str, dict[str, str], bytes]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, dict(self.headers), body))
+        status, headers, answer = self.wanted.pop(0) if len(self.wanted) > 1 else self.wanted[0]
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(answer))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def service(*wanted: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, type[Answers]]]:
+    """An address of a service, and what it was asked."""
+    handler = type("Handler", (Answers,), {"wanted": list(wanted), "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", handler
+        server.shutdown()
+
+
+def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None:
+    waited: list[float] = []
+    taken = (202, {}, b'{"refused": 1}')
+    with service((503, {"Retry-After": "7"}, b""), (502, {}, b""), taken) as (place, handler):
+        with Service(f"http://u:s3cret@{place}/x?a=b", waited.append) as sink:
+            assert sink.push({"request_id": "1-2"}, b"{}").refused == 1
+        assert waited == [7.0, 1.0]
+        assert [path for path, _, _ in handler.asked] == ["/x?a=b&request_id=1-2"] * 3
+        assert handler.asked[0][1]["Authorization"].startswith("Basic ")
+    with service((200, {}, b"")) as (elsewhere, unasked):
+        with (
+            service((307, {"Location": f"http://{elsewhere}/"}, b"")) as (place, _),
+            pytest.raises(UserError, match="307"),
+            Service(f"http://:s3cret@{place}/") as sink,
+        ):
+            sink.push({}, b"{}")
+        assert unasked.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ((401, {}, b"s3cret"), UserError),
+        ((422, {}, b"s3cret"), UserError),
+        ((503, {"Retry-After": "99999"}, b"s3cret"), Transient),
+        ((500, {}, b"s3cret"), Transient),
+        ((202, {"Content-Length": "99"}, b"s3cret"), Transient),
+    ],
+)
+def test_no_error_tells_a_secret(answer: tuple[int, dict[str, str], bytes], kind: type[PulseError]) -> None:
+    with service(answer) as (place, _):
+        with pytest.raises(kind) as raised, Service(f"http://:s3cret@{place}/", lambda _: None) as sink:
+            sink.push({}, b"{}")
+        assert "s3cret" not in str(raised.value)
+        assert place not in str(raised.value)
+
+
+def test_an_address_of_the_other_kind_is_refused(owner: Owner) -> None:
+    for address, said, why in (
+        ("host=db password=s3cret", PIPE, "does not begin with http"),
+        ("http://:s3cret@host/", PIPE | {"table": "x"}, "leads to a service"),
+    ):
+        with known_as(owner.tenant, address), pytest.raises(UserError, match=why) as raised:
+            pipes.create(owner.tenant, definition(said))
+        assert "s3cret" not in str(raised.value)
+    with pytest.raises(UserError, match="no URL"):
+        Service("http://[:s3cret")

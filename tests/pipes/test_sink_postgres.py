@@ -1,0 +1,393 @@
+"""Sinks that are tables of Postgres: they are the latest state of the dataset, whatever dies on the way."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.entities import as_model, declare, entity, make_entities, pages
+from support.forked import forked
+from support.ingest import Owner, ingest, make_owner
+
+from chaos.sources import SOURCE, database
+from chaos.surroundings import superuser
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.definitions import defs
+from pulse_pipelines.defs.pipes.sensor import pipes_due
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure.run import erase
+from pulse_pipelines.monitoring.issues import Kind, look
+from pulse_pipelines.pipes.run import run
+from pulse_pipelines.pipes.sinks import reading
+from pulse_pipelines.pipes.sinks.run import deliver
+from pulse_pipelines.pipes.sinks.texts import text
+from pulse_pipelines.pipes.watch import watch_one
+from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
+from pulse_resources.settings import Settings
+
+TABLE = (
+    "CREATE TABLE copied (id text PRIMARY KEY, name text, people bigint, area float8, tags text[], note text)"
+)
+PIPE: dict[str, Any] = {"pipe": "out", "from": "countries", "to": SOURCE, "table": "public.copied"}
+POINTS = ("sink.held", "sink.written", "sink.before_commit", "sink.after_commit")
+SWEEPS = ("sink.before_swept", "sink.after_swept")
+
+
+@pytest.fixture
+def owner(stack: Settings) -> Owner:
+    owner = make_owner()
+    make_entities(owner)
+    return owner
+
+
+@pytest.fixture
+def sink(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with database(owner.tenant) as connection:
+        connection.execute(TABLE)
+        yield connection
+
+
+def push(owner: Owner, *entities: tuple[str, dict[str, Any]]) -> None:
+    owner.send(*(entity(key, **properties) for key, properties in entities))
+    ingest(owner)
+
+
+def rows(sink: Any, columns: str = "name, people") -> dict[str, tuple[Any, ...]]:
+    found = sink.execute(f"SELECT id, {columns} FROM copied").fetchall()
+    return {key: tuple(rest) for key, *rest in found}
+
+
+def position(sink: Any) -> int:
+    ((found,),) = sink.execute("SELECT updated FROM pulse_positions").fetchall()
+    return int(found)
+
+
+def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any) -> None:
+    pipe = pipes.create(owner.tenant, definition(PIPE))
+    assert (pipe.position, pipe.behind, pipe.document["direction"]) == (None, 0, "out")
+    push(
+        owner,
+        ("DE", {"name": 'G"\\\n\t', "people": 83, "area": 1.5, "tags": ["a", 'b,"c\\'], "z": 1}),
+        ("FR", {}),
+    )
+    push(owner, ("NL", {"name": "x"}), ("NL", {"_deleted": True}))
+    assert pipes.find(owner.tenant, "out").behind == 4
+    run = deliver(owner.tenant, "out")
+    assert (run.is_full, run.counts.versions, run.counts.upserted, run.counts.deleted) == (True, 4, 2, 0)
+    assert rows(sink, "name, people, area, tags, note") == {
+        "DE": ('G"\\\n\t', 83, 1.5, ["a", 'b,"c\\'], None),
+        "FR": (None, None, None, None, None),
+    }
+    sink.execute("UPDATE copied SET note = 'mine'")
+    push(owner, ("DE", {"name": "Germany"}), ("FR", {"_deleted": True}), ("IT", {"people": 59}))
+    run = deliver(owner.tenant, "out")
+    assert (run.is_full, run.counts.upserted, run.counts.deleted) == (False, 2, 1)
+    assert rows(sink, "name, people, note") == {"DE": ("Germany", None, "mine"), "IT": (None, 59, None)}
+    found = pipes.find(owner.tenant, "out")
+    generation = registry.current_log(owner.tenant, "countries").generation
+    assert (found.behind, found.position, found.error) == (0, f"{generation}-{position(sink)}", None)
+    assert found.lag_seconds is not None
+    assert [(each.state, each.is_full) for each in pipes.deliveries(owner.tenant, "out", 9)] == [
+        ("done", False),
+        ("done", True),
+    ]
+    counts = pipes.last_day(owner.tenant)[owner.tenant.tenant_id, "out"]
+    assert (counts.changed, counts.deleted, counts.refused) == (4, 1, 0)
+
+
+def in_small_batches(tenant: Tenant, name: str) -> None:
+    """A run in batches of two versions, in a process of its own."""
+    reading.FIRST, reading.BYTES = 2, 1
+    deliver(tenant, name)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: str) -> None:
+    """The kill is at the second of several batches, with the only version of C2."""
+    pipes.create(owner.tenant, definition(PIPE))
+    push(
+        owner,
+        *((f"C{n}", {"people": n}) for n in range(3)),
+        ("C0", {"_deleted": True}),
+        ("C1", {"people": 9}),
+    )
+    which = "" if point == "sink.held" else "@2"
+    forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point + which).killed()
+    assert [each.state for each in pipes.deliveries(owner.tenant, "out", 9)] == ["running"]
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {"C1": (9,), "C2": (2,)}
+    assert position(sink) == 5
+    assert [each.state for each in pipes.deliveries(owner.tenant, "out", 9)] == ["done", "failed"]
+
+
+@pytest.mark.parametrize("point", [*POINTS[1:], *SWEEPS])
+def test_what_is_brought_anew_replaces_what_was_there_whatever_dies(
+    owner: Owner, sink: Any, point: str
+) -> None:
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, *((f"C{n}", {"people": n}) for n in range(4)), ("C0", {"_deleted": True}))
+    deliver(owner.tenant, "out")
+    sink.execute("INSERT INTO copied VALUES ('C0'), ('stray'); UPDATE copied SET people = -1 WHERE id = 'C2'")
+    pipes.reset(owner.tenant, "out")
+    assert pipes.find(owner.tenant, "out").position is None
+    forked(in_small_batches, owner.tenant, "out", PULSE_FAIL_POINT=point).killed()
+    deliver(owner.tenant, "out")
+    assert rows(sink, "people") == {"C1": (1,), "C2": (2,), "C3": (3,)}
+    assert sink.execute("SELECT count(*) FROM pulse_brought").fetchall() == [(0,)]
+    assert not deliver(owner.tenant, "out").is_full
+
+
+def test_an_erased_log_and_another_form_of_the_table_bring_everything_anew(owner: Owner, sink: Any) -> None:
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, ("A", {"people": 1}), ("B", {"people": 2}))
+    deliver(owner.tenant, "out")
+    erase(owner.tenant, "countries", "event_id=A")
+    assert deliver(owner.tenant, "out").is_full
+    assert rows(sink, "people") == {"B": (2,)}
+    sink.execute("TRUNCATE copied")
+    assert deliver(owner.tenant, "out").is_full
+    sink.execute("ALTER TABLE copied DROP area, ADD area numeric")
+    push(owner, ("C", {"area": 0.5}))
+    assert deliver(owner.tenant, "out").is_full
+    assert set(rows(sink, "area")) == {"B", "C"}
+    sink.execute("DROP TABLE copied")
+    with pytest.raises(NotFound, match="no such table"):
+        deliver(owner.tenant, "out")
+    assert "no such table" in str(pipes.find(owner.tenant, "out").error)
+
+
+def test_an_older_run_writes_nothing_after_a_newer_one(owner: Owner, sink: Any) -> None:
+    """Stopped with its batch written: the next is refused while its session lives; it leaves nothing."""
+    pipes.create(owner.tenant, definition(PIPE))
+    push(owner, ("A", {"people": 1}))
+    old = forked(deliver, owner.tenant, "out", PULSE_FAIL_POINT="stop:sink.before_commit")
+    old.stopped()
+    with pytest.raises(Conflict, match="another run"):
+        deliver(owner.tenant, "out")
+    with superuser() as connection:  # Pulse loses the run, the sink does not
+        name = f"pulse-pipe/{owner.tenant.tenant_id}/out"
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+        assert connection.execute(ended, [name[:63]]).fetchall() == [(True,)]
+    push(owner, ("A", {"people": 2}))
+    with pytest.raises(Transient, match="still on their way"):
+        deliver(owner.tenant, "out")
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
+    sink.execute(ended, [sink.info.dbname, sink.info.backend_pid])
+    deliver(owner.tenant, "out")
+    assert old.goes_on() != 0
+    assert rows(sink, "people") == {"A": (2,)}
+
+
+def test_a_table_is_created_and_takes_the_values_as_they_are(owner: Owner, sink: Any) -> None:
+    said = PIPE | {"table": "made", "create": True}
+    pipes.create(owner.tenant, definition(said))
+    push(owner, ("A", {"name": "x", "people": 1, "area": 0.1, "tags": ["a"]}))
+    deliver(owner.tenant, "out")
+    assert sink.execute("SELECT * FROM made").fetchall() == [("A", "x", 1, 0.1, ["a"])]
+
+
+def test_a_subset_is_brought_as_it_is(owner: Owner, sink: Any) -> None:
+    said = PIPE | {"subset": "name=blue"}
+    with pytest.raises(Conflict, match="no index"):
+        pipes.create(owner.tenant, definition(said))
+    declare(owner, "name")
+    pipes.create(owner.tenant, definition(said))
+    push(owner, ("A", {"name": "blue"}), ("B", {"name": "red"}), ("C", {"name": "blue"}))
+    deliver(owner.tenant, "out")
+    assert set(rows(sink)) == {"A", "C"}
+    push(owner, ("A", {"name": "red"}), ("B", {"name": "blue"}))
+    deliver(owner.tenant, "out")
+    assert set(rows(sink)) == {"B", "C"}
+    assert pipes.find(owner.tenant, "out").behind == 0
+
+
+def test_an_entity_that_the_table_does_not_take_holds_its_batch_and_is_named(owner: Owner, sink: Any) -> None:
+    sink.execute("ALTER TABLE copied ALTER people TYPE smallint")
+    sink.execute("ALTER TABLE copied ADD CHECK (name <> 'secret'), ADD code int UNIQUE")
+    pipes.create(owner.tenant, definition(PIPE))
+    good = [(f"C{n}", {"people": n}) for n in range(5)]
+    push(owner, *good, ("bad", {"people": 1_000_000}), ("fine", {}))
+    with pytest.raises(UserError, match="cannot be written") as raised:
+        deliver(owner.tenant, "out")
+    assert raised.value.where.items() >= {"entity": "bad", "column": "people"}.items()
+    assert (rows(sink), position(sink)) == ({}, 0)
+    push(owner, ("bad", {"people": 1}), ("evil", {"name": "secret"}))
+    with pytest.raises(UserError, match="check constraint") as raised:
+        deliver(owner.tenant, "out")
+    assert raised.value.where["entity"] == "evil"
+    assert "secret" not in str(pipes.find(owner.tenant, "out").error)
+    push(owner, ("evil", {"name": "good"}))
+    deliver(owner.tenant, "out")
+    assert len(rows(sink)) == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (None, "jsonb", None),
+        ("text", "jsonb", '"text"'),
+        ({"a": [1]}, "text", '{"a":[1]}'),
+        ([1, None, "NULL", [True]], "array", '{"1",NULL,"NULL",{"true"}}'),
+        (1e300, "float8", "1e+300"),
+        (True, "text", "true"),
+        ("AP8Q", "bytea", "\\x00ff10"),
+        ("AP8Q", "text", "AP8Q"),
+    ],
+)
+def test_values_are_written_by_their_column(value: Any, kind: str, expected: str | None) -> None:
+    assert text(value, kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("a\0", "text"), ("a\0", "jsonb"), (["\0"], "array"), ("*", "bytea")]
+)
+def test_what_no_column_can_hold_is_an_error(value: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match=r"NUL|base64"):
+        text(value, kind)
+
+
+def test_what_cannot_be_a_sink_is_refused_with_words(owner: Owner, sink: Any) -> None:
+    sink.execute(
+        "CREATE TABLE keyless (id text); CREATE VIEW v AS SELECT 'a' AS id; CREATE TABLE full_ (id int)"
+    )
+    sink.execute("CREATE TABLE pair (id text, b text, UNIQUE (id, b))")
+    for said, why in (
+        ({"table": "keyless"}, "no column id with a unique index"),
+        ({"table": "pair"}, "no column id with a unique index"),
+        ({"table": "v"}, "not a table"),
+        ({"table": "nowhere"}, "no such table"),
+        ({"table": 'x"; DROP TABLE copied; --', "create": True}, "a table is created by a name"),
+        ({"table": "nowhere.x", "create": True}, "does not create the table"),
+        ({"from": "orders"}, "a dataset of events"),
+        ({"from": "others"}, "no such dataset"),
+        ({"to": "elsewhere"}, "has no address"),
+        ({"to": "postgres://u:p@h/db"}, "a source is a name"),
+        ({"subset": "name"}, "="),
+        ({"create": "yes"}, "create must be"),
+        ({"mode": "full"}, "a pipe has no mode"),
+    ):
+        with pytest.raises((UserError, NotFound), match=why):
+            pipes.create(owner.tenant, definition(PIPE | said))
+    assert pipes.list_pipes(owner.tenant) == []
+    sink.execute("INSERT INTO copied VALUES ('theirs')")
+    pipes.create(owner.tenant, definition(PIPE))
+    with pytest.raises(UserError, match="this pipe has not written"):
+        deliver(owner.tenant, "out")
+    assert set(rows(sink)) == {"theirs"}
+    sink.execute("TRUNCATE copied")
+    deliver(owner.tenant, "out")
+    pipes.create(owner.tenant, definition(PIPE | {"pipe": "second"}))
+    with pytest.raises(UserError, match="another pipe writes this table"):
+        deliver(owner.tenant, "second")
+    with pytest.raises(Conflict, match="brings it to a sink"):
+        registry.delete_dataset(owner.tenant, "countries")
+    pipes.delete(owner.tenant, "out")
+    pipes.delete(owner.tenant, "second")
+    registry.delete_dataset(owner.tenant, "countries")
+
+
+def test_another_tenant_s_datasets_and_addresses_are_out_of_reach(owner: Owner, sink: Any) -> None:
+    other = make_owner()
+    for said in ({}, {"from": "orders"}):
+        with pytest.raises(PulseError):
+            pipes.create(other.tenant, definition(PIPE | said))
+    make_entities(other)
+    with pytest.raises(NotFound, match="has no address"):
+        pipes.create(other.tenant, definition(PIPE))
+    with database(other.tenant) as theirs:
+        theirs.execute(TABLE)
+        for each in (owner, other):
+            pipes.create(each.tenant, definition(PIPE))
+            push(each, (each.tenant.slug, {"people": 1}))
+        pipes.reset(other.tenant, "out")
+        for each in (owner, other):
+            deliver(each.tenant, "out")
+            deliver(each.tenant, "out")
+        assert set(rows(theirs)) == {other.tenant.slug}
+        assert set(rows(sink)) == {owner.tenant.slug}
+        assert len(pipes.deliveries(owner.tenant, "out", 9)) == 2
+
+
+def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, sink: Any) -> None:
+    pipes.create(owner.tenant, definition(PIPE | {"pipe": "out_by_sensor"}))
+    push(owner, ("A", {"people": 1}))
+    pipes.ask(owner.tenant, "out_by_sensor")
+    assert pipes.delivered(owner.tenant, "out_by_sensor", after=None) is None
+    loaded, slug = defs(), owner.tenant.slug
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("tenants-of-pipes", [slug])
+        found = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+        assert isinstance(found, dg.SensorResult)
+        (launched,) = [each for each in found.run_requests or () if each.partition_key == slug]
+        job = loaded.resolve_job_def("pipes")
+        done = job.execute_in_process(
+            instance=instance, partition_key=slug, asset_selection=launched.asset_selection
+        )
+        (materialized,) = done.asset_materializations_for_node("pipes__out_by_sensor")
+    assert materialized.metadata["upserted"].value == 1
+    assert owner.tenant not in [each.tenant for each in pipes.due()]
+    ended = pipes.delivered(owner.tenant, "out_by_sensor", after=None)
+    assert ended is not None
+    assert (ended.upserted, rows(sink, "people")) == (1, {"A": (1,)})
+
+
+def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sink: Any) -> None:
+    pipes.create(owner.tenant, definition(PIPE))
+    sink.execute("DROP TABLE copied")
+    with pytest.raises(NotFound):
+        deliver(owner.tenant, "out")
+    (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
+    assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "out")
+    with pytest.raises(UserError, match="the run failed"):
+        pipes.delivered(owner.tenant, "out", after=None)
+    sink.execute(TABLE)
+    deliver(owner.tenant, "out")
+    assert pipes.find(owner.tenant, "out").error is None
+    with pytest.raises(UserError, match="it has a sink"):
+        run(None, owner.tenant, "out", 1)
+    watch_one(pipes.find(owner.tenant, "out"))
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from("ABCD"), st.one_of(st.none(), st.integers(0, 2))),
+        st.sampled_from(["run", "reset", *POINTS, *SWEEPS]),
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CHANGES)
+def test_whatever_happens_the_table_is_the_latest_state(
+    owner: Owner, sink: Any, happened: list[tuple[str, int | None] | str]
+) -> None:
+    name = f"out{random.getrandbits(40)}"
+    sink.execute("DROP TABLE IF EXISTS copied, pulse_positions, pulse_brought")
+    sink.execute(TABLE)
+    pipes.create(owner.tenant, definition(PIPE | {"pipe": name}))
+    waiting: list[tuple[str, dict[str, Any]]] = [("A", {"people": random.getrandbits(40)})]
+    for each in [*happened, "run"]:
+        if isinstance(each, tuple):
+            key, people = each
+            waiting.append((key, {"_deleted": True} if people is None else {"people": people}))
+            continue
+        if waiting:
+            push(owner, *waiting)
+            waiting = []
+        if each == "reset":
+            pipes.reset(owner.tenant, name)
+        elif each == "run":
+            deliver(owner.tenant, name)
+        else:
+            forked(in_small_batches, owner.tenant, name, PULSE_FAIL_POINT=each).ended()
+    latest = dict(as_model(pages(owner)))
+    expected = {key: (content.get("people"),) for key, content in latest.items() if content is not None}
+    assert rows(sink, "people") == expected
+    pipes.delete(owner.tenant, name)
