@@ -119,12 +119,13 @@ class Pipe:
     @property
     def document(self) -> dict[str, Any]:
         """A pipe as people see it."""
-        reads = self.definition.other_end.document
+        said = self.definition.other_end.document
         return {
             "pipe": self.name,
             "direction": "out" if self.definition.delivers else "in",
             "other_end": str(self.definition.other_end),
-            **{name: reads.get(name) for name in ("source", "table", "path", "format", "feed", "transform")},
+            "source": self.definition.other_end.source,
+            **{name: said.get(name) for name in ("table", "path", "format", "feed", "transform")},
             "dataset": self.dataset,
             "mode": self.definition.other_end.mode,
             "every_seconds": self.definition.every_seconds,

@@ -98,7 +98,7 @@ def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("which", [1, 2, 3])
+@pytest.mark.parametrize("which", [2, *(pytest.param(which, marks=pytest.mark.slow) for which in (1, 3))])
 def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     owner: Owner, other: Owner, point: str, which: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.entities import as_model, declare, entity, make_entities, pages
+from support.faults import often
 from support.forked import forked
 from support.ingest import Owner, ingest, make_owner
 
@@ -106,7 +107,7 @@ def in_small_batches(tenant: Tenant, name: str) -> None:
     deliver(tenant, name)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", often(POINTS, "sink.written", "sink.after_commit"))
 def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: str) -> None:
     """The kill is at the second of several batches, with the only version of C2."""
     pipes.create(owner.tenant, definition(PIPE))
@@ -125,7 +126,7 @@ def test_a_run_that_is_killed_is_gone_on_with(owner: Owner, sink: Any, point: st
     assert [each.state for each in pipes.deliveries(owner.tenant, "out", 9)] == ["done", "failed"]
 
 
-@pytest.mark.parametrize("point", [*POINTS[1:], *SWEEPS])
+@pytest.mark.parametrize("point", often([*POINTS[1:], *SWEEPS], "sink.before_commit", "sink.after_swept"))
 def test_what_is_brought_anew_replaces_what_was_there_whatever_dies(
     owner: Owner, sink: Any, point: str
 ) -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.entities import as_model, pages
+from support.faults import often
 from support.files import Folder
 from support.forked import forked
 from support.ingest import make_owner
@@ -24,7 +25,9 @@ def run_alone(tenant: Tenant) -> None:
     run(spark(), tenant, "planes", 2)
 
 
-@pytest.mark.parametrize("point", ["pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent"])
+@pytest.mark.parametrize(
+    "point", often(["pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent"], "pipe.loaded")
+)
 def test_a_run_over_files_that_is_killed_is_made_good_by_the_next(stack: Settings, point: str) -> None:
     owner, folder = make_owner(), Folder(stack)
     said = {"pipe": "planes", "source": SOURCE, "path": "*.ndjson", "key": ["tail"], "dataset": "planes"}

@@ -1,6 +1,6 @@
 """What a test does when the process under test, which is its own, comes by a fail point."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -12,6 +12,11 @@ from pulse_resources import faults
 class AtPoint(Protocol):
     def __call__(self, point: str, then: Callable[[], Any], *, always: bool = False) -> list[Any]:
         """Do something when a point is reached for the first time, or always; gives what it returned."""
+
+
+def often(points: Iterable[str], *kept: str) -> list[Any]:
+    """Fail points as parameters, of which only some are for each run; the others are `slow`."""
+    return [point if point in kept else pytest.param(point, marks=pytest.mark.slow) for point in points]
 
 
 @pytest.fixture
