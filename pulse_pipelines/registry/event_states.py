@@ -59,8 +59,9 @@ LEFT JOIN event_state_keys k ON k.dataset_id = e.dataset_id AND k.key = %s COLLA
 WHERE d.slug = %s
 """
 PAGE = """
-SELECT k.key, k.at, k.event_id, k.data FROM pdm_datasets d JOIN event_state_keys k USING (dataset_id)
-WHERE d.slug = %s AND k.key >= %s COLLATE "C" AND k.key IS DISTINCT FROM %s ORDER BY k.key LIMIT %s
+SELECT key, at, event_id, data FROM event_state_keys
+WHERE dataset_id = (SELECT dataset_id FROM pdm_datasets WHERE slug = %s)
+    AND key >= %s COLLATE "C" AND key IS DISTINCT FROM %s ORDER BY key LIMIT %s
 """
 
 

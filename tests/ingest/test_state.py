@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.backfill import move, rebuilt
 from support.faults import AtPoint
 from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
 
@@ -245,3 +246,15 @@ def test_a_build_that_an_erasure_overtakes_brings_nothing_back(owner: Owner, at:
     declare(owner)
     assert state(owner).keys() == {"FR"}
     assert event_states.find(owner.tenant, "orders").complete
+
+
+def test_what_a_backfill_lands_is_in_the_state(owner: Owner) -> None:
+    declare(owner)
+    owner.send(event("a", country="DE", count=1), event("b", country="FR", count=1.5))
+    ingest(owner)
+    assert state(owner).keys() == {"DE"}
+    move(owner, count={"type": "number"})
+    assert rebuilt(owner).dead_letters_landed == 1
+    assert brief(owner) == model(owner)
+    assert brief(owner)["FR"][1] == "b"
+    assert sound(owner)
