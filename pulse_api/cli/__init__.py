@@ -61,6 +61,7 @@ PARTS = {
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
     "pipe": ("pipe", "Pipes: tables of Postgres, files and feeds, brought into datasets of entities."),
+    "state": ("state", "States: the newest event of each key of a dataset of events."),
     "index": ("index", "Indexes of datasets of entities, by which subsets are read."),
     "sync": ("sync", "Syncs: parts that were sent to a dataset of entities as one unit."),
     "dlq": (

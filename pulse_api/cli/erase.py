@@ -160,6 +160,7 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
             ("raw events", f"{removed['raw_events']:,} in {len(raw_zone['objects']):,} objects"),
             ("dead letters", removed["dead_letters"]),
             ("summaries", removed["summaries"]),
+            ("events of the state", removed["states"]),
             ("verified", f"nothing is left in {_counts(receipt['verified']['looked_at'])}"),
         )
     )

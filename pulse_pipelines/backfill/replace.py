@@ -10,7 +10,7 @@ from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
 from pulse_pipelines.domain.quota import EVENTS
-from pulse_pipelines.tables import claims, commit, ledger, parquet_files, rewrite_file
+from pulse_pipelines.tables import claims, commit, event_states, ledger, parquet_files, rewrite_file
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
@@ -33,7 +33,8 @@ WHERE l.tenant_id = %(tenant)s AND l.partition = found.partition AND l.event_off
 
 
 class Overtaken(Exception):  # noqa: N818 - the plan is outdated: plan again
-    """Another writer replaced a file of the day, claimed an event id or resolved a letter since the plan."""
+    """Another writer replaced a file of the day, claimed an event id, resolved a letter or
+    declared a state since the plan."""
 
 
 def replace(
@@ -77,6 +78,9 @@ def replace(
             "snapshot": staged.snapshot_id,
             "run": run_id,
         }
+        files = {dataset.dataset_id: added}
+        if event_states.land(connection, plan.tenant.tenant_id, files) is not None:
+            raise Overtaken
         connection.execute(RECORD, values)
         if landing:
             _land_letters(connection, plan, landing, values)

@@ -49,6 +49,8 @@ class Dataset:
     kind: str = DatasetKind.EVENTS
     earlier: tuple[tuple[int, str], ...] = ()
     """Numbers and documents of the schema versions that it followed before."""
+    state: tuple[int, str] | None = None
+    """Of a dataset of events with a state: its number, and the column that is its key."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:

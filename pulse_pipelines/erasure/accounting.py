@@ -108,15 +108,21 @@ def _restore_letters(connection: postgres.Connection, tenant: Tenant, places: Pl
 
 
 def result(
-    before: Mapping[str, Any] | None, hit: Iterable[Cleaned], snapshot_id: int | None, summaries: int
+    before: Mapping[str, Any] | None,
+    hit: Iterable[Cleaned],
+    snapshot_id: int | None,
+    summaries: int,
+    states: int,
 ) -> dict[str, Any]:
     """Result of the rows step, as JSON.
 
     Args:
         before: result of earlier commits of this step.
         snapshot_id: snapshot of the commit; None: there was nothing to remove.
+        summaries: number of summaries that were deleted.
+        states: number of events that were removed from the dataset's state.
     """
-    known = before or {"days": {}, "files": [], "snapshot_id": None, "summaries": 0}
+    known = {"days": {}, "files": [], "snapshot_id": None, "summaries": 0, "states": 0, **(before or {})}
     days: dict[str, int] = defaultdict(int, known["days"])
     objects = list(known["files"])
     for cleaned in hit:
@@ -129,4 +135,5 @@ def result(
         "files": objects,
         "snapshot_id": snapshot_id or known["snapshot_id"],
         "summaries": known["summaries"] + summaries,
+        "states": known["states"] + states,
     }

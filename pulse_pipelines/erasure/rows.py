@@ -20,7 +20,7 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import commit, heads, indexes, parquet_files
+from pulse_pipelines.tables import commit, event_states, heads, indexes, parquet_files
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, locks, object_store, postgres, readable
@@ -70,13 +70,15 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
         heads.begin_anew(connection, subject.dataset.dataset_id)
         erased = [number for each in hit for number in each.versions]
         indexes.forget(connection, subject.dataset.dataset_id, erased, following)
+        places = [place for each in hit for place in each.places]
+        states = event_states.forget(connection, subject.dataset.dataset_id, places)
         summaries = account(connection, tenant, subject, erasure, hit, staged)
-        done = result(before, hit, staged.snapshot_id, summaries)
+        done = result(before, hit, staged.snapshot_id, summaries, states)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)
 
     if commit.commit_dataset(tenant, subject.dataset, stage, before=before_swap, write=write) is None:
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            record.done(connection, tenant, erasure.erasure_id, STEP, result(before, [], None, 0))
+            record.done(connection, tenant, erasure.erasure_id, STEP, result(before, [], None, 0, 0))
 
 
 def matching(table: Table, subject: Subject) -> list[tuple[DataFile, Places]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, raw, record, rows, staged, verify
+from pulse_pipelines.erasure import curated, history, letters, raw, record, rows, staged, states, verify
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -33,7 +33,7 @@ SHOWN = 5
 """Leftovers that an error lists."""
 
 Step = Callable[[Tenant, Subject, Erasure], None]
-FOLLOWING = {rows.STEP: frozenset({history.STEP, curated.STEP})}
+FOLLOWING = {rows.STEP: frozenset({states.STEP, history.STEP, curated.STEP})}
 """Steps that have to be repeated after a repeated step."""
 
 
@@ -41,6 +41,7 @@ def _steps(rewriter: Rewriter) -> dict[str, Step]:
     """The steps of an erasure, in order."""
     return {
         rows.STEP: partial(rows.erase, rewriter),
+        states.STEP: states.erase,
         letters.STEP: letters.erase,
         staged.STEP: staged.erase,
         raw.STEP: raw.erase,
@@ -189,6 +190,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
             "dead_letters": steps[letters.STEP]["emptied"],
             "raw_events": sum(entry["events"] for entry in raw_zone["objects"]),
             "summaries": steps[rows.STEP]["summaries"] + steps[curated.SUMMARIES],
+            "states": steps[rows.STEP].get("states", 0),
             "snapshots": steps[history.STEP]["snapshots_dropped"],
         },
         "table": steps[rows.STEP] | steps[history.STEP],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import ManifestFile
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, raw, rows, staged
+from pulse_pipelines.erasure import curated, history, letters, raw, rows, staged, states
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.maintenance.remove_orphan_files import in_flight
@@ -55,6 +55,8 @@ def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     tables = staged.left(tenant, subject)
     found.looked_at["staging tables"] = len(tables)
     _add(found, staged.STEP, [f"{n} events in staging.{table}" for table, n in tables.items() if n])
+    kept = states.left(tenant, subject, erasure)
+    _add(found, rows.STEP, [f"{kept} events in the dataset's state"] if kept else [])
     prefixes = [f"{tenant.raw_prefix(bucket, slug)}/" for slug in raw.slugs(subject)]
     raw_objects = [each.path for prefix in prefixes for each in object_store.listed(prefix)]
     _scan(found, raw.STEP, "raw objects", raw_objects, lambda path: _lines(path, subject))

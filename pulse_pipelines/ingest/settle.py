@@ -25,7 +25,7 @@ from pulse_pipelines.ingest.results import (
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
 from pulse_pipelines.registry import intake
-from pulse_pipelines.tables import claims, heads, indexes, ledger, live_table, raw_zone
+from pulse_pipelines.tables import claims, event_states, heads, indexes, ledger, live_table, raw_zone
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.heads import Append
 from pulse_pipelines.tables.index_runs import Values
@@ -158,6 +158,7 @@ def _write(connection: postgres.Connection, staged: _Staged) -> None:
             tenant=part.tenant.slug,
             batch=plan.batch_id,
         )
+    _keep_states(connection, staged.landed, part)
     fail_point("settle.before_advance")
     for r, accounting in zip(part.ranges, staged.accountings, strict=True):
         ledger.settle(connection, plan.batch_id, r, accounting)
@@ -231,6 +232,20 @@ def _append(
         where = (connection, part.tenant.tenant_id, number)
         indexes.advance(*where, added.before, added.previous, each.old, values)
     return len(added.positions)
+
+
+def _keep_states(connection: postgres.Connection, landed: Landed, part: TenantPart) -> None:
+    """Merge the newest events into the states of the datasets that have one."""
+    files = {table.dataset_id: table.files for table in part.tables if table.dataset_id not in landed.added}
+    late = event_states.land(connection, part.tenant.tenant_id, files)
+    if late is not None:
+        raise Transient(
+            "a state was declared for the dataset while the batch was on its way",
+            fix="The next attempt drains the events again, for the state, too",
+            tenant=part.tenant.slug,
+            dataset=next(table.slug for table in part.tables if table.dataset_id == late),
+            batch=landed.plan.batch_id,
+        )
 
 
 def landings(batch: str, tables: Iterable[StagedTable]) -> Iterable[Landing]:

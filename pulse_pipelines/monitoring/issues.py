@@ -16,7 +16,8 @@ from pulse_pipelines.ingest.deletions import held as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
 from pulse_pipelines.pipes import Pipe
-from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry import event_states, failed_work
+from pulse_pipelines.registry.event_states import FullState
 from pulse_pipelines.registry.failed_work import Standing
 from pulse_resources.notify import Severity
 from pulse_resources.settings import load_settings
@@ -39,6 +40,7 @@ class Kind(StrEnum):
     SYNC_HELD = "sync_held"
     PIPE_FAILED = "pipe_failed"
     PIPE_LOG = "pipe_log"
+    STATE_FULL = "state_full"
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
     following = _waiting(measured, waiting, now)
     issues = [*_stuck(attempts.open_batches()), *_overdue(settings.outbox_seconds)]
     issues.extend(_held(syncs_held()))
+    issues.extend(_full(event_states.full()))
     known = pipes.everyones()
     issues.extend([*_pipes_failed(known), *_logs_kept(known, settings.pipe_log_mb)])
     issues.extend(_work_failed(failed_work.standing(), timedelta(hours=settings.failed_run_hours)))
@@ -95,6 +98,7 @@ def look(waiting: Waiting, now: float) -> tuple[Issues, dict[str, tuple[int, flo
         Kind.SYNC_HELD,
         Kind.PIPE_FAILED,
         Kind.PIPE_LOG,
+        Kind.STATE_FULL,
         Kind.UNREACHABLE,
         Kind.BATCH_STUCK,
         Kind.OUTBOX_OVERDUE,
@@ -174,6 +178,20 @@ def _held(found: Iterable[Held]) -> Iterable[Issue]:
             "What it brought is there, and nothing was deleted. If its source is right: "
             f"pulse sync commit {which}; if not: pulse sync rollback {which}",
             {"tenant": each.tenant, "dataset": each.dataset, "sync": str(each.sync_id)},
+        )
+
+
+def _full(found: Iterable[FullState]) -> Iterable[Issue]:
+    for each in found:
+        yield Issue(
+            Kind.STATE_FULL,
+            f"{each.tenant}/{each.dataset}",
+            "warning",
+            f"the state of tenant {each.tenant}, dataset {each.dataset}, has no room: keys were left out "
+            f"{each.left_out:,} times",
+            "The events are in the table, and keys that the state has are kept. Declare it with more room "
+            "(--max-keys), or by a property with fewer values",
+            {"tenant": each.tenant, "dataset": each.dataset},
         )
 
 

@@ -21,11 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from pulse_pipelines import registry
+from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
-from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.query.file_pruning import files_between
 from pulse_pipelines.query.preview import limits
 from pulse_pipelines.query.snapshots import manifests, metadata_at, store_errors_explained

@@ -3,7 +3,15 @@
 Everything that belongs to a tenant is read and written in its own RLS session.
 """
 
-from pulse_pipelines.registry import index_build, indexes, keys, quotas, syncs
+from pulse_pipelines.registry import (
+    event_state_build,
+    event_states,
+    index_build,
+    indexes,
+    keys,
+    quotas,
+    syncs,
+)
 from pulse_pipelines.registry.datasets import (
     CurrentLog,
     CurrentTable,
@@ -44,6 +52,8 @@ __all__ = [
     "current_log",
     "current_table",
     "delete_dataset",
+    "event_state_build",
+    "event_states",
     "family_owners",
     "find_dataset",
     "find_schema",

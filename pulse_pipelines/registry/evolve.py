@@ -25,10 +25,10 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import SchemaUri, check_document
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import indexes
+from pulse_pipelines.registry import event_states, indexes
 from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
-from pulse_pipelines.tables import leases, rewrite_file
+from pulse_pipelines.tables import dataset_rows, leases, rewrite_file
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.iceberg_schema import Evolved, evolve
 from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter
@@ -238,6 +238,8 @@ def _stage(tenant: Tenant, current: CurrentTable, schema: PublishedSchema, files
     declared = fitted(columns(document), document, dataset.table_schema, grow=True)
     if dataset.of_entities:
         indexes.check(tenant, dataset, declared)
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        event_states.check(connection, tenant, dataset, declared)
     evolved = evolve(table.schema(), declared, table.metadata.last_column_id)
     if evolved.schema.fields == table.schema().fields:
         return _Step([], dataset, schema, dataset.table_schema)
@@ -263,4 +265,6 @@ def _compare(tenant: Tenant, connection: postgres.Connection, step: _Step) -> No
 def _write(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None:
     dataset_id, schema = step.dataset.dataset_id, step.schema
     connection.execute(MOVE, [schema.schema_uri, step.table_schema, dataset_id])
+    for moved in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
+        event_states.check(connection, tenant, moved, moved.columns)  # it may have been declared since
     connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema.schema_uri])

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.tables import raw_zone
+from pulse_pipelines.tables import event_states, raw_zone
 from pulse_pipelines.tables.parquet_files import encode, positions
 from pulse_pipelines.tables.written_files import CandidateFile, RawPart
 from pulse_resources.object_store import put
@@ -134,6 +134,7 @@ class BatchFiles:
         location = self._tenant.table_location(self._bucket, dataset.slug, dataset.dataset_id)
         path = f"{location}/data/timestamp_day={day}/{self._name()}.parquet"
         candidate, content = encode(dataset, day, path, rows)
+        candidate = event_states.with_frame(dataset, candidate, rows)
         self.candidates.append(replace(candidate, copies=copies))
         self._put(path, content)
 

@@ -1,4 +1,4 @@
-"""Datasets read from Postgres, with every schema version that they follow or followed."""
+"""Datasets read from Postgres, with every schema version that they follow or followed, and their state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +11,8 @@ SELECT d.dataset_id, d.tenant_id, d.slug, d.name, d.schema_uri, s.document, d.ta
     d.on_invalid, d.created_at, d.claim_seed, d.kind,
     (SELECT json_agg(json_build_array(v.version, o.document) ORDER BY v.version)
         FROM dataset_versions v JOIN pdm_schemas o USING (schema_uri)
-        WHERE v.dataset_id = d.dataset_id AND v.schema_uri <> d.schema_uri)
+        WHERE v.dataset_id = d.dataset_id AND v.schema_uri <> d.schema_uri),
+    (SELECT json_build_array(e.state_id, e.latest_by) FROM event_states e WHERE e.dataset_id = d.dataset_id)
 FROM pdm_datasets d JOIN pdm_schemas s USING (schema_uri)
 """
 ORDER = " ORDER BY d.tenant_id, d.slug"
@@ -25,6 +26,6 @@ def read(
     Args:
         where: a condition of Pulse's own on `d`, with a %s for each of `values`.
     """
-    for *row, earlier in connection.execute(f"{SELECT} WHERE {where}{ORDER}", values):
+    for *row, earlier, state in connection.execute(f"{SELECT} WHERE {where}{ORDER}", values):
         versions = tuple((version, document) for version, document in earlier or ())
-        yield replace(Dataset(*row), earlier=versions)
+        yield replace(Dataset(*row), earlier=versions, state=None if state is None else tuple(state))

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.tables import arrow_columns, file_metrics, parquet_files, rewrite_file
+from pulse_pipelines.tables import arrow_columns, event_states, file_metrics, parquet_files, rewrite_file
 from pulse_pipelines.tables.written_files import CandidateFile, Metrics
 from pulse_resources import object_store
 from pulse_resources.errors import Terminal
@@ -151,7 +151,7 @@ def with_rows(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> Can
     path = candidate.path.removesuffix(".parquet") + f"-{parquet_files.token()}.parquet"
     written, content = parquet_files.encode(dataset, candidate.day, path, rows)
     object_store.put(path, content)
-    return written
+    return event_states.with_frame(dataset, written, rows)
 
 
 def fit_candidates(candidates: Sequence[CandidateFile], schema: Schema) -> tuple[CandidateFile, ...]:

@@ -23,6 +23,15 @@ Packed = bytes
 
 
 @dataclass(frozen=True)
+class StateFrame:
+    """The newest event of each key in a file, for a state of its dataset (see `tables.event_states`)."""
+
+    state_id: int
+    packed: Packed
+    """As an Arrow stream."""
+
+
+@dataclass(frozen=True)
 class CandidateFile:
     """A Parquet file of one dataset and day: written, but in no table yet."""
 
@@ -41,6 +50,8 @@ class CandidateFile:
     """Number of duplicates of this day left out of the file, see `ingest.results.TopicDrained`."""
     values: Mapping[int, Packed] = field(default_factory=dict)
     """Of versions of entities: by index, their packed values (see `index_runs.Values`)."""
+    state: StateFrame | None = None
+    """Of events of a dataset with a state."""
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,9 @@ def compute_people(owner: Owner) -> None:
 def erased() -> Erased:
     """Ada is erased from one of two tenants that have the same events, of two batches each."""
     owner, other = make_owner(), make_owner()
+    for each in (owner, other):
+        registry.event_states.declare(each.tenant, "orders", "country")
+        registry.event_state_build.build(each.tenant, "orders")
     for tag in ("x", "y"):
         for each in (owner, other):
             each.send(*events(ADA, tag), *events(BOB, f"bob-{tag}"), f"no json {ADA}".encode())
@@ -211,6 +214,7 @@ def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> N
         "dead_letters": 4,
         "raw_events": 12,
         "summaries": 1,
+        "states": 1,
         "snapshots": 2,
     }
     assert receipt["table"]["days"] == {"2026-11-18": 2, "2026-11-19": 4}

@@ -61,6 +61,10 @@ NEEDS: dict[tuple[str, str], KeyScope | str] = {
     ("GET", "/v1/datasets/{slug}/indexes"): R,
     ("POST", "/v1/datasets/{slug}/indexes"): M,
     ("DELETE", "/v1/datasets/{slug}/indexes/{index_id}"): M,
+    ("GET", "/v1/datasets/{slug}/state"): R,
+    ("GET", "/v1/datasets/{slug}/state/{key}"): R,
+    ("PUT", "/v1/datasets/{slug}/state"): M,
+    ("DELETE", "/v1/datasets/{slug}/state"): M,
     ("GET", "/v1/pipes"): R,
     ("POST", "/v1/pipes"): M,
     ("GET", "/v1/pipes/{pipe}"): R,
@@ -142,6 +146,7 @@ class World:
             query_id=f"of-{whose.tenant.slug}",
             pipe="planes" if whose is self.a else "secrets_pipe",
             index_id=1,
+            key="DE",
             sync_id=self.syncs[whose.tenant.slug][template.endswith("commit")],
             tenant=whose.tenant.slug,
         )
@@ -155,6 +160,7 @@ class World:
             "/v1/datasets/{slug}/schema": {"schema_uri": f"pulse://{self.a.tenant.slug}/orders/1"},
             "/v1/datasets/{slug}/entities": {"_id": "a"},
             "/v1/datasets/{slug}/indexes": {"expression": "name"},
+            "/v1/datasets/{slug}/state": {"latest_by": "country"},
             "/v1/datasets/{slug}/syncs/limit": {"deletes_most": 0.5},
             "/v1/datasets/{slug}/syncs/{sync_id}/commit": {},
             "/v1/datasets/{slug}/syncs/{sync_id}/rollback": {},
@@ -181,6 +187,7 @@ def world(stack: Settings) -> Iterator[World]:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
+    registry.event_states.declare(a.tenant, "orders", "country")
     make_entities(a, "things")
     make_entities(b, "secrets_kept")
     a.send(event("a"), b"not json", b"nor this", entity("a", slug="things"))
@@ -305,6 +312,7 @@ def test_what_another_tenant_has_is_like_what_nobody_has(
         pipe="absent",
         sync_id=1,
         index_id=1,
+        key="DE",
     )
     with api.client(key) as client:
         absent = client.request(method, absent_path, json=world.body(method, template))

@@ -66,6 +66,8 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_indexes":       (OWN_FOR_OWNER, "own SID",   "own S",        NOTHING, NOTHING),
     "public.entity_index_runs": (OWN_FOR_OWNER, "own SID",   "own SIUD",     NOTHING, NOTHING),
     "public.entity_index_readers": (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING, NOTHING),
+    "public.event_states":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING, NOTHING),
+    "public.event_state_keys":     (OWN_FOR_OWNER, "own SIUD",  "own SIUD",     NOTHING, NOTHING),
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
     "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
     "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
@@ -206,6 +208,13 @@ INDEXES = (
     "INSERT INTO entity_index_readers (tenant_id, index_id, reader)"
     " SELECT tenant_id, index_id, 'any' FROM entity_indexes WHERE tenant_id = %(tenant)s",
 )
+STATES = (
+    "INSERT INTO event_states (tenant_id, dataset_id, latest_by, max_keys)"
+    " SELECT tenant_id, dataset_id, 'any', 1 FROM pdm_datasets"
+    " WHERE tenant_id = %(tenant)s AND slug = 'orders'",
+    "INSERT INTO event_state_keys (tenant_id, dataset_id, key, at, partition, event_offset, event_id)"
+    " SELECT tenant_id, dataset_id, 'any', 0, 0, 0, 'any' FROM event_states WHERE tenant_id = %(tenant)s",
+)
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
     " SELECT tenant_id, 'any', dataset_id, slug, '', '', 'done' FROM pdm_datasets"
@@ -240,7 +249,7 @@ def pair(stack: Settings) -> Pair:
     ingest(*owners)
     with superuser(stack) as connection:
         for owner in owners:
-            for statement in (*SYNCS, *INDEXES):
+            for statement in (*SYNCS, *INDEXES, *STATES):
                 connection.execute(statement, {"tenant": owner.tenant.tenant_id})
     with superuser(stack) as connection:  # a batch leaves nothing there once its dead letters are published
         connection.cursor().executemany(

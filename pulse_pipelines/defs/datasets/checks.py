@@ -39,6 +39,10 @@ DESCRIPTIONS = {
     "Looked at with whole tables.\n\n"
     "When it fails: drop the index and declare it again (`pulse index drop`, `pulse index create`), which "
     "builds it from the log. If `latest_equals_log` fails, too, see there first.",
+    "state_equals_table": "ERROR. Of datasets of events with a state: of a sample of keys the state has the "
+    "newest event that the table has, and every key, unless it is full. Looked at with whole tables.\n\n"
+    "When it fails: drop the state and declare it again (`pulse state drop`, `pulse state declare`), which "
+    "builds it from the table.",
     "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "
     "`checks.late_seconds`, or its latest batch took longer; ERROR beyond `checks.very_late_seconds`, and "
     "while a batch is stuck or a topic cannot be ingested.\n\n"

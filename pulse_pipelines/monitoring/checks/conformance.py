@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, StructType
 
+from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.schema import violation
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
-from pulse_pipelines.query.as_sent import event_data
 from pulse_pipelines.tables import arrow_columns, rewrite_file
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, table_schema
 from pulse_resources import object_store

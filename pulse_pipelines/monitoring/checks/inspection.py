@@ -19,6 +19,7 @@ from pulse_pipelines.monitoring.checks.isolation import tenant_isolation
 from pulse_pipelines.monitoring.checks.latest import latest_equals_log
 from pulse_pipelines.monitoring.checks.latest_results import save
 from pulse_pipelines.monitoring.checks.reconciled import proven, reconciled
+from pulse_pipelines.monitoring.checks.state import state_equals_table
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Scope, Subject, load
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
 from pulse_resources import outages, readable
@@ -31,6 +32,7 @@ TABLE_CHECKS: Mapping[str, Callable[[Subject], CheckResult]] = {
     "file_health": file_health,
     "latest_equals_log": latest_equals_log,
     "index_equals_log": index_equals_log,
+    "state_equals_table": state_equals_table,
 }
 """Checks of one table."""
 T = TypeVar("T")

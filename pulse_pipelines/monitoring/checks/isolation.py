@@ -26,6 +26,8 @@ RLS_TABLES = (
     "entity_indexes",
     "entity_index_runs",
     "entity_index_readers",
+    "event_states",
+    "event_state_keys",
     "entity_syncs",
     "entity_sync_ids",
     "pipes",

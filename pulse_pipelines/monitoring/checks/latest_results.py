@@ -30,6 +30,7 @@ MEANINGS = {
     "file_health": "files, snapshots and manifests are few enough to be read fast",
     "latest_equals_log": "the newest version of each entity is the one that the next is compared with",
     "index_equals_log": "the indexes of entities lead to the versions that the log has, and to no others",
+    "state_equals_table": "the newest event of each key is the one that the state has",
     "freshness": "events do not wait longer than they should before they land",
 }
 """What is true when a check passes."""

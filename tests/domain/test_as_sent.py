@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from support.conform import TENANT, dataset, messages
 
+from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.limits import UNLIMITED
 from pulse_pipelines.domain.schema import violation
 from pulse_pipelines.domain.scope import Scope
 from pulse_pipelines.ingest.conform import TopicConformer
-from pulse_pipelines.query.as_sent import event_data
 
 NULLABLE = {"type": ["string", "null"]}
 PERSON = {

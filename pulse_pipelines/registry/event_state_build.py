@@ -1,0 +1,119 @@
+"""Building of a state: from the events that are in the table already, while batches keep it.
+
+Pieces of the table's files are merged one after the other, each in a transaction of its own: merging what is
+there already changes nothing. A build counts only if the state came to lack nothing else meanwhile: after an
+erasure it begins again, on the table as it is then. One that ends halfway is begun anew by the next.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow.parquet as pq
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry.datasets import find_dataset
+from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, rewrite_file
+from pulse_resources import iceberg, object_store, postgres, readable
+from pulse_resources.errors import Terminal
+from pulse_resources.faults import fail_point
+
+PIECE = 20_000
+"""Rows of one transaction."""
+LACKS = "SELECT marks FROM event_states WHERE dataset_id = %s AND built < marks"
+HOLD = """
+SELECT max_keys - keys FROM event_states WHERE dataset_id = %s AND state_id = %s AND marks = %s FOR UPDATE
+"""
+BUILT = "UPDATE event_states SET built = marks WHERE dataset_id = %s AND state_id = %s AND marks = %s"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a state lacks, and the table that has it, read at one moment."""
+
+    dataset: Dataset
+    location: str
+    """Of the table's metadata; empty: the state lacks nothing, or there is none."""
+    marks: int
+
+
+def build(
+    tenant: Tenant,
+    slug: str,
+    told: Callable[[int, int], None] = lambda done, of: None,
+    seconds: float = math.inf,
+) -> None:
+    """Build a dataset's state until it lacks nothing; returns early if it is dropped, or if time is up.
+
+    Args:
+        told: called with the number of files that were read, and that there are.
+        seconds: no piece begins after this long.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Terminal: a file of the table is gone or damaged, or another engine wrote delete files.
+        OSError: the object store failed.
+    """
+    until = time.monotonic() + seconds
+    look = partial(_look, tenant, slug)
+    while (seen := look()).location:
+        if readable.as_it_is(partial(_read, tenant, told, until), seen, look, lambda seen: seen.location):
+            return
+
+
+def _look(tenant: Tenant, slug: str) -> _Seen:
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
+        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
+            row = connection.execute(LACKS, [dataset.dataset_id]).fetchone()
+            location = iceberg.current_location(connection, (tenant.namespace, slug)) if row else ""
+            return _Seen(dataset, location, row[0] if row else 0)
+    return _Seen(find_dataset(tenant, slug), "", 0)
+
+
+def _read(tenant: Tenant, told: Callable[[int, int], None], until: float, seen: _Seen) -> bool:
+    """Merge all that a table has; False: the state is another one by now, or lacks more."""
+    if not seen.location:
+        return True
+    dataset = seen.dataset
+    with readable.damage_explained(seen.location):
+        table = iceberg.load_table((tenant.namespace, dataset.slug), seen.location)
+        tasks = list(table.scan().plan_files())
+    if any(task.delete_files for task in tasks):
+        raise Terminal(
+            "another engine wrote delete files into the table",
+            fix="Compact it (pulse upkeep), then declare the state again",
+            tenant=tenant.slug,
+            dataset=dataset.slug,
+        )
+    schema = arrow_columns.arrow_schema(dataset.table_schema)
+    for number, task in enumerate(tasks):
+        told(number, len(tasks))
+        path = object_store.key(task.file.file_path)
+        with object_store.file_system().open_input_file(path) as content:
+            for batch in pq.ParquetFile(content).iter_batches(PIECE):
+                if time.monotonic() > until:
+                    return True
+                frame = event_states.frame(dataset, rewrite_file.fitted(batch, schema))
+                fail_point("event_state_build.read")
+                if frame is None or not _merge(tenant, seen, frame.packed):
+                    return False
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        return connection.execute(BUILT, _place(seen)).rowcount == 1
+
+
+def _merge(tenant: Tenant, seen: _Seen, packed: bytes) -> bool:
+    """Merge a piece, unless the state came to lack more since: an erasure may have removed some of it."""
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        held = connection.execute(HOLD, _place(seen)).fetchone()
+        if held is None:
+            return False
+        event_states.merge(connection, tenant.tenant_id, seen.dataset.dataset_id, held[0], [packed])
+    return True
+
+
+def _place(seen: _Seen) -> list[object]:
+    state_id = None if seen.dataset.state is None else seen.dataset.state[0]
+    return [seen.dataset.dataset_id, state_id, seen.marks]
