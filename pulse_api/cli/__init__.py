@@ -60,7 +60,10 @@ PARTS = {
     "key": ("key", "API keys of a tenant, for the HTTP API."),
     "schema": ("schema", "JSON Schemas that a tenant publishes; a published version never changes."),
     "dataset": ("dataset", "Datasets: Iceberg tables, each named by a slug."),
-    "pipe": ("pipe", "Pipes: tables of Postgres, files and feeds, brought into datasets of entities."),
+    "pipe": (
+        "pipe",
+        "Pipes: tables, files, feeds and transforms into datasets, and these to sinks.",
+    ),
     "state": ("state", "States: the newest event of each key of a dataset of events."),
     "index": ("index", "Indexes of datasets of entities, by which subsets are read."),
     "sync": ("sync", "Syncs: parts that were sent to a dataset of entities as one unit."),

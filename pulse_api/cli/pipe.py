@@ -15,7 +15,7 @@ from pulse_resources.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Pipes: tables, files, feeds and transforms into datasets of entities, and these to sinks.",
+    help="Pipes: tables, files, feeds and transforms into datasets, and these to sinks.",
 )
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]

@@ -7,7 +7,7 @@ import typer
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.registry.event_states import KEYS
+from pulse_pipelines.domain.quota import STATE_KEYS
 
 app = typer.Typer(no_args_is_help=True, help="States: the newest event of each key of a dataset of events.")
 
@@ -17,7 +17,7 @@ def declare_state(
     tenant: TenantSlug,
     slug: DatasetSlug,
     latest_by: Annotated[str, typer.Argument(help="The key: a property that is a text or an integer.")],
-    max_keys: Annotated[int, typer.Option(help="Keys that it has, at most.")] = KEYS,
+    max_keys: Annotated[int, typer.Option(help="Keys that it has, at most.")] = STATE_KEYS,
     as_json: AsJson = False,
 ) -> None:
     """Declare a dataset's state and build it from the table; one that is there is built on, if need be.

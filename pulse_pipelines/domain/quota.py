@@ -11,6 +11,8 @@ SLOWEST, FASTEST = 0.001, 1e9
 """Bounds of a rate, per second: at a slower one nobody could wait for the next request."""
 MOST = 2**53
 """Maximum of a limit that is a count: up to it all of JSON's readers agree."""
+STATE_KEYS = 100_000
+"""Keys of a state of events, unless fewer are asked for, and at most."""
 LAKE = "lake"
 """Tables that the tenant's own engines write; their quotas are beside those."""
 

@@ -167,6 +167,8 @@ def create(tenant: Tenant, said: Definition) -> Pipe:
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             connection.execute(INSERT, [*values, said.delivers])
+            if not said.delivers:  # positions of an earlier pipe of this name are of what that one read
+                connection.execute(RESET, [said.pipe])
     except psycopg.errors.UniqueViolation:
         raise AlreadyExists(
             "the tenant has a pipe of this name, or another one that brings this dataset",

@@ -7,6 +7,7 @@ from typing import Any
 
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.tables import dataset_rows
@@ -15,8 +16,6 @@ from pulse_resources import iceberg, locks, postgres
 from pulse_resources.errors import Conflict, NotFound, QuotaExceeded, UserError, meant
 from pulse_resources.locks import Lock
 
-KEYS = 100_000
-"""Keys of a state, unless fewer are asked for, and at most."""
 TENANT_KEYS = 1_000_000
 """Keys of all of a tenant's states together, at most."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,7 +98,7 @@ class FullState:
     left_out: int
 
 
-def declare(tenant: Tenant, slug: str, latest_by: str, max_keys: int = KEYS) -> DeclaredState:
+def declare(tenant: Tenant, slug: str, latest_by: str, max_keys: int = STATE_KEYS) -> DeclaredState:
     """Declare the state of a dataset, then to be built; one by the same column stays, with this room.
 
     Raises:
@@ -109,8 +108,8 @@ def declare(tenant: Tenant, slug: str, latest_by: str, max_keys: int = KEYS) -> 
         QuotaExceeded: the tenant's states have as many keys as they may have.
     """
     where = {"tenant": tenant.slug, "dataset": slug}
-    if not 1 <= max_keys <= KEYS:
-        raise UserError(f"a state has from 1 to {KEYS:,} keys", **where)
+    if not 1 <= max_keys <= STATE_KEYS:
+        raise UserError(f"a state has from 1 to {STATE_KEYS:,} keys", **where)
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         locks.wait(connection, Lock.DATASETS, tenant.tenant_id)
         held = connection.execute(HOLD_DATASET, [slug]).fetchone()

@@ -147,8 +147,8 @@ def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
 
 
 def test_killed_at_many_steps(stack: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every eighth step, and at random moments; what is left is as after a run without faults."""
-    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 8 :: 8])  # `make chaos` has the time for all
+    """At every sixteenth step, and at random moments; what is left is as after a run without faults."""
+    monkeypatch.setattr(kills, "STEPS", kills.STEPS[SEED % 16 :: 16])  # `make chaos` has the time for all
     killed = kills.run(None, SEED, len(kills.STEPS) + len(kills.PLANNING) + 2, lambda _: None)
     assert [*killed.findings, *oracle.judge(killed.sent, spark())] == []
     assert {kills.RANDOM, *kills.STEPS, *kills.PLANNING} == killed.places.keys()

@@ -112,6 +112,7 @@ def test_a_feed_whose_log_begins_anew_is_read_whole_and_what_is_gone_is_deleted(
         assert service.asked[-1] == "2-3"
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
     owner: Owner, at: AtPoint
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_run_that_failed_halfway_is_repeated_from_where_the_last_one_settled(
         assert counts(owner)[1] == 3
 
 
+@pytest.mark.slow
 def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
     one, other = Service(), Service()
     one.add("A", x=1)
@@ -153,6 +155,7 @@ def test_a_feed_is_another_one_after_its_address_changed(owner: Owner) -> None:
     assert sorted(latest(owner)) == ["B"]
 
 
+@pytest.mark.slow
 def test_a_line_that_is_no_entity_is_a_dead_letter(owner: Owner) -> None:
     service = Service()
     service.add("A", x=1)

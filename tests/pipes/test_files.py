@@ -102,6 +102,7 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
     assert bring(owner).rows == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["all", "half", "other"])
 def test_what_is_missing_halfway_deletes_nothing(
     owner: Owner, folder: Folder, at: AtPoint, gone: str
@@ -128,6 +129,7 @@ def test_what_is_missing_halfway_deletes_nothing(
     assert pipes.find(owner.tenant, "planes").error
 
 
+@pytest.mark.slow
 def test_a_damaged_file_deletes_nothing(owner: Owner, folder: Folder) -> None:
     rows = [{"tail": f"N{n}", "x": str(n) * 50} for n in range(2_000)]
     folder.write("planes.ndjson.gz", gzip.compress(lines(*rows)))
@@ -158,6 +160,7 @@ def test_what_is_no_row_is_a_dead_letter_and_nothing_is_deleted_meanwhile(
     assert reconcile_tenant(owner.tenant).balanced
 
 
+@pytest.mark.slow
 def test_csv_is_text_unless_the_dataset_knows_better(owner: Owner, folder: Folder) -> None:
     folder.write("planes.csv", b'tail,seats,note\nN1,007,"a ""b"",\nc"\nN2,,\n')
     make(owner, "planes.csv")
@@ -256,6 +259,7 @@ def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(
         pass
 
 
+@pytest.mark.slow
 def test_a_task_whose_connection_was_cut_sends_no_more(owner: Owner, folder: Folder) -> None:
     folder.write("planes.ndjson", lines({"tail": "N1"}))
     make(owner, "planes.ndjson")
@@ -301,6 +305,7 @@ def test_a_file_at_a_web_address_is_read_while_it_is_the_one_that_was_listed(own
         assert sorted(latest(owner)) == ["N1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -176,6 +176,9 @@ def test_an_incremental_pipe_goes_on_from_what_has_settled(owner: Owner, source:
     pipes.reset(owner.tenant, "planes")
     assert bring(owner).is_full
     assert counts(owner) == (State.DONE, 0, 1, 8, 1)
+    pipes.delete(owner.tenant, "planes")
+    assert pipes.create(owner.tenant, definition(said)).position is None, "another one of this name"
+    assert bring(owner).is_full
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from support.entities import as_model, entity, make_entities, pages
-from support.faults import AtPoint
+from support.faults import AtPoint, often
 from support.forked import forked
 from support.http import Api
 from support.ingest import Owner, ingest, make_owner
@@ -97,7 +97,7 @@ def test_what_is_there_and_what_changes_comes_to_the_service(owner: Owner, other
     assert (found.behind, found.error, found.position) == (0, None, place)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", often(POINTS, "push.answered"))
 @pytest.mark.parametrize("which", [2, *(pytest.param(which, marks=pytest.mark.slow) for which in (1, 3))])
 def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     owner: Owner, other: Owner, point: str, which: int
@@ -114,6 +114,7 @@ def test_a_run_that_is_killed_is_gone_on_with_in_its_chain(
     assert [is_full for is_full, _, _ in states(other)].count(True) == 1
 
 
+@pytest.mark.slow
 def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at: AtPoint, api: Api) -> None:
     write(owner, ("A", {"people": 1}), ("B", {"people": 2}))
     deliver(owner.tenant, "out")
@@ -143,6 +144,7 @@ def test_a_chain_that_somebody_breaks_begins_anew(owner: Owner, other: Owner, at
     ]
 
 
+@pytest.mark.slow
 def test_what_the_service_refuses_is_counted_and_a_page_of_nothing_else_stops_the_pipe(
     owner: Owner, other: Owner
 ) -> None:

@@ -143,6 +143,7 @@ def test_what_is_brought_anew_replaces_what_was_there_whatever_dies(
     assert not deliver(owner.tenant, "out").is_full
 
 
+@pytest.mark.slow
 def test_an_erased_log_and_another_form_of_the_table_bring_everything_anew(owner: Owner, sink: Any) -> None:
     pipes.create(owner.tenant, definition(PIPE))
     push(owner, ("A", {"people": 1}), ("B", {"people": 2}))
@@ -192,6 +193,7 @@ def test_a_table_is_created_and_takes_the_values_as_they_are(owner: Owner, sink:
     assert sink.execute("SELECT * FROM made").fetchall() == [("A", "x", 1, 0.1, ["a"])]
 
 
+@pytest.mark.slow
 def test_a_subset_is_brought_as_it_is(owner: Owner, sink: Any) -> None:
     said = PIPE | {"subset": "name=blue"}
     with pytest.raises(Conflict, match="no index"):

@@ -105,6 +105,7 @@ def test_where_no_source_has_changed_nothing_is_read_nor_deleted(owner: Owner) -
     assert bring(owner, "fleet").is_full, "another query of the same name"
 
 
+@pytest.mark.slow
 def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner) -> None:
     push(owner, airline("AA"), airline("BB"), plane("N1"), plane("N2", name="two"))
     twice = "SELECT p.id, a.id AS airline FROM planes p CROSS JOIN airlines a WHERE p.id = 'N2'"

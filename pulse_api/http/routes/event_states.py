@@ -12,9 +12,10 @@ from pulse_api.http.auth import Manager, Reader
 from pulse_api.http.models import Body, DatasetSlug
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
+from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import event_state_build, event_states
-from pulse_pipelines.registry.event_states import KEYS, DeclaredState, Newest
+from pulse_pipelines.registry.event_states import DeclaredState, Newest
 
 router = resource("state", "/v1/datasets/{slug}")
 BUILD_S = 20.0
@@ -49,7 +50,7 @@ class StatePage(StateInfo):
 
 class NewState(Body):
     latest_by: str = Field(min_length=1, max_length=256, examples=["tail_number"])
-    max_keys: int = Field(default=KEYS, ge=1, le=KEYS, description="Keys that it has, at most.")
+    max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Keys that it has, at most.")
 
 
 class Dropped(BaseModel):
