@@ -13,7 +13,7 @@ from pyspark.sql.connect.session import SparkSession
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
-from pulse_pipelines.pipes import kinds
+from pulse_pipelines.pipes import kinds, progress
 from pulse_pipelines.pipes.publishing import Loaded
 from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
 from pulse_pipelines.pipes.wanted import Wanted
@@ -25,14 +25,12 @@ from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
 
-BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
 OF_PIPE = "UPDATE entity_syncs SET pipe = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
 UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1, position = %s
 WHERE sync_id = %s AND state = 'open'
 """
 FAILED = "UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s WHERE sync_id = %s"
-ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s"
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
                     pipe=name,
                 )
             connection.execute(ABANDON, [name])
-            connection.execute(BEGIN, [name])
+            progress.begin(connection, name)
         try:
             with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
                 sent = _run(spark, find(tenant, name), parallelism, full)
@@ -80,7 +78,7 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
                 return sent
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-                connection.execute(ERROR, [f"{type(error).__name__}: {error}"[:2000], name])
+                progress.failed(connection, name, error)
             raise
 
 
@@ -89,9 +87,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
         sync_id = _begin(pipe, wanted)
         fail_point("pipe.begun")
         try:
-            loaded = (
-                wanted.drive(spark) if wanted.drive else run_tasks(spark, wanted.tasks, wanted.load, [Loaded])
-            )
+            loaded = _loaded(spark, wanted)
             fail_point("pipe.loaded")
             position = next((each.position for each in loaded[::-1] if each.position), wanted.position)
             _sent(pipe.tenant, sync_id, position)
@@ -102,6 +98,12 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
     return Sent(sync_id, wanted.is_full, rows, size, position)
+
+
+def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:
+    if wanted.drive:
+        return wanted.drive(spark)
+    return run_tasks(spark, wanted.tasks, wanted.load, [Loaded]) if wanted.load else []
 
 
 def _begin(pipe: Pipe, wanted: Wanted) -> int:

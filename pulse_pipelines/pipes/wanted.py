@@ -12,7 +12,7 @@ from pulse_pipelines.pipes.publishing import Loaded
 
 @dataclass(frozen=True)
 class Wanted:
-    """Tasks that publish all that a run reads, and the position in the source after them."""
+    """What publishes all that a run reads, if there is anything, and the position in the source after it."""
 
     is_full: bool
     """Whether entities that they do not bring are deleted."""
@@ -20,8 +20,9 @@ class Wanted:
     """None: there is none, or the last task tells it with what it has loaded."""
     as_of: datetime
     """The moment of the source up to which the position stands for everything."""
-    load: Callable[[Any], Iterator[Loaded]]
-    """Function of a Spark task."""
-    tasks: Sequence[Any]
+    load: Callable[[Any], Iterator[Loaded]] | None = None
+    """Function of a Spark task ..."""
+    tasks: Sequence[Any] = ()
+    """... and what each of them is called with."""
     drive: Callable[[SparkSession], list[Loaded]] | None = None
     """Instead of tasks: what the process of the run does itself, with Spark."""

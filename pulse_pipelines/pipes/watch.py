@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.postgres import reading, slots
 from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.registry import ABANDON, Pipe, find, unsettled
@@ -30,7 +30,6 @@ WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND position = %(old)s AND sett
         WHERE tenant_id = %(tenant)s AND pipe = %(pipe)s AND settled_at IS NOT NULL)
 """
 SEEN = "UPDATE pipes SET wal_bytes = %s, wal_status = %s WHERE pipe = %s"
-ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND asked_at IS NULL"
 
 
 def watch(pipes: Iterable[Pipe]) -> Iterator[tuple[Pipe, str | None]]:
@@ -72,7 +71,7 @@ def watch_one(pipe: Pipe) -> None:
             _see_to(pipe, place)
         except UserError as error:  # that a source does not answer now is no failure of the pipe
             with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
-                connection.execute(ERROR, [f"{type(error).__name__}: {error}"[:2000], pipe.name])
+                progress.failed(connection, pipe.name, error, between_runs=True)
             raise
 
 

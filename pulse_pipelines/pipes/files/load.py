@@ -83,7 +83,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     fail_point("pipe.looked")
     position = _fingerprint(place, files, listed, str(pipe.dataset_id), dataset.schema_uri)
     if position == pipe.position and not full and all(each.is_known for each in listed):
-        yield Wanted(False, position, moment, load, ())
+        yield Wanted(False, position, moment)
         return
     tasks = [
         FileTask(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -30,7 +30,7 @@ _NAMED = re.compile(r'"[^"]*"')
 SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
 """Session settings that define the text form of values."""
 TABLE = """
-SELECT c.oid, c.relkind::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+SELECT c.oid, c.relkind::text, n.nspname, c.relname, c.relfilenode
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 # First exclusive, then shared: nobody else has it at that moment, and tasks can join.
@@ -165,6 +165,32 @@ def _said(text: str) -> str:
     return _NAMED.sub("...", found[0]) if found else "it cannot be connected to"
 
 
+class Found(NamedTuple):
+    """A relation of a database."""
+
+    oid: int
+    kind: str
+    """As `pg_class` has it: r for a table, p for a partitioned one."""
+    schema: str
+    name: str
+    file: int
+    """Of its rows: another one after a rewrite."""
+
+    @property
+    def quoted(self) -> sql.Identifier:
+        """Its name in SQL."""
+        return sql.Identifier(self.schema, self.name)
+
+
+def find(connection: "psycopg.Connection[Any]", name: str | None) -> Found | None:
+    """Find a relation by a name as people write it; None: there is none, or it is no name."""
+    try:
+        row = connection.execute(TABLE, [name]).fetchone()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):
+        return None
+    return None if row is None else Found(*row)
+
+
 def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table:
     """Inspect the table of a pipe.
 
@@ -174,13 +200,10 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     """
     said = definition.of_postgres
     where = {"pipe": definition.pipe, "table": said.table}
-    try:
-        found = connection.execute(TABLE, [said.table]).fetchone()
-    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):  # no name of a table
-        found = None
+    found = find(connection, said.table)
     if found is None:
         raise NotFound("the source has no such table, or does not show it", **where)
-    oid, kind, name = found
+    oid, kind = found.oid, found.kind
     if kind not in ("r", "p"):
         raise UserError(
             "the source is not a table",
@@ -208,7 +231,11 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
     if said.cursor is not None and said.cursor not in columns:
         raise NotFound(f"it has no column {said.cursor}", **where)
-    leaves = (name,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
+    leaves = (
+        (found.quoted.as_string(connection),)
+        if kind == "r"
+        else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
+    )
     return Table(leaves, columns, key, kind == "p")
 
 

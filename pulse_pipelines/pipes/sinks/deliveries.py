@@ -10,13 +10,13 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.pipes import progress
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict
 
 BEGIN = """
 INSERT INTO pipe_deliveries (tenant_id, pipe) VALUES (%s, %s) RETURNING delivery_id
 """
-BEGUN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
 # Those of runs that have died; and what nobody looks at any more.
 ABANDON = """
 UPDATE pipe_deliveries SET state = 'failed', ended_at = now(), reason = 'its run ended before its end'
@@ -26,7 +26,6 @@ FORGET = "DELETE FROM pipe_deliveries WHERE pipe = %s AND begun_at < now() - int
 END = """
 UPDATE pipe_deliveries SET state = %s, reason = %s, ended_at = now() WHERE delivery_id = %s
 """
-ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s"
 STATE = "SELECT confirmed, anew_after FROM pipes WHERE tenant_id = %s AND pipe = %s"
 # Only from what this run has seen last: another one may be under way whose lock this one has lost.
 CONFIRM = """
@@ -159,16 +158,14 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [pipe])
         connection.execute(FORGET, [pipe])
-        connection.execute(BEGUN, [pipe])
+        progress.begin(connection, pipe)
         ((number,),) = connection.execute(BEGIN, [tenant.tenant_id, pipe]).fetchall()
         ((said, epoch),) = connection.execute(STATE, [tenant.tenant_id, pipe]).fetchall()
     try:
         yield Run(tenant, pipe, number, epoch, Confirmed.parse(said) if said else None)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"[:2000]
         with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
-            connection.execute(END, ["failed", told, number])
-            connection.execute(ERROR, [told, pipe])
+            connection.execute(END, ["failed", progress.failed(connection, pipe, error), number])
         raise
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(END, ["done", None, number])

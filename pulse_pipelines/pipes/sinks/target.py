@@ -12,16 +12,13 @@ from psycopg import sql
 from pulse_pipelines.domain.columns import Kind
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.pipes import Definition
+from pulse_pipelines.pipes.postgres import tables
 from pulse_pipelines.pipes.sinks import answers
 from pulse_resources.errors import NotFound, UserError
 
 KEY = "id"
 """Column of the entity's `_id`."""
 NAME = re.compile(r"(?:([a-z_][a-z0-9_]{0,62})\.)?([a-z_][a-z0-9_]{0,62})")
-TABLE = """
-SELECT c.oid, c.relkind::text, c.relfilenode, n.nspname, c.relname
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
-"""
 # For a domain its base type decides how a value is written.
 COLUMNS = """
 WITH RECURSIVE base AS (
@@ -85,17 +82,17 @@ def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Datas
         UserError: entities cannot be written there.
     """
     where = {"pipe": said.pipe, "table": str(said.sink.table)}
-    found = _find(connection, said)
+    found = tables.find(connection, said.sink.table)
     if found is None and said.sink.create:
         _create(connection, said, dataset)
-        found = _find(connection, said)
+        found = tables.find(connection, said.sink.table)
     if found is None:
         raise NotFound(
             "the sink has no such table, or does not show it",
             fix="Make it, with a column id that is its key; or say `create: true`",
             **where,
         )
-    oid, kind, file, schema, name = found
+    oid, kind, schema, name, file = found
     if kind not in ("r", "p"):
         raise UserError("the sink is not a table", **where)
     described = connection.execute(COLUMNS, [oid]).fetchall()
@@ -115,13 +112,6 @@ def look(connection: "psycopg.Connection[Any]", said: Definition, dataset: Datas
     form = hashlib.sha256(json.dumps([oid, file, written]).encode()).hexdigest()[:32]
     columns = tuple((column, kind) for column, (_, kind) in written.items())
     return Target(oid, schema, name, columns, form)
-
-
-def _find(connection: "psycopg.Connection[Any]", said: Definition) -> Any:
-    try:
-        return connection.execute(TABLE, [said.sink.table]).fetchone()
-    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError):  # no name of a table
-        return None
 
 
 def _create(connection: "psycopg.Connection[Any]", said: Definition, dataset: Dataset) -> None:

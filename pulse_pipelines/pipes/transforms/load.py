@@ -57,20 +57,15 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     position = pinned.position(str(pipe.dataset_id))
     fail_point("pipe.looked")
     if pipe.position == position and not full:
-        yield Wanted(False, position, moment, _nothing, [])
+        yield Wanted(False, position, moment)
     else:
-        drive = partial(_drive, pipe, pinned, run, moment)
-        yield Wanted(True, position, moment, _nothing, [], drive)
+        yield Wanted(True, position, moment, drive=partial(_drive, pipe, pinned, run, moment))
 
 
 def _pinned(tenant: Tenant, said: Definition) -> Pinned:
     """The sources; looked at in each run, too: two pipes that are created at once do not see each other."""
     refuse_cycles(said, [pipe.definition for pipe in list_pipes(tenant)])
     return pin(tenant, query_of(said))
-
-
-def _nothing(_: Any) -> Iterator[Loaded]:
-    yield from ()
 
 
 def _drive(pipe: Pipe, pinned: Pinned, run: RunOf, moment: datetime, session: SparkSession) -> list[Loaded]:
