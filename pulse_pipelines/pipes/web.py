@@ -1,14 +1,15 @@
-"""Web: requests to a source by HTTP, at the address that an operator wrote. No answer leads elsewhere."""
+"""Web: requests by HTTP at the address of a source or a sink, which an operator wrote; none leads away."""
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpx
+from httpx import Auth
 
 from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
 
@@ -23,42 +24,64 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Site:
-    """A web address with credentials."""
+    """A web address, without a slash at the end of its path, and what its requests are authorized with."""
 
     base: str
-    """Without credentials, and without a slash at its end."""
-    user: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
+    auth: Auth | None = field(default=None, repr=False)
+
+
+def parsed(address: str) -> tuple[SplitResult, Auth | None]:
+    """An address without credentials, and these: a token if the user is `bearer` or absent, else a password.
+
+    Raises:
+        ValueError: it is malformed, has no host, or a token that no header can hold.
+    """
+    parts = urlsplit(address)
+    host, port = parts.hostname, parts.port
+    if not host:
+        raise ValueError("no host")
+    place = f"[{host}]" if ":" in host else host
+    bare = parts._replace(netloc=place if port is None else f"{place}:{port}", fragment="")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if user not in ("", BEARER):
+        return bare, httpx.BasicAuth(user, password)
+    if not (password.isascii() and (password.isprintable() or not password)):
+        raise ValueError("the token is no text of a header")
+    return bare, _Bearer(password) if password else None
+
+
+class _Bearer(httpx.Auth):
+    def __init__(self, token: str) -> None:
+        self._header = f"Bearer {token}"
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["Authorization"] = self._header
+        yield request
 
 
 def site(address: str) -> Site:
     """Parse an address. Raises UserError: it is malformed; the error omits it."""
     try:
-        parts = urlsplit(address)
-        port = f":{parts.port}" if parts.port else ""
+        bare, auth = parsed(address)
     except ValueError:
         raise UserError("the address of the source is malformed") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    if bare.scheme not in ("http", "https") or bare.query or urlsplit(address).fragment:
         raise UserError("the address of the source is no web address of a folder, without a query")
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    if user == BEARER and not (password.isascii() and password.isprintable()):
-        raise UserError("the token in the address of the source is malformed")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    base = f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
-    return Site(base, user, password)
+    return Site(bare._replace(path=bare.path.rstrip("/")).geturl(), auth)
 
 
 @contextmanager
 def client(of: Site) -> Iterator[httpx.Client]:
-    """Client with the credentials of a site; it follows no redirect, and no proxy of the environment."""
-    headers = {"Accept-Encoding": "identity"}
-    auth = (of.user, of.password) if of.user and of.user != BEARER else None
-    if of.user == BEARER:
-        headers["Authorization"] = f"Bearer {of.password}"
-    with httpx.Client(
-        headers=headers, auth=auth, timeout=TIMEOUT, follow_redirects=False, trust_env=False
-    ) as found:
+    """Client with the credentials of a site."""
+    with connected(of.auth, {"Accept-Encoding": "identity"}) as found:
         yield found
+
+
+def connected(auth: Auth | None, headers: Mapping[str, str]) -> httpx.Client:
+    """Client that follows no redirect, and takes neither proxies nor passwords from the environment."""
+    return httpx.Client(
+        headers=dict(headers), auth=auth, timeout=TIMEOUT, follow_redirects=False, trust_env=False
+    )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Rows of files and what becomes of them, without any service: each line is a row, or is told."""
 
+import base64
 import csv
 import io
 import json
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred, rows
+from pulse_pipelines.pipes import inferred, rows, web
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import store
 from pulse_pipelines.pipes.rows import Maker
@@ -127,3 +128,23 @@ def test_an_address_that_is_none_is_refused_and_not_told(address: str) -> None:
     with pytest.raises(UserError) as caught:
         store(address)
     assert "secret" not in str(caught.value).replace("key:secret@bucket/prefix", "")
+
+
+@pytest.mark.parametrize(
+    ("user", "authorization"),
+    [
+        ("bearer:k%2Fy", "Bearer k/y"),
+        (":k%2Fy", "Bearer k/y"),
+        ("me:p%40ss", "Basic " + base64.b64encode(b"me:p@ss").decode()),
+        ("", None),
+    ],
+)
+def test_an_address_of_a_source_authorizes_as_that_of_a_sink(user: str, authorization: str | None) -> None:
+    address = f"http://{user}@host:81/base/" if user else "http://host:81/base/"
+    with web.client(web.site(address)) as client:
+        of_source = client.build_request("GET", "http://host:81/")
+    assert web.site(address).base == "http://host:81/base"
+    _, auth = web.parsed(address)
+    assert "k/y" not in repr(web.site(address))
+    found = next(auth.sync_auth_flow(of_source)) if auth else of_source
+    assert found.headers.get("Authorization") == authorization

@@ -1,18 +1,18 @@
 """A service as a sink: one request after the other, each answered for before the next.
 
-Who pushes is told by the address: `https://user:password@host/...` as HTTP's basic authentication, and
-`https://:key@host/...` as a bearer's key. No error holds any of it, nor what the service says.
+Who pushes is told by the address, as of a source (`pipes.web`). No error holds any of it, nor
+what the service says.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 import httpx
 import orjson
 
+from pulse_pipelines.pipes import web
 from pulse_resources.errors import Conflict, Transient, UserError
 
 ATTEMPTS = 6
@@ -44,26 +44,11 @@ class Service:
 
     def __init__(self, address: str, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
-            parts = urlsplit(address)
-            host, port = parts.hostname, parts.port
+            bare, auth = web.parsed(address)
         except ValueError:
-            host, port = None, None
-        if not host:
-            raise UserError("the address of the sink is no URL")
-        name, password = unquote(parts.username or ""), unquote(parts.password or "")
-        place = f"[{host}]" if ":" in host else host
-        self._url = parts._replace(netloc=place if port is None else f"{place}:{port}", fragment="").geturl()
-        headers = {"Content-Type": "application/x-ndjson", "User-Agent": "pulse"}
-        if password and not name:
-            headers["Authorization"] = f"Bearer {password}"
-        # Neither proxies nor passwords from the environment, and nowhere but to this host.
-        self._http = httpx.Client(
-            headers=headers,
-            auth=httpx.BasicAuth(name, password) if name else None,
-            timeout=TIMEOUT_S,
-            trust_env=False,
-            follow_redirects=False,
-        )
+            raise UserError("the address of the sink is no URL") from None
+        self._url = bare.geturl()
+        self._http = web.connected(auth, {"Content-Type": "application/x-ndjson", "User-Agent": "pulse"})
         self._sleep = sleep
 
     def __enter__(self) -> Self:
