@@ -37,7 +37,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
     found = "\n".join(blocks("pipes.md"))
-    assert len([line for line in found.splitlines() if line]) == 14
+    assert len([line for line in found.splitlines() if line]) == 18
     path = f"{Path(sys.executable).parent}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
     with database(owner.tenant):
         surrounded: dict[str, Any] = {
