@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from support.browser import Picture
 from support.ingest import Owner, event, make_owner
 from support.lake import DAY
-from support.stack import stop
+from support.stack import choose_ports, stop
 
 from chaos.surroundings import forget_connections, pulse
 from pulse_api.demo import operations, source
@@ -46,6 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A stack of its own: here the sensor plans, not the test."""
     before = os.environ.get("PULSE_HOME")
     folder = tmp_path_factory.mktemp("live")
+    choose_ports(folder)
     os.environ["PULSE_HOME"] = str(folder)
     os.environ |= SETTINGS
     try:

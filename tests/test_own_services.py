@@ -35,7 +35,7 @@ from psycopg import sql
 from support.docs import blocks
 from support.http import sample
 from support.ingest import Owner, event, ingest, make_owner
-from support.stack import stop
+from support.stack import choose_ports, stop
 
 from chaos.clock import Clock
 from chaos.surroundings import forget_connections, pulse, superuser, with_settings
@@ -74,6 +74,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A stack of its own, whose services speak TLS and nothing else."""
     before = os.environ.get("PULSE_HOME")
     folder = tmp_path_factory.mktemp("tls")
+    choose_ports(folder, tls=True)
     os.environ["PULSE_HOME"] = str(folder)
     try:
         with with_settings(**dict.fromkeys(SECRETS, HOSTILE)):

@@ -54,13 +54,12 @@ def named_in(address: str) -> tuple[str, int] | None:
 
 
 def choose(wanted: int, taken: Collection[int]) -> int:
-    """Choose `wanted` if it is free and not in `taken`, else any free port.
+    """Choose `wanted` if it is free and not in `taken`, else any free port."""
+    return wanted if wanted not in taken and is_free(wanted) else choose_any(taken)
 
-    A substitute lies below the kernel's ephemeral range: no client socket can take it while its service
-    restarts.
-    """
-    if wanted not in taken and is_free(wanted):
-        return wanted
+
+def choose_any(taken: Collection[int]) -> int:
+    """Choose a free port below the ephemeral range: no client takes it while its service restarts."""
     candidates = range(_LOWEST, _ephemeral_start())
     for port in random.sample(candidates, len(candidates)):
         if port not in taken and is_free(port):

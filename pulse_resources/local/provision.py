@@ -30,7 +30,7 @@ _SECRETS = (
     *("superuser", "kafka", "object_store", "vending", "spark"),
     *("control_room", "control_room_read_only", "lake"),
 )
-_DEFAULT_PORTS = {
+DEFAULT_PORTS = {
     "postgres": 5432,
     "kafka": 9092,
     "kafka_controller": 9093,
@@ -133,7 +133,7 @@ def _remembered(layout: Layout) -> dict[str, Any]:
 
 def _ports(remembered: dict[str, int]) -> dict[str, int]:
     chosen: dict[str, int] = {}
-    for name, default in _DEFAULT_PORTS.items():
+    for name, default in DEFAULT_PORTS.items():
         if name.removesuffix("_controller") in external():
             # Kept for when the service is embedded again.
             chosen[name] = remembered.get(name, default)

@@ -1,17 +1,28 @@
 """The real services, started once per session on free ports in a folder of their own."""
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from chaos.surroundings import forget_connections, pulse
-from pulse_resources.local import accounts
+from pulse_resources.local import accounts, ports, provision
 from pulse_resources.local import api as local_api
+from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.settings import Settings, load_settings
+
+
+def choose_ports(home: Path, *, tls: bool = False) -> None:
+    """Give a stack, before it first starts, ports that no other takes while one of its services restarts."""
+    chosen: dict[str, int] = {}
+    for name in provision.DEFAULT_PORTS:
+        chosen[name] = ports.choose_any(chosen.values())
+    write_atomically(Layout(home).settings_file, json.dumps({"local": {"tls": tls, "ports": chosen}}))
 
 
 def stop() -> None:
@@ -28,7 +39,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     With PULSE_TEST_HOME the stack in that folder is used and left running.
     """
     shared = os.environ.get("PULSE_TEST_HOME")
-    os.environ["PULSE_HOME"] = shared or str(tmp_path_factory.mktemp("pulse"))
+    if shared:
+        os.environ["PULSE_HOME"] = shared
+    else:
+        home = tmp_path_factory.mktemp("pulse")
+        choose_ports(home)
+        os.environ["PULSE_HOME"] = str(home)
     # One after the other where several processes run tests: each has to see which ports the others took.
     with (tmp_path_factory.getbasetemp().parent / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
