@@ -27,7 +27,7 @@ REMOTE = "http://localhost:1234/"
 def fill(folder: Path, report: Report) -> None:
     """Put the suite of jsonschema's source distribution into an empty folder."""
     report("the source distribution of jsonschema")
-    wanted = ["--no-binary", ":all:", "--no-deps", f"jsonschema=={RELEASE}"]
+    wanted = ["--no-binary", "jsonschema", "--no-deps", f"jsonschema=={RELEASE}"]
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *wanted],
         check=True,
