@@ -125,17 +125,28 @@ def answer(
 
 
 def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.sleep) -> Found:
-    """Do what a passing failure of the source may end, up to `ATTEMPTS` times. Raises what the last did."""
+    """Do what a passing failure may stop, up to `ATTEMPTS` times. Raises what the last attempt did."""
     for attempt in range(1, ATTEMPTS):
         try:
             return work()
         except Transient as error:
-            asked = error.where.get("retry_after", "")
-            wait = float(asked) if asked.isdecimal() else 0.25 * 2**attempt
+            wait = float(error.where.get("retry_after", 0.25 * 2**attempt))
             if wait > LONGEST_WAIT_S:
                 raise
             sleep(wait * random.uniform(1.0, 1.2))  # noqa: S311
     return work()
+
+
+def may_pass(status: int) -> bool:
+    """Whether a refusal may be another answer later."""
+    return status >= 500 or status in _BUSY
+
+
+def busy(message: str, found: httpx.Response) -> Transient:
+    """The error of an answer that may be another later; where it says when, `patiently` waits for as long."""
+    told = found.headers.get("retry-after", "")
+    when = {"retry_after": told} if told.isdecimal() and len(told) < 6 else {}
+    return Transient(message, status=found.status_code, **when)
 
 
 def changed() -> Conflict:
@@ -149,10 +160,8 @@ def _error(found: httpx.Response) -> PulseError:
         return NotFound("the source has nothing under this path", status=status)
     if status == 412:
         return changed()
-    if status >= 500 or status in _BUSY:
-        return Transient(
-            "the source is busy", status=status, retry_after=found.headers.get("retry-after", "")[:9]
-        )
+    if may_pass(status):
+        return busy("the source is busy", found)
     if 300 <= status < 400:
         return UserError("the source answers with a redirect, and none is followed", status=status)
     return UserError("the source refuses the request", fix="An operator checks its address", status=status)

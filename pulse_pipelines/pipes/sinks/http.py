@@ -7,6 +7,7 @@ what the service says.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import httpx
@@ -15,15 +16,10 @@ import orjson
 from pulse_pipelines.pipes import web
 from pulse_resources.errors import Conflict, Transient, UserError
 
-ATTEMPTS = 6
-BACKOFF_S = 0.5
-LONGEST_WAIT_S = 60.0
-"""The longest that a service may ask to be waited for."""
 TIMEOUT_S = 60.0
 MOST_ANSWERED = 4 * 1024 * 1024
 """Bytes of an answer that are read."""
 _TAKEN = range(200, 300)
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _CONFLICT = 409
 
 
@@ -65,36 +61,30 @@ class Service:
             UserError: it refuses the request; a repetition would not help.
             Transient: it does not answer, after several attempts.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                status, headers, body = self._posted(parameters, lines)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem, wait = f"it does not answer ({type(error).__name__})", 0.0
-            else:
-                if status in _TAKEN:
-                    return Answer(_refused(body))
-                if status == _CONFLICT:
-                    raise Conflict("the service does not go on with the chain of requests")
-                problem = f"it answered {status}"
-                if status not in _AGAIN:
-                    raise UserError(f"the service does not take the entities: {problem}", fix=_fix(status))
-                told = headers.get("Retry-After", "")
-                wait = float(told) if told.isdecimal() and len(told) < 6 else 0.0
-            if attempt == ATTEMPTS or wait > LONGEST_WAIT_S:
-                break
-            self._sleep(max(wait, BACKOFF_S * 2 ** (attempt - 1)))
-        raise Transient(f"the service did not take the entities: {problem}")
+        return web.patiently(partial(self._push, parameters, lines), self._sleep)
 
-    def _posted(self, parameters: Mapping[str, str], lines: bytes) -> tuple[int, httpx.Headers, bytes]:
+    def _push(self, parameters: Mapping[str, str], lines: bytes) -> Answer:
         until = time.monotonic() + TIMEOUT_S
         url = httpx.URL(self._url).copy_merge_params(dict(parameters))
-        with self._http.stream("POST", url, content=lines) as answer:
-            read = b""
-            for part in answer.iter_raw(64 * 1024):
-                read += part
-                if len(read) > MOST_ANSWERED or time.monotonic() > until:
-                    break
-            return answer.status_code, answer.headers, read
+        try:
+            with self._http.stream("POST", url, content=lines) as answer:
+                read = b""
+                for part in answer.iter_raw(64 * 1024):
+                    read += part
+                    if len(read) > MOST_ANSWERED or time.monotonic() > until:
+                        break
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Transient(
+                f"the service does not answer, or not to the end: {type(error).__name__}"
+            ) from None
+        status = answer.status_code
+        if status in _TAKEN:
+            return Answer(_refused(read))
+        if status == _CONFLICT:
+            raise Conflict("the service does not go on with the chain of requests")
+        if web.may_pass(status):
+            raise web.busy("the service does not take the entities now", answer)
+        raise UserError("the service does not take the entities", fix=_fix(status), status=status)
 
 
 def _refused(body: bytes) -> int:
