@@ -22,6 +22,12 @@ def dataset(tenant: Tenant, said: Definition) -> Dataset:
     try:
         found = registry.find_dataset(tenant, said.dataset)
     except NotFound:
+        if schema is None:
+            raise UserError(
+                "the source shows no property of an entity yet, from which a schema could follow",
+                fix="Create the dataset first, with its schema: pulse dataset create --kind entities",
+                source=said.other_end.source,
+            ) from None
         uri = registry.publish_schema(tenant, said.dataset, json.dumps(schema)).schema_uri
         found = registry.create_dataset(tenant, said.dataset, uri, kind=DatasetKind.ENTITIES)
     if not found.of_entities:

@@ -10,17 +10,25 @@ SAMPLE = 1_000
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
-def schema(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON Schema of rows whose values are JSON; empty if there are none."""
+def schema(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The JSON Schema of rows whose values are JSON; None if they show no property."""
     seen: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
             if not name.startswith("_"):
-                found = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
-                types = seen.setdefault(name, set())
-                if found is not None:
-                    types.add(_NAMES.get(type(found), ""))
-    return {"type": "object", "properties": {name: _of(types) for name, types in seen.items()}}
+                seen.setdefault(name, set()).update(_type(value))
+    properties = {name: _of(types) for name, types in seen.items()}
+    return {"type": "object", "properties": properties} if properties else None
+
+
+def _type(value: Any) -> tuple[str, ...]:
+    """The name of a value's type; of what has none, an empty one; of null, nothing."""
+    if isinstance(value, msgspec.Raw):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.ValidationError:  # a number that is too large for this decoder
+            return ("number",)
+    return () if value is None else (_NAMES.get(type(value), ""),)
 
 
 def _of(types: set[str]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ MODULES = {
 class Kind(Protocol):
     """What such a module has."""
 
-    def schema(self, tenant: Tenant, said: Definition) -> dict[str, Any]:
-        """The JSON Schema of the entities; raises what `registry.create` does."""
+    def schema(self, tenant: Tenant, said: Definition) -> dict[str, Any] | None:
+        """The JSON Schema of the entities; None: nothing shows it. Raises what `registry.create` does."""
 
     def opened(self, pipe: Any, parallelism: int, *, full: bool) -> AbstractContextManager[Any]:
         """What a run reads, a `Wanted`, for as long as its tasks run; raises what `run` does."""

@@ -17,6 +17,8 @@ LONGEST = 3 * 1024 * 1024
 KEPT = 10_000
 """Bytes of a row that is no entity which its dead letter has."""
 
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 Event = tuple[bytes, bytes]
 """The key of a message, and the event."""
 
@@ -62,6 +64,15 @@ class Maker:
             "data": text[:KEPT].decode(errors="replace"),
         }
         return (entity_id or "").encode(), msgspec.json.encode(event)
+
+
+def members(text: bytes) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object. Raises ValueError: it is none."""
+    try:
+        return _object.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"the line is no JSON object: {why}") from None
 
 
 def key_of(row: Mapping[str, Any], key: Sequence[str]) -> str | None:

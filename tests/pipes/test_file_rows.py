@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import gzip
 import io
 import json
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
-from pulse_pipelines.pipes import inferred, rows, web
+from pulse_pipelines.pipes import rows, web
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import store
 from pulse_pipelines.pipes.rows import Maker
@@ -22,6 +23,10 @@ MAKER = Maker("planes", "2026-11-25T00:00:00Z", ("tail",))
 def read(content: bytes, form: Format = Format.NDJSON, **properties: Any) -> list[formats.Row]:
     files = Files("shop", "x", form, ("tail",))
     return list(formats.rows(io.BytesIO(content), files, {"properties": properties}, "x"))
+
+
+def looked_at(content: bytes, form: Format = Format.NDJSON) -> dict[str, Any] | None:
+    return formats.schema(io.BytesIO(content), Files("shop", "x", form, ("tail",)), "x")
 
 
 def test_a_number_stays_as_it_was_written() -> None:
@@ -62,9 +67,10 @@ def test_what_is_too_large_keeps_its_id() -> None:
 
 def test_each_line_of_ndjson_is_a_row_or_is_told() -> None:
     long = b'{"tail": "' + b"x" * (2 * formats.LONGEST_LINE) + b'"}\n'
-    found = read(b'{"tail": "N1"}\n\n[1]\n' + long + b'\xff\n{"tail": "N2"}')
+    deep = b'{"tail": ' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
+    found = read(b'{"tail": "N1"}\n\n[1]\n' + long + deep + b'\xff\n{"tail": "N2"}')
     assert [(row.line, row.values is not None) for row in found] == [
-        (1, True), (3, False), (4, False), (5, False), (6, True)]  # fmt: skip
+        (1, True), (3, False), (4, False), (5, False), (6, False), (7, True)]  # fmt: skip
 
 
 def test_csv_goes_on_after_a_line_that_is_none() -> None:
@@ -82,10 +88,14 @@ def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() 
     assert csv.field_size_limit() == formats.LONGEST_LINE
 
 
-@pytest.mark.parametrize("header", [b"", b"x,y\n", b"tail,tail\n", b"tail,_x\n", b"tail,\n", b"tail,\xff\n"])
+@pytest.mark.parametrize(
+    "header", [b"", b'"tail,', b"x,y\n", b"tail,tail\n", b"tail,_x\n", b"tail,\n", b"tail,\xff\n"]
+)
 def test_a_header_that_cannot_be_used_is_refused(header: bytes) -> None:
     with pytest.raises(UserError):
         read(header + b"N1,2\n", Format.CSV)
+    with pytest.raises(UserError):
+        looked_at(header + b"N1,2\n", Format.CSV)
 
 
 @pytest.mark.parametrize("form", [Format.CSV, Format.NDJSON])
@@ -100,13 +110,41 @@ def test_what_is_not_parquet_is_refused() -> None:
         read(b"tail,x\nN1,2\n", Format.PARQUET)
 
 
+class Zeros(io.RawIOBase):
+    """Without an end."""
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(size)
+
+
+def test_a_bomb_is_refused_and_what_is_looked_at_has_an_end() -> None:
+    files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
+    bomb = gzip.compress(b"x" * (formats.INFLATED_FREELY + 2**21))
+    with pytest.raises(UserError, match="200 times larger than its gzip"):
+        list(formats.rows(io.BytesIO(bomb), files, {}, "x.gz"))
+    assert formats.schema(io.BytesIO(bomb), files, "x.gz") is None
+    assert formats.schema(Zeros(), files, "x") is None  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="more than 268,435,456 bytes"):
+        formats.schema(Zeros(), Files("shop", "x", Format.PARQUET, ("tail",)), "x")  # type: ignore[arg-type]
+
+
+def test_what_gzip_holds_is_read() -> None:
+    files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
+    packed = gzip.compress(b'{"tail": "N1"}\n') + gzip.compress(b'{"tail": "N2"}\n')
+    assert len(list(formats.rows(io.BytesIO(packed), files, {}, "x.gz"))) == 2
+
+
 def test_a_sample_says_what_all_its_values_are() -> None:
-    found = inferred.schema([{"a": 1, "b": 1, "c": "x", "_id": "1"}, {"a": None, "b": 1.5, "c": 2, "d": [1]}])
+    found = looked_at(
+        b'{"a": 1, "b": 1, "c": "x", "_id": "1", "e": 1e400}\n{"a": null, "b": 1.5, "c": 2, "d": [1]}\n[]'
+    )
+    assert found is not None
     assert found["properties"] == {
         "a": {"type": ["integer", "null"]},
         "b": {"type": ["number", "null"]},
         "c": {},
         "d": {},
+        "e": {"type": ["number", "null"]},
     }
 
 

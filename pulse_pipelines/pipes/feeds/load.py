@@ -18,12 +18,11 @@ from pulse_pipelines.pipes.feeds import pages
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.rows import Event, Maker
+from pulse_pipelines.pipes.rows import Event, Maker, members
 from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources.errors import Conflict, UserError
 from pulse_resources.faults import fail_point
 
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 TRUE = b"true"
 
 
@@ -41,12 +40,12 @@ class FeedTask:
     run: RunOf
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
-    """The JSON Schema of the entities, from the first page of the feed.
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
+    """The JSON Schema of the entities, from the first page of the feed; None if it shows no property.
 
     Raises:
         NotFound: the source is not configured, or has no such feed.
-        UserError: it is no feed of entities, or shows none.
+        UserError: it is no feed of entities.
         Transient: the source does not answer.
     """
     feed = cast(Feed, said.other_end)
@@ -54,15 +53,9 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
     with web.client(site) as client:
         lines = pages.page(client, url, None, inferred.SAMPLE).lines
     try:
-        found = inferred.schema(row for line in lines if not _gone(row := _object.decode(line)))
-    except msgspec.DecodeError:
+        return inferred.schema(row for line in lines if not _gone(row := members(line)))
+    except ValueError:
         raise UserError("the source is no feed of entities: its lines are no JSON objects") from None
-    if not found["properties"]:
-        raise UserError(
-            "the feed shows no property of an entity",
-            fix=f"Create the dataset first: pulse dataset create {tenant.slug} {said.dataset}",
-        )
-    return found
 
 
 @contextmanager
@@ -120,9 +113,9 @@ def load(task: FeedTask) -> Iterator[Loaded]:
 
 def _event(maker: Maker, feed: str, line: int, text: bytes) -> Event:
     try:
-        row = _object.decode(text)
-    except msgspec.DecodeError as error:
-        return maker.refused(text, feed, line, f"the line is no JSON object: {error}")
+        row = members(text)
+    except ValueError as error:
+        return maker.refused(text, feed, line, str(error))
     if not _gone(row) and DELETED in row and bytes(row[DELETED]) in (b"false", b"null"):
         del row[DELETED]
     return maker.event(row, feed, line)

@@ -3,10 +3,11 @@
 import csv
 import gzip
 import io
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -14,13 +15,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
+from pulse_pipelines.pipes import inferred
 from pulse_pipelines.pipes.files import parquet_types
+from pulse_pipelines.pipes.rows import members
 from pulse_resources.errors import UserError
 
 LONGEST_LINE = 4 * 1024 * 1024
+SAMPLE_BYTES = 16 * 1024 * 1024
+"""Of a file that are looked at for its schema."""
+LARGEST = 4 * 1024**3
+"""Bytes of a Parquet file that is read: each is copied to the disk."""
+LARGEST_LOOKED_AT = 256 * 1024 * 1024
+"""Bytes of a Parquet file that is looked at for its schema, in the process that serves others too."""
+MOST_INFLATED = 200
+INFLATED_FREELY = 64 * 1024 * 1024
+"""Bytes up to which a gzip file may hold any multiple of its own."""
 ROWS = 1_000
 """Of a Parquet file, that are in memory at a time."""
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Row(NamedTuple):
@@ -43,36 +54,72 @@ def rows(stream: BinaryIO, files: Files, schema: Mapping[str, Any], name: str) -
     Raises:
         UserError: the file is no such file, or has not the columns of the key.
     """
-    try:
+    with _damage_told(name):
         if files.format is Format.PARQUET:
             yield from _parquet(stream, files)
-            return
-        if name.endswith(".gz"):
-            stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]
-        yield from _ndjson(stream) if files.format is Format.NDJSON else _csv(stream, files, schema)
+        elif files.format is Format.NDJSON:
+            yield from _ndjson(_unpacked(stream, name))
+        else:
+            yield from _csv(_unpacked(stream, name), files, schema)
+
+
+def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
+    """JSON Schema of what a file shows: of its columns, or of its first rows; None: it shows nothing.
+
+    Raises:
+        UserError: the file is no such file, or has not the columns of the key.
+    """
+    with _damage_told(name):
+        if files.format is Format.PARQUET:
+            with _on_disk(stream, LARGEST_LOOKED_AT) as local:
+                found = pq.ParquetFile(local).schema_arrow
+            _check(found.names, files)
+            return parquet_types.schema(found)
+        head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
+    if files.format is Format.NDJSON:
+        sample = islice(_ndjson(head), inferred.SAMPLE)
+        return inferred.schema(row.values for row in sample if row.values is not None)
+    header = _header(_records(head), files)
+    return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
+
+
+@contextmanager
+def _damage_told(name: str) -> Iterator[None]:
+    try:
+        yield
     except (gzip.BadGzipFile, zlib.error, EOFError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(
             f"the file is damaged, or of another format: {type(error).__name__}", file=name
         ) from None
 
 
-def schema(stream: BinaryIO, files: Files, name: str) -> Mapping[str, Any] | None:
-    """JSON Schema of a file that says its columns; None: only its rows show it. Raises UserError."""
-    if files.format is Format.PARQUET:
-        with _on_disk(stream) as local:
-            try:
-                found = pq.ParquetFile(local).schema_arrow
-            except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(f"the file is no Parquet file: {type(error).__name__}", file=name) from None
-        _check(found.names, files)
-        return parquet_types.schema(found)
-    if files.format is Format.CSV:
-        if name.endswith(".gz"):
-            stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]
-        header: list[str] = next(_records(stream), [])
-        _check(header, files)
-        return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
-    return None
+def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
+    return io.BufferedReader(_Inflated(stream), 2**20) if name.endswith(".gz") else stream
+
+
+class _Inflated(io.RawIOBase):
+    """What a gzip file holds; one that holds absurdly much more than it has bytes is refused."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed, self._taken, self._given = packed, 0, 0
+        self._file = gzip.GzipFile(fileobj=self)  # which only reads
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes as they are packed."""
+        found = self._packed.read(size)
+        self._taken += len(found)
+        return found
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Bytes as they were before they were packed."""
+        found = self._file.readinto(buffer)
+        self._given += found
+        if self._given > max(INFLATED_FREELY, MOST_INFLATED * self._taken):
+            raise UserError(f"the file is more than {MOST_INFLATED} times larger than its gzip")
+        return found
 
 
 def _ndjson(stream: BinaryIO) -> Iterator[Row]:
@@ -89,9 +136,9 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
         if not text.strip():
             continue
         try:
-            yield Row(line, _object.decode(text))
-        except msgspec.DecodeError as error:
-            yield Row(line, None, text, f"the line is no JSON object: {error}")
+            yield Row(line, members(text))
+        except ValueError as error:
+            yield Row(line, None, text, str(error))
 
 
 def _records(stream: BinaryIO) -> Iterator[Any]:
@@ -110,11 +157,7 @@ def _records(stream: BinaryIO) -> Iterator[Any]:
 
 def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[Row]:
     records: Any = _records(stream)
-    try:
-        header: list[str] = next(records, [])
-    except csv.Error as error:
-        raise UserError(f"the file has no header: {error}") from None
-    _check(header, files)
+    header = _header(records, files)
     forms = [_form(schema, name) for name in header]
     while True:
         line = records.line_num + 1
@@ -135,6 +178,15 @@ def _csv(stream: BinaryIO, files: Files, schema: Mapping[str, Any]) -> Iterator[
         yield Row(line, {name: form(text) for name, form, text in told if text})
 
 
+def _header(records: Iterator[list[str]], files: Files) -> list[str]:
+    try:
+        header = next(records, [])
+    except csv.Error as error:
+        raise UserError(f"the file has no header: {error}") from None
+    _check(header, files)
+    return header
+
+
 def _form(schema: Mapping[str, Any], column: str) -> Callable[[str], Any]:
     """What a text of a column is: JSON, where its type is none of text."""
     declared = schema.get("properties", {}).get(column)
@@ -146,13 +198,13 @@ def _form(schema: Mapping[str, Any], column: str) -> Callable[[str], Any]:
 def _as_json(text: str) -> Any:
     try:
         msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text  # the schema refuses it
     return msgspec.Raw(text.strip().encode())
 
 
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
-    with _on_disk(stream) as local, pq.ParquetFile(local, memory_map=False) as file:
+    with _on_disk(stream, LARGEST) as local, pq.ParquetFile(local, memory_map=False) as file:
         _check(file.schema_arrow.names, files)
         forms = {each.name: parquet_types.form(each.type) for each in file.schema_arrow}
         line = 0
@@ -170,10 +222,15 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                 yield Row(line, {name: value for name, value in values.items() if value is not None})
 
 
-def _on_disk(stream: BinaryIO) -> Any:
-    """A copy of a file in a temporary one: Parquet is read from its end."""
-    found = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-    shutil.copyfileobj(stream, found, 2**20)
+def _on_disk(stream: BinaryIO, most: int) -> Any:
+    """A copy of a file on the disk: Parquet is read from its end. Raises UserError: it is too large."""
+    found, left = tempfile.TemporaryFile(), most  # noqa: SIM115 - the caller closes it
+    while piece := stream.read(2**20):
+        left -= len(piece)
+        if left < 0:
+            found.close()
+            raise UserError(f"the Parquet file has more than {most:,} bytes", fix="Write it as several files")
+        found.write(piece)
     found.seek(0)
     return found
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, cast
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence, inferred
+from pulse_pipelines.pipes import addresses, fence
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import Listed, Store, store
@@ -21,7 +20,7 @@ from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker
 from pulse_pipelines.pipes.wanted import Wanted
-from pulse_resources.errors import NotFound, UserError
+from pulse_resources.errors import NotFound
 from pulse_resources.faults import fail_point
 
 
@@ -40,8 +39,10 @@ class FileTask:
     run: RunOf
 
 
-def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
+def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
     """The JSON Schema of the entities: of the first file's columns, or of a sample of its rows.
+
+    None: these show no property.
 
     Raises:
         NotFound: the source is not configured, or no file has such a name.
@@ -52,18 +53,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
     place = store(addresses.url(tenant, files.source))
     first = _listed(place, files)[0]
     with place.opened(first) as stream:
-        if (found := formats.schema(stream, files, first.name)) is not None:
-            return dict(found)
-    with place.opened(first) as stream:
-        sample = islice(formats.rows(stream, files, {}, first.name), inferred.SAMPLE)
-        found = inferred.schema(row.values for row in sample if row.values is not None)
-    if not found["properties"]:
-        raise UserError(
-            "the first file shows no property of an entity",
-            fix=f"Create the dataset first: pulse dataset create {tenant.slug} {said.dataset}",
-            file=first.name,
-        )
-    return found
+        return formats.schema(stream, files, first.name)
 
 
 @contextmanager
