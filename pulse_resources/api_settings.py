@@ -67,6 +67,11 @@ class ApiSettings(BaseModel):
     """Concurrent previews, each in a process of its own; at most half of them for one tenant."""
     change_parallelism: int = Field(default=2, ge=1)
     """Concurrent changes: schemas published, datasets created, moved and deleted, dead letters replayed."""
+    long_change_parallelism: int = Field(default=4, ge=1)
+    """Concurrent changes, one of a tenant, that look at its sources or read a table: pipes created and
+    deleted, indexes and states declared ..."""
+    long_change_seconds: float = Field(default=30.0, gt=0)
+    """... and how long one may take: a source that does not answer has no longer."""
     parallelism: int = Field(default=6, ge=1)
     """Concurrent requests other than previews and collecting; at most half of them for one tenant."""
     rate_look_seconds: float = Field(default=1.0, gt=0)

@@ -72,6 +72,9 @@ class AppState(Keyring):
         many = api.change_parallelism
         self._changes = Workers(many, _nothing, CHANGES)
         self._changing = turns("changes", running=many, running_of_one=max(1, many // 2))
+        long = api.long_change_parallelism
+        self._long_changes = Workers(long, _nothing, CHANGES, api.long_change_seconds)
+        self._changing_long = turns("long changes", running=long, running_of_one=1)
 
     async def change(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
         """Run a change that is expensive to compute in a worker process, in the tenant's turn.
@@ -81,6 +84,16 @@ class AppState(Keyring):
         """
         async with self._changing.take(whom):
             return await self._changes.run(work, *args)
+
+    async def change_long(self, whom: Whom, work: Callable[..., Result], *args: object) -> Result:
+        """As `change`, for what waits for services of tenants or reads a table: beside all other changes.
+
+        Raises:
+            Transient: it took longer than the settings allow.
+            ProblemError: as `change`.
+        """
+        async with self._changing_long.take(whom):
+            return await self._long_changes.run(work, *args)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -106,6 +119,7 @@ class AppState(Keyring):
             await asyncio.to_thread(self.running.stop)
             await asyncio.to_thread(self.previews.stop)
             await asyncio.to_thread(self._changes.stop)
+            await asyncio.to_thread(self._long_changes.stop)
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ NICENESS = 0
 CHANGES = 15
 """Niceness of work that is not interactive."""
 PATIENCE_S = 120.0
-"""Timeout of an answer; permitted requests take less, unless the process was stopped."""
+"""Usual timeout of an answer; permitted requests take less, unless the process was stopped."""
 GRACE_S = 1.0
 """Grace period in which a process ends by itself."""
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -43,10 +43,18 @@ class Workers:
         processes: maximum number; each does one piece of work at a time.
         warm: what each process runs first; it must be picklable.
         niceness: of the processes.
+        patience: seconds for one piece of work; the process of a longer one is killed.
     """
 
-    def __init__(self, processes: int, warm: Callable[[], object], niceness: int = NICENESS) -> None:
-        self._new = partial(_Worker, warm, niceness)
+    def __init__(
+        self,
+        processes: int,
+        warm: Callable[[], object],
+        niceness: int = NICENESS,
+        patience: float = PATIENCE_S,
+    ) -> None:
+        self._new = partial(_Worker, warm, niceness, patience)
+        self._patience = patience
         self._processes = processes
         self._threads = ThreadPoolExecutor(processes, "worker")  # a thread always finds an idle process
         self._idle: LifoQueue[_Worker | None] = LifoQueue()
@@ -71,7 +79,7 @@ class Workers:
         """Run a function in a worker process; function, arguments and result must be picklable.
 
         Raises:
-            Transient: the process ended meanwhile. Errors of `work` are raised as they are.
+            Transient: the process ended meanwhile, or `patience` did. Errors of `work` are raised unchanged.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, *args)
 
@@ -84,6 +92,9 @@ class Workers:
             if worker is not None:
                 worker.end()
             worker = None
+            if isinstance(ended, TimeoutError):
+                why = f"the request took more than {self._patience:g} s"
+                raise Transient(why, fix="See what it waits for, then try again") from ended
             raise Transient("the process that handled this request has ended", fix="Try again") from ended
         finally:
             self._idle.put(worker)
@@ -103,7 +114,8 @@ _Answer = tuple[Any, Exception | None, str]
 class _Worker:
     """A worker process and the pipe to it."""
 
-    def __init__(self, warm: Callable[[], object], niceness: int) -> None:
+    def __init__(self, warm: Callable[[], object], niceness: int, patience: float) -> None:
+        self._patience = patience
         self._connection, theirs = _CONTEXT.Pipe()
         with theirs:  # the process has its own copy: closed here, the pipe ends with the process
             self._process = _CONTEXT.Process(
@@ -118,7 +130,7 @@ class _Worker:
             EOFError, OSError: the process has ended, or does not answer.
         """
         self._connection.send((work, args))
-        if not self._connection.poll(PATIENCE_S):
+        if not self._connection.poll(self._patience):
             raise TimeoutError
         answer: _Answer = self._connection.recv()
         return answer

@@ -36,7 +36,7 @@ class Maker:
         found = key_of(row, self.key)
         if found is None:
             why = f"the row has no {' and no '.join(self.key)}"
-            return self.refused(ascii(row).encode(), file, line, why)
+            return self.refused(as_text(row), file, line, why)
         event = {
             "event_id": found,
             "dataset": self.dataset,
@@ -48,8 +48,9 @@ class Maker:
         try:
             payload = msgspec.json.encode(event)
         except (UnicodeEncodeError, ValueError) as error:
-            text = ascii(row).encode()
-            return self.refused(text, file, line, f"the row is not text: {type(error).__name__}")
+            return self.refused(
+                as_text(row), file, line, f"the row is not text: {type(error).__name__}", found
+            )
         if len(payload) > LONGEST:
             return self.refused(payload, file, line, f"the row has {len(payload):,} bytes", found)
         return found.encode(), payload
@@ -64,6 +65,18 @@ class Maker:
             "data": text[:KEPT].decode(errors="replace"),
         }
         return (entity_id or "").encode(), msgspec.json.encode(event)
+
+
+def as_text(row: Mapping[str, Any]) -> bytes:
+    """A row for people to read: JSON, in which what no JSON can hold is escaped."""
+    try:
+        return msgspec.json.encode(row)
+    except (UnicodeEncodeError, ValueError):
+        told = {
+            name: bytes(value).decode(errors="replace") if isinstance(value, msgspec.Raw) else value
+            for name, value in row.items()
+        }
+        return json.dumps(told, default=str).encode()
 
 
 def members(text: bytes) -> dict[str, msgspec.Raw]:

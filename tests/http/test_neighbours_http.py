@@ -7,12 +7,15 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+from support.files import Answer, web
 from support.http import Api, Caller, sample, served
 
+from chaos.sources import SOURCE, known_as
 from chaos.surroundings import with_settings
 from pulse_api.http import app, views
 from pulse_api.http.routes import summary
@@ -51,6 +54,33 @@ def test_who_asks_again_and_again_is_told_when_to_come_back(new_caller: Callable
         assert http.post("/v1/collect", json=sample()).status_code == 202
         with api.client(neighbour.key.text) as other:
             assert [other.get(path).status_code for path in (PREVIEW, "/v1/usage")] == [200, 200]
+
+
+def test_a_source_that_does_not_answer_keeps_no_other_tenant_from_changing(
+    new_caller: Callable[..., Caller],
+) -> None:
+    slow, neighbour, answering = [new_caller() for _ in range(2)], new_caller(), threading.Event()
+    asked = threading.Semaphore(0)
+
+    def wait(*_: object) -> Answer:
+        asked.release()
+        answering.wait()
+        return 404, {}, b""
+
+    said = {"pipe": "copies", "source": SOURCE, "feed": "/feed", "dataset": "copies"}
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        address = stack.enter_context(web(wait))
+        for caller in slow:
+            stack.enter_context(known_as(caller.owner.tenant, address))
+        waiting = [threads.submit(caller.http.post, "/v1/pipes", json=said) for caller in slow]
+        try:
+            assert all(asked.acquire(timeout=30) for _ in slow), "as many as there are places for changes"
+            body = {"name": "next", "fields": {"n": "integer"}}
+            assert neighbour.http.post("/v1/schemas", json=body).status_code == 201
+            assert not any(each.done() for each in waiting)
+        finally:
+            answering.set()
+        assert [each.result().status_code for each in waiting] == [404, 404]
 
 
 def test_who_changes_again_and_again_is_told_when_to_come_back(new_caller: Callable[..., Caller]) -> None:

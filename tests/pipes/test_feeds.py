@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from support.entities import as_model, entity, make_entities, pages
 from support.faults import AtPoint
@@ -18,6 +19,7 @@ from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.pipes.feeds import pages as feeds
 from pulse_pipelines.registry import keys, syncs
 from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.settings import Settings
@@ -197,6 +199,26 @@ def test_what_is_no_feed_makes_no_pipe(
     ):
         pipes.create(owner.tenant, definition(PIPE))
     assert not pipes.list_pipes(owner.tenant)
+
+
+def turning(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+    after = int(parse_qs(urlsplit(path).query).get("since", ["0-0"])[0].split("-")[1])
+    return 200, {"Pulse-Since": f"1-{after % 3 + 1}"}, b'{"_id": "A", "x": 1}\n'
+
+
+def growing(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+    after = int(parse_qs(urlsplit(path).query).get("since", ["0-0"])[0].split("-")[1])
+    return 200, {"Pulse-Since": f"1-{after + 1}"}, b'{"_id": "A", "x": 1}\n'
+
+
+def test_a_feed_without_an_end_has_one() -> None:
+    with web(turning) as address, httpx.Client() as client, pytest.raises(UserError, match="in a circle"):
+        list(feeds.pages(client, address, None, 1_000))
+    with web(growing) as address, httpx.Client() as client:
+        with pytest.raises(UserError, match="has 3 versions, and does not end"):
+            list(feeds.pages(client, address, None, 3))
+        found = list(feeds.pages(client, address, "1-7", 3))
+        assert [page.following for page in found] == ["1-8", "1-9", "1-10"], "the next run goes on there"
 
 
 def test_a_feed_that_says_versions_and_does_not_go_on_fails(owner: Owner) -> None:

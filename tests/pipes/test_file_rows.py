@@ -8,11 +8,13 @@ import json
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, web
-from pulse_pipelines.pipes.files import formats
+from pulse_pipelines.pipes.files import formats, load
 from pulse_pipelines.pipes.files.stores import store
 from pulse_pipelines.pipes.rows import Maker
 from pulse_resources.errors import UserError
@@ -58,6 +60,24 @@ def test_the_key_is_text(row: dict[str, Any], key: tuple[str, ...], found: str |
     assert rows.key_of(row, key) == found
 
 
+def test_a_row_without_a_key_is_kept_as_it_was() -> None:
+    event = json.loads(MAKER.event({"s": msgspec.Raw(b'"x"'), "n": 1}, "f", 3)[1])
+    assert event["data"] == '{"s":"x","n":1}'
+    event = json.loads(MAKER.event({"s": "\udcff", "n": msgspec.Raw(b"1e400")}, "f", 3)[1])
+    assert event["data"] == '{"s": "\\udcff", "n": "1e400"}'
+
+
+def test_a_row_of_parquet_with_a_value_that_is_none_keeps_its_id() -> None:
+    rows = pa.table({"tail": ["N1"], "x": [1], "at": pa.array([2**62], pa.timestamp("us"))})
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    (row,) = read(sink.getvalue().to_pybytes(), Format.PARQUET)
+    key, payload = load.event(MAKER, "f", row)
+    event = json.loads(payload)
+    assert (key, event["event_id"], event["data"]) == (b"N1", "N1", '{"tail":"N1","x":1}')
+    assert event["context"]["error"].startswith("at has a value that is none")
+
+
 def test_what_is_too_large_keeps_its_id() -> None:
     key, payload = MAKER.event({"tail": "N1", "x": "y" * rows.LONGEST}, "f", 3)
     event = json.loads(payload)
@@ -80,6 +100,7 @@ def test_csv_goes_on_after_a_line_that_is_none() -> None:
     assert found[0].values == {"tail": "N1", "x": "a\nb"}
     event = json.loads(MAKER.event(found[3].values or {}, "x", 6)[1])
     assert event["context"]["error"].startswith("the row is not text")
+    assert (event["event_id"], event["data"]) == ("N4", '{"tail": "N4", "x": "\\udcff"}')
 
 
 def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:

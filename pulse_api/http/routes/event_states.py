@@ -104,7 +104,7 @@ async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: 
     Where `complete` is false, the table is large: `pulse state declare` builds to the end.
     """
     tenant = principal.tenant
-    found = await app_state(request).change(
+    found = await app_state(request).change_long(
         tenant.tenant_id, built, tenant, slug, new.latest_by, new.max_keys
     )
     return described(found)

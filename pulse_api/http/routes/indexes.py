@@ -71,7 +71,9 @@ async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: 
     Where `behind` is not 0, the log is long: send the same again, which goes on.
     """
     tenant = principal.tenant
-    return described(await app_state(request).change(tenant.tenant_id, built, tenant, slug, new.expression))
+    return described(
+        await app_state(request).change_long(tenant.tenant_id, built, tenant, slug, new.expression)
+    )
 
 
 def built(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:

@@ -164,7 +164,7 @@ async def create(request: Request, principal: Manager, body: NewPipe) -> PipeInf
     transform are created by operators, on the command line.
     """
     tenant, wanted = principal.tenant, definition(body.model_dump(exclude_none=True, by_alias=True))
-    return _info(await app_state(request).change(tenant.tenant_id, pipes.create, tenant, wanted))
+    return _info(await app_state(request).change_long(tenant.tenant_id, pipes.create, tenant, wanted))
 
 
 @router.get("", summary="List pipes", responses=documented(401, 403, 429, 503))
@@ -230,7 +230,7 @@ async def delete(request: Request, principal: Manager, pipe: PipeName) -> PipeDe
     What it has brought to a sink stays there.
     """
     tenant = principal.tenant
-    dataset = await app_state(request).change(tenant.tenant_id, pipes.delete, tenant, pipe)
+    dataset = await app_state(request).change_long(tenant.tenant_id, pipes.delete, tenant, pipe)
     return PipeDeleted(pipe=pipe, dataset=dataset)
 
 

@@ -99,8 +99,8 @@ def load(task: FeedTask) -> Iterator[Loaded]:
 
     def told() -> Iterator[Event]:
         nonlocal following
-        count = 0
-        for page in pages.pages(client, url, task.since):
+        count, most = 0, pages.MOST_OF_ALL if task.since is None else pages.MOST
+        for page in pages.pages(client, url, task.since, most):
             for line in page.lines:
                 count += 1
                 yield _event(maker, task.feed, count, line)

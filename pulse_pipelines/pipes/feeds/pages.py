@@ -20,6 +20,10 @@ LONGEST_S = 300.0
 """Seconds that a page may take."""
 MOST_EMPTY = 10_000
 """Pages without a version in a row, after which a feed is taken for one without an end."""
+MOST = 1_000_000
+"""Versions after which a run ends that goes on from an earlier one: the next goes on after them."""
+MOST_OF_ALL = 20_000_000
+"""Versions of a feed that is read from its start, after which it is taken for one without an end."""
 NEXT = "pulse-since"
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+/=:-]{1,200}")
 
@@ -51,15 +55,28 @@ def page(client: httpx.Client, url: str, since: str | None, limit: int = LIMIT) 
     return web.patiently(lambda: _page(client, url, since, limit))
 
 
-def pages(client: httpx.Client, url: str, since: str | None) -> Iterator[Page]:
-    """Pages after a continuation, up to the end of the feed; the last is empty. Raises as `page`."""
-    empty = 0
+def pages(client: httpx.Client, url: str, since: str | None, most: int) -> Iterator[Page]:
+    """Pages after a continuation, up to the end of the feed, or to where at least `most` versions are read.
+
+    Raises:
+        UserError: the feed has no end, as far as anybody can see; also of its start, if it has `most`.
+        Conflict, NotFound, Transient: as `page`.
+    """
+    start, seen, empty, count = since, {since}, 0, 0
     while (found := page(client, url, since)).following != since:
         yield found
+        count += len(found.lines)
         empty = 0 if found.lines else empty + 1
+        since = found.following
+        if since in seen:
+            raise UserError("the feed goes round in a circle: a Pulse-Since comes again")
         if empty > MOST_EMPTY:
             raise UserError(f"the feed had no version in {MOST_EMPTY:,} pages, and does not end")
-        since = found.following
+        if count >= most:
+            if start is None:
+                raise UserError(f"the feed has {most:,} versions, and does not end")
+            return
+        seen.add(since)
     if found.lines:
         raise UserError("the feed has versions after which it does not go on: Pulse-Since stays the same")
     yield found

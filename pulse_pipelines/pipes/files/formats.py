@@ -40,6 +40,7 @@ class Row(NamedTuple):
     line: int
     """Number of its line, or of the row in a Parquet file; from 1."""
     values: Mapping[str, Any] | None
+    """None: it has none; or, if it is no row, those that can be read."""
     text: bytes = b""
     why: str = ""
     """Why it is none."""
@@ -211,15 +212,16 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         for batch in file.iter_batches(batch_size=ROWS):
             for index in range(batch.num_rows):
                 line += 1
-                try:
-                    values = {
-                        name: form(batch.column(place)[index].as_py())
-                        for place, (name, form) in enumerate(forms.items())
-                    }
-                except (OverflowError, ValueError) as error:  # a date beyond the year 9999
-                    yield Row(line, None, b"", f"the row has a value that is none: {error}")
-                    continue
-                yield Row(line, {name: value for name, value in values.items() if value is not None})
+                values, why = {}, ""
+                for column, (name, form) in zip(batch.columns, forms.items(), strict=True):
+                    try:
+                        value = form(column[index].as_py())
+                    except (OverflowError, ValueError) as error:  # a date beyond the year 9999
+                        why = f"{name} has a value that is none: {error}"
+                        continue
+                    if value is not None:
+                        values[name] = value
+                yield Row(line, values, b"", why)
 
 
 def _on_disk(stream: BinaryIO, most: int) -> Any:

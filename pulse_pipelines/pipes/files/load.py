@@ -18,7 +18,7 @@ from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import Listed, Store, store
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
-from pulse_pipelines.pipes.rows import Event, Maker
+from pulse_pipelines.pipes.rows import Event, Maker, as_text, key_of
 from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources.errors import NotFound
 from pulse_resources.faults import fail_point
@@ -99,12 +99,16 @@ def load(task: FileTask) -> Iterator[Loaded]:
     maker = Maker(task.dataset, task.moment, files.key)
     with fence.joined(task.run) as held, store(task.address).opened(task.file) as stream:
         found = formats.rows(stream, files, json.loads(task.schema), task.file.name)
-        yield publish(task.topic, held(_event(maker, task.file.name, row) for row in found))
+        yield publish(task.topic, held(event(maker, task.file.name, row) for row in found))
 
 
-def _event(maker: Maker, file: str, row: formats.Row) -> Event:
+def event(maker: Maker, file: str, row: formats.Row) -> Event:
+    """The event of what stands in a file; of what is no row, one that becomes a dead letter."""
     if row.values is None:
         return maker.refused(row.text, file, row.line, row.why)
+    if row.why:
+        entity_id = key_of(row.values, maker.key)
+        return maker.refused(as_text(row.values), file, row.line, row.why, entity_id)
     return maker.event(row.values, file, row.line)
 
 
