@@ -17,10 +17,12 @@ The class decides between retry and dead letter; nothing parses messages.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
+_NOTE = "Pulse's own error: "
 _ALIKE = 0.7
 """Minimum difflib similarity of a name that is suggested for an unknown one."""
 
@@ -62,6 +64,20 @@ class PulseError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark tasks, Dagster runs): keyword arguments must survive.
         return _rebuild, (type(self), self.message, self.fix, self.where)
+
+    def as_note(self) -> str:
+        """The error as a line in a traceback of another process, from which `from_notes` makes it again."""
+        told = {"kind": type(self).__name__, "message": self.message, "fix": self.fix, "where": self.where}
+        return f"{_NOTE}{json.dumps(told)}"
+
+
+def from_notes(traceback: str) -> "PulseError | None":
+    """The error of this package that a traceback ends with, if its process left a note (`as_note`)."""
+    for line in traceback.splitlines():
+        if line.startswith(_NOTE):
+            told = json.loads(line.removeprefix(_NOTE))
+            return _rebuild(globals()[told["kind"]], told["message"], told["fix"], told["where"])  # type: ignore[no-any-return]
+    return None
 
 
 def _rebuild(cls: type[PulseError], message: str, fix: str | None, where: dict[str, str]) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulse_resources import faults, frames, memory, spark_server, task_settings
-from pulse_resources.errors import Transient
+from pulse_resources.errors import PulseError, Transient
 from pulse_resources.settings import load_settings
 from pulse_resources.task_settings import TaskSettings
 
@@ -143,7 +143,12 @@ def run_tasks(
             for index in batch.column(0).to_pylist():
                 (task,) = frames.values(tasks.slice(index, 1), [kind])
                 with faults.with_variables(fault_variables):
-                    yield frames.frame(work(task), gives)
+                    try:
+                        found = frames.frame(work(task), gives)
+                    except PulseError as error:
+                        error.add_note(error.as_note())  # of a task's error Spark passes on the text alone
+                        raise
+                    yield found
 
     of_spark = from_arrow_schema(frames.schema(gives))
     found: Any = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, of_spark)

@@ -8,8 +8,8 @@ which it began:
 - a task first takes the lock, then looks whether the pipe's row still has its run's moment.
 
 So either the next run sees the task's lock and does not begin, or the task sees that the next run has begun
-and sends nothing. A task whose session is lost has no lock: it asks for it before each piece of rows, and
-what had not left its process then is dropped.
+and sends nothing. A task whose session is lost has no lock, and one whose pipe was deleted has nothing to
+bring: it looks before each piece of rows, and what had not left its process then is dropped.
 """
 
 import time
@@ -67,15 +67,13 @@ def joined(run: RunOf) -> Iterator[Callable[[Iterable[Row]], Iterator[Row]]]:
     """Hold the pipe for a task of a run; yields what passes rows on for as long as the task holds it.
 
     Raises:
-        Fenced: another run has begun.
+        Fenced: another run has begun, or the pipe was deleted; while rows are passed on, too.
         Transient: the lock was lost, while rows are passed on.
     """
     with locks.session(Lock.PIPE_ROWS, run.dataset_id, shared=True, wait_seconds=60) as session:
         if session is None:
             raise Transient("a run of the pipe is about to begin", pipe=run.pipe)
-        found = session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
-        if found is None or found[0] != run.begun_at:
-            raise Fenced("another run of the pipe has begun", pipe=run.pipe)
+        _look(session, run)
 
         def held(rows: Iterable[Row]) -> Iterator[Row]:
             looked = 0.0
@@ -91,8 +89,10 @@ def joined(run: RunOf) -> Iterator[Callable[[Iterable[Row]], Iterator[Row]]]:
 
 def _look(session: locks.Connection, run: RunOf) -> None:
     try:
-        session.execute("SELECT 1")
+        found = session.execute(BEGUN, [run.tenant_id, run.pipe]).fetchone()
     except psycopg.Error:
         raise Transient(
             "the connection that holds the pipe was lost: what is not sent stays unsent", pipe=run.pipe
         ) from None
+    if found is None or found[0] != run.begun_at:
+        raise Fenced("the pipe was deleted, or another run of it has begun", pipe=run.pipe)

@@ -8,6 +8,7 @@ the last of these rows.
 import uuid
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.domain.syncs import Part
@@ -20,7 +21,7 @@ from pulse_pipelines.pipes.wanted import Wanted
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import locks, postgres
-from pulse_resources.errors import Conflict, UserError
+from pulse_resources.errors import Conflict, PulseError, UserError, from_notes
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
@@ -93,7 +94,8 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
             _sent(pipe.tenant, sync_id, position)
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
-                connection.execute(FAILED, [f"its run failed: {type(error).__name__}", sync_id])
+                why = error.message if isinstance(error, PulseError) else type(error).__name__
+                connection.execute(FAILED, [f"its run failed: {why}", sync_id])
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
@@ -103,7 +105,10 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
 def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:
     if wanted.drive:
         return wanted.drive(spark)
-    return run_tasks(spark, wanted.tasks, wanted.load, [Loaded]) if wanted.load else []
+    try:
+        return run_tasks(spark, wanted.tasks, wanted.load, [Loaded]) if wanted.load else []
+    except PySparkException as error:
+        raise from_notes(str(error)) or error from None
 
 
 def _begin(pipe: Pipe, wanted: Wanted) -> int:

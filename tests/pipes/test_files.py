@@ -136,8 +136,12 @@ def test_a_damaged_file_deletes_nothing(owner: Owner, folder: Folder) -> None:
     make(owner, "planes.ndjson.gz")
     bring(owner)
     folder.write("planes.ndjson.gz", gzip.compress(lines(*rows))[:-500])
-    with pytest.raises(Exception, match="damaged"):
+    with pytest.raises(UserError, match="damaged") as caught:
         bring(owner)
+    assert caught.value.where == {"file": "planes.ndjson.gz"}
+    failed = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert failed.reason == f"its run failed: {caught.value.message}"
+    assert pipes.find(owner.tenant, "planes").error == f"UserError: {caught.value}"
     settle(owner)
     assert len(latest(owner)) == 2_000
 
@@ -257,6 +261,17 @@ def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(
     assert bring(owner, full=True).rows == 1
     with pytest.raises(Fenced, match="another run"), fence.joined(old):
         pass
+
+
+def test_a_task_of_a_pipe_that_was_deleted_sends_no_more(owner: Owner, folder: Folder) -> None:
+    folder.write("planes.ndjson", lines({"tail": "N1"}))
+    make(owner, "planes.ndjson")
+    with fence.joined(fence.begin(pipes.find(owner.tenant, "planes"))) as held:
+        passed = held(iter(range(fence.PIECE + 1)))
+        assert next(passed) == 0
+        pipes.delete(owner.tenant, "planes")
+        with pytest.raises(Fenced, match="was deleted"):
+            list(passed)
 
 
 @pytest.mark.slow
