@@ -88,7 +88,7 @@ def test_what_is_too_large_keeps_its_id() -> None:
 def test_each_line_of_ndjson_is_a_row_or_is_told() -> None:
     long = b'{"tail": "' + b"x" * (2 * formats.LONGEST_LINE) + b'"}\n'
     deep = b'{"tail": ' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
-    found = read(b'{"tail": "N1"}\n\n[1]\n' + long + deep + b'\xff\n{"tail": "N2"}')
+    found = read(b'\xef\xbb\xbf{"tail": "N1"}\n\n[1]\n' + long + deep + b'\xff\n{"tail": "N2"}')
     assert [(row.line, row.values is not None) for row in found] == [
         (1, True), (3, False), (4, False), (5, False), (6, False), (7, True)]  # fmt: skip
 

@@ -222,6 +222,7 @@ def test_a_service_that_is_busy_is_asked_again_and_no_other_place_ever() -> None
     [
         ((401, {}, b"s3cret"), UserError),
         ((422, {}, b"s3cret"), UserError),
+        ((200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>s3cret"), UserError),
         ((503, {"Retry-After": "99999"}, b"s3cret"), Transient),
         ((500, {}, b"s3cret"), Transient),
         ((202, {"Content-Length": "99"}, b"s3cret"), Transient),

@@ -209,6 +209,13 @@ def test_a_subset_is_brought_as_it_is(owner: Owner, sink: Any) -> None:
     assert pipes.find(owner.tenant, "out").behind == 0
 
 
+TRIGGER = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.name = 'stopped' THEN RAISE EXCEPTION 'the name is %', NEW.name; END IF; RETURN NEW; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON copied FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
 def test_an_entity_that_the_table_does_not_take_holds_its_batch_and_is_named(owner: Owner, sink: Any) -> None:
     sink.execute("ALTER TABLE copied ALTER people TYPE smallint")
     sink.execute("ALTER TABLE copied ADD CHECK (name <> 'secret'), ADD code int UNIQUE")
@@ -224,6 +231,12 @@ def test_an_entity_that_the_table_does_not_take_holds_its_batch_and_is_named(own
         deliver(owner.tenant, "out")
     assert raised.value.where["entity"] == "evil"
     assert "secret" not in str(pipes.find(owner.tenant, "out").error)
+    sink.execute(TRIGGER)
+    push(owner, ("evil", {"name": "stopped"}))
+    with pytest.raises(UserError, match="a trigger refuses it") as raised:
+        deliver(owner.tenant, "out")
+    assert raised.value.where["entity"] == "evil"
+    assert "stopped" not in str(raised.value)
     push(owner, ("evil", {"name": "good"}))
     deliver(owner.tenant, "out")
     assert len(rows(sink)) == 8

@@ -1,5 +1,6 @@
 """Formats: rows of files, as JSON has them, each with its line. What is no row is told, and not left out."""
 
+import codecs
 import csv
 import gzip
 import io
@@ -127,6 +128,8 @@ def _ndjson(stream: BinaryIO) -> Iterator[Row]:
     line = 0
     while text := stream.readline(LONGEST_LINE):
         line += 1
+        if line == 1:
+            text = text.removeprefix(codecs.BOM_UTF8)
         whole = text.endswith(b"\n") or len(text) < LONGEST_LINE
         while not whole:
             rest = stream.readline(LONGEST_LINE)

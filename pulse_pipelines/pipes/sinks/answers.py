@@ -38,6 +38,8 @@ def said(error: psycopg.Error) -> str:
     of = error.diag
     if of.message_primary is None:
         return type(error).__name__
+    if isinstance(error, psycopg.errors.RaiseException):
+        return "a trigger refuses it"  # in words of its own, which may hold a value
     names = (("column", of.column_name), ("constraint", of.constraint_name), ("table", of.table_name))
     told = ", ".join(f"{what} {name}" for what, name in names if name)
     return _NAMED.sub("...", of.message_primary) + (f" ({told})" if told else "")

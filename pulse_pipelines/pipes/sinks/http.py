@@ -79,6 +79,11 @@ class Service:
             ) from None
         status = answer.status_code
         if status in _TAKEN:
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                raise UserError(
+                    "the service answers with a page for people, which says not that it took the entities",
+                    fix="See whether its address leads to where entities are taken, or to a page to sign in",
+                )
             return Answer(_refused(read))
         if status == _CONFLICT:
             raise Conflict("the service does not go on with the chain of requests")

@@ -66,6 +66,13 @@ DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {brought} b WHERE b.pipe = %
 FORGET = "DELETE FROM {brought} WHERE pipe = %s"
 SWEPT = "UPDATE {positions} SET sweeps = false WHERE pipe = %s AND log = %s AND updated = %s"
 GONE = "_pulse_gone"
+REFUSALS = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.errors.CardinalityViolation,
+    psycopg.errors.RaiseException,  # a trigger's
+)
+"""Errors that an entity of a batch is at fault for."""
 _PLACE = re.compile(r"COPY pulse_rows, line (\d+)(?:, column ([^:]+):)?")
 
 
@@ -118,7 +125,7 @@ class Table:
         with self._transaction():
             try:
                 upserted, deleted = self._written(rows)
-            except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.CardinalityViolation) as error:
+            except REFUSALS as error:
                 refused = error
             else:
                 fail_point("sink.written")
@@ -237,7 +244,7 @@ class Table:
             with self._transaction():
                 self._written(rows)
                 raise psycopg.Rollback
-        except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.CardinalityViolation) as error:
+        except REFUSALS as error:
             return error
         return None
 
