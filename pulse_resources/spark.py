@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import grpc
 import pyarrow as pa
+from pyspark.logger import PySparkLogger
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
@@ -25,6 +26,10 @@ from pulse_resources.task_settings import TaskSettings
 CONNECT_S = 10.0
 Task = TypeVar("Task")
 Given = TypeVar("Given")
+
+
+for _name_of_logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name_of_logger).disabled = True  # of errors that are raised anyway
 
 
 @contextmanager

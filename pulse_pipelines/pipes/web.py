@@ -1,6 +1,7 @@
 """Web: requests by HTTP at the address of a source or a sink, which an operator wrote; none leads away."""
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -78,9 +79,17 @@ def client(of: Site) -> Iterator[httpx.Client]:
 
 
 def connected(auth: Auth | None, headers: Mapping[str, str]) -> httpx.Client:
-    """Client that follows no redirect, and takes neither proxies nor passwords from the environment."""
+    """Client that follows no redirect, and takes neither proxies nor passwords from the environment.
+
+    It trusts the machine's certificate authorities, or those in the file that SSL_CERT_FILE names.
+    """
     return httpx.Client(
-        headers=dict(headers), auth=auth, timeout=TIMEOUT, follow_redirects=False, trust_env=False
+        headers=dict(headers),
+        auth=auth,
+        timeout=TIMEOUT,
+        follow_redirects=False,
+        trust_env=False,
+        verify=ssl.create_default_context(),
     )
 
 
@@ -121,7 +130,7 @@ def answer(
     except httpx.InvalidURL:
         raise UserError("the address of the source is malformed") from None
     except httpx.TransportError as error:
-        raise Transient(f"the source does not answer, or not to the end: {type(error).__name__}") from None
+        raise unreachable("source", error) from None
 
 
 def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.sleep) -> Found:
@@ -135,6 +144,16 @@ def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.s
                 raise
             sleep(wait * random.uniform(1.0, 1.2))  # noqa: S311
     return work()
+
+
+def unreachable(what: str, error: httpx.HTTPError) -> PulseError:
+    """The error of what gave no answer, or half of one; its text may have the address, and is left out."""
+    if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return UserError(
+            f"the certificate of the {what} is none that Pulse trusts",
+            fix="An operator makes its authority known to the machine, or names its file in SSL_CERT_FILE",
+        )
+    return Transient(f"the {what} does not answer, or not to the end: {type(error).__name__}")
 
 
 def may_pass(status: int) -> bool:

@@ -5,6 +5,10 @@ import csv
 import gzip
 import io
 import json
+import ssl
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +22,8 @@ from pulse_pipelines.pipes.files import formats, load
 from pulse_pipelines.pipes.files.stores import store
 from pulse_pipelines.pipes.rows import Maker
 from pulse_resources.errors import UserError
+from pulse_resources.local import tls
+from pulse_resources.local.layout import Layout
 
 MAKER = Maker("planes", "2026-11-25T00:00:00Z", ("tail",))
 
@@ -167,6 +173,28 @@ def test_a_sample_says_what_all_its_values_are() -> None:
         "d": {},
         "e": {"type": ["number", "null"]},
     }
+
+
+def test_a_certificate_of_an_unknown_authority_is_named_and_can_be_made_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tls.make(Layout(tmp_path))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate, made.key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"https://127.0.0.1:{server.server_address[1]}"
+
+        def status() -> int:
+            with web.client(web.site(place)) as client, web.answer(client, "HEAD", f"{place}/") as found:
+                return found.status_code
+
+        with pytest.raises(UserError, match="certificate of the source is none that Pulse trusts"):
+            status()
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.authority))
+        assert status() == 200
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from pulse_pipelines.pipes import web
-from pulse_resources.errors import Conflict, Transient, UserError
+from pulse_resources.errors import Conflict, UserError
 
 TIMEOUT_S = 60.0
 MOST_ANSWERED = 4 * 1024 * 1024
@@ -73,10 +73,10 @@ class Service:
                     read += part
                     if len(read) > MOST_ANSWERED or time.monotonic() > until:
                         break
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Transient(
-                f"the service does not answer, or not to the end: {type(error).__name__}"
-            ) from None
+        except httpx.InvalidURL:
+            raise UserError("the address of the sink is malformed") from None
+        except httpx.HTTPError as error:
+            raise web.unreachable("service", error) from None
         status = answer.status_code
         if status in _TAKEN:
             if answer.headers.get("content-type", "").startswith("text/html"):

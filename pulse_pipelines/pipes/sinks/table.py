@@ -177,8 +177,10 @@ class Table:
         """
         owner = self._execute(OWNER, self._target.oid).fetchone()
         if owner is not None and owner[0] != self._pipe:
+            of, _, other = owner[0].partition("/")
+            own = self._pipe.startswith(f"{of}/")
             raise UserError(
-                "another pipe writes this table",
+                f"another pipe{f', {other},' if own else ' of another tenant'} writes this table",
                 fix=f"If that pipe is gone, delete its row of {POSITIONS}, and empty the table",
                 **self._where,
             )
