@@ -157,6 +157,11 @@ _PER_PIPE: tuple[tuple[str, str, Callable[[Pipe], float | None]], ...] = (
         "Bytes of its log that the source keeps for the pipe.",
         lambda pipe: pipe.wal_bytes,
     ),
+    (
+        "pulse_pipe_behind",
+        "Versions of the dataset's log that the pipe's sink does not have.",
+        lambda pipe: pipe.behind,
+    ),
     ("pulse_pipe_failed", "Whether the pipe's last run failed.", lambda pipe: float(pipe.error is not None)),
 )
 

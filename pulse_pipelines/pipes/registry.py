@@ -114,7 +114,7 @@ class Pipe:
     wal_status: str | None
     """... and what the source says about them: reserved, extended, unreserved or lost."""
     behind: int | None = None
-    """Of a pipe with a sink, seen in the tenant's session: versions of the log that were not brought yet."""
+    """Of a pipe with a sink: versions of the log that were not brought yet."""
 
     @property
     def document(self) -> dict[str, Any]:

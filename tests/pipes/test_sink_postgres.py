@@ -13,6 +13,7 @@ from support.entities import as_model, declare, entity, make_entities, pages
 from support.faults import often
 from support.forked import forked
 from support.ingest import Owner, ingest, make_owner
+from support.pipes import exposed
 
 from chaos.sources import SOURCE, database
 from chaos.surroundings import superuser
@@ -77,7 +78,7 @@ def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any
         ("FR", {}),
     )
     push(owner, ("NL", {"name": "x"}), ("NL", {"_deleted": True}))
-    assert pipes.find(owner.tenant, "out").behind == 4
+    assert pipes.find(owner.tenant, "out").behind == exposed(owner)["pulse_pipe_behind", ""] == 4
     run = deliver(owner.tenant, "out")
     assert (run.is_full, run.counts.versions, run.counts.upserted, run.counts.deleted) == (True, 4, 2, 0)
     assert rows(sink, "name, people, area, tags, note") == {
@@ -92,6 +93,7 @@ def test_what_is_new_changed_and_gone_comes_to_the_table(owner: Owner, sink: Any
     found = pipes.find(owner.tenant, "out")
     generation = registry.current_log(owner.tenant, "countries").generation
     assert (found.behind, found.position, found.error) == (0, f"{generation}-{position(sink)}", None)
+    assert exposed(owner)["pulse_pipe_behind", ""] == 0
     assert found.lag_seconds is not None
     assert [(each.state, each.is_full) for each in pipes.deliveries(owner.tenant, "out", 9)] == [
         ("done", False),

@@ -9,11 +9,10 @@ from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner, make_owner
 from support.lake import spark
-from support.pipes import bring
+from support.pipes import bring, exposed
 
 from chaos.sources import SOURCE, capturing, known_as, promoted
 from chaos.surroundings import superuser, with_settings
-from pulse_api.http import metrics
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.monitoring.issues import Kind, look
@@ -84,16 +83,6 @@ def begins_anew(owner: Owner, source: Any) -> None:
     assert same(owner, source)
     watch_one(found(owner))
     assert found(owner).error is None
-
-
-def exposed(owner: Owner) -> dict[tuple[str, str], float]:
-    """What is measured of a tenant's pipes now, by metric and outcome."""
-    return {
-        (sample.name, sample.labels.get("outcome", "")): sample.value
-        for family in metrics.PipelineCollector().collect()
-        for sample in family.samples
-        if sample.labels.get("tenant") == owner.tenant.slug and "pipe" in sample.labels
-    }
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.intake_doubts":        (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.dataset_versions":     (OWN_FOR_OWNER, "own SI",    "all S",        NOTHING, NOTHING),
     "public.dataset_moves":        (OWN_FOR_OWNER, "own SIU",   "all SU",       NOTHING, NOTHING),
-    "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "own SU",       NOTHING, NOTHING),
+    "public.entity_logs":          (OWN_FOR_OWNER, "own SI",    "all SU",       NOTHING, NOTHING),
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.entity_indexes":       (OWN_FOR_OWNER, "own SID",   "own S",        NOTHING, NOTHING),
     "public.entity_index_runs": (OWN_FOR_OWNER, "own SID",   "own SIUD",     NOTHING, NOTHING),

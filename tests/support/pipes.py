@@ -1,5 +1,6 @@
 """Runs of pipes, and all that follows from them."""
 
+from pulse_api.http import metrics
 from pulse_pipelines.ingest import deletions, plan
 from pulse_pipelines.pipes.run import Sent, run
 from support.ingest import Owner, ingest
@@ -17,3 +18,13 @@ def settle(owner: Owner) -> None:
     """Land what waits, and send deletions, until there are none."""
     while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
         ingest(owner)
+
+
+def exposed(owner: Owner) -> dict[tuple[str, str], float]:
+    """What is measured of a tenant's pipes now, by metric and outcome."""
+    return {
+        (sample.name, sample.labels.get("outcome", "")): sample.value
+        for family in metrics.PipelineCollector().collect()
+        for sample in family.samples
+        if sample.labels.get("tenant") == owner.tenant.slug and "pipe" in sample.labels
+    }
