@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,12 +24,16 @@ from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
 from benchmarks import lake as lakes
 from benchmarks import manifests as manifests_
+from benchmarks import pipes as piping
 from benchmarks import preview as previews
+from benchmarks import sinks as sinking
 from benchmarks import sql as asking
+from benchmarks import states as stating
 from benchmarks import throughput as backlogs
 from benchmarks import tick as ticks
 from benchmarks import upkeep as upkeeping
 from benchmarks.sampling import repeated
+from chaos import api
 from chaos.surroundings import PULSE, forget_connections, pulse
 from pulse_api.demo.run import ledger, wait_until_settled
 from pulse_pipelines.domain.tenant import Tenant
@@ -64,14 +69,8 @@ def throughput(
         goal = f"{each.goal:g} ×" if each.goal else ""
         table.add_row(each.what, f"{each.rate:,.0f}", f"{found.rate / each.rate:.2f} ×", goal)
     console.print(table)
-    for title, spent in (
-        ("processor time of Pulse, by service", found.processor_seconds),
-        ("time of Pulse, by step", found.step_seconds),
-    ):
-        table = Table(title, "µs/event", "share")
-        for part, seconds in spent.most_common():
-            table.add_row(part, f"{seconds / events * 1e6:.2f}", f"{seconds / spent.total():.0%}")
-        console.print(table)
+    _print_shares("processor time of Pulse, by service", found.processor_seconds, events)
+    _print_shares("time of Pulse, by step", found.step_seconds, events)
 
 
 @app.command()
@@ -115,7 +114,7 @@ def collect(
 ) -> None:
     """POST /v1/collect with one event and with a hundred per request, the broker beside it."""
     table = Table("events per request", "connections", "requests/s", "events/s", "p50 ms", "p99 ms")
-    with stack("--without-dagster"), collecting.server() as port:
+    with stack("--without-dagster"), api.served() as port:
         for size, connections in ((1, 32), (100, 6)):
             found = collecting.measure(port, events=size, connections=connections, seconds=seconds)
             table.add_row(
@@ -380,6 +379,78 @@ def lake() -> None:
     console.print(commits)
 
 
+@app.command()
+def pipes(
+    rows: Annotated[
+        int, typer.Option(help="Rows of the table, of 16 columns, 8 of them numeric.")
+    ] = 1_000_000,
+    changes: Annotated[int, typer.Option(help="Rows that change, and come by one run.")] = 200_000,
+    rate: Annotated[int, typer.Option(help="Changes a second, for the freshness.")] = 500,
+    seconds: Annotated[float, typer.Option(help="How long they come.")] = 60.0,
+    peer: Annotated[bool, typer.Option(help="Run the peers, too (see benchmarks/peers).")] = True,
+) -> None:
+    """A table of another Postgres by a pipe: all rows, the same again, changes, pages; and its peers."""
+    with stack():
+        found = piping.measure(
+            console, rows=rows, changes=changes, rate=rate, seconds=seconds, with_peers=peer
+        )
+    columns = ("what", "per second", "of the run alone", "Pulse is", "goal", "processor µs each")
+    table = Table(*columns, title=f"{rows:,} rows")
+    for what, run, count, goal, peers in (
+        ("all rows, asked → settled", found.full, rows, "120,000", found.full_peers),
+        ("the same again: no row, no snapshot", found.again, rows, "100,000", found.again_peers),
+        (f"changes of {changes:,} rows", found.changes, changes, "60,000", []),
+    ):
+        rate_of, cost = count / run.seconds, f"{run.processor_seconds.total() / count * 1e6:.1f}"
+        table.add_row(what, f"{rate_of:,.0f}", f"{count / run.busy_seconds:,.0f}", "", goal, cost)
+        for each in peers:
+            wanted, ratio = f"{each.goal:g} ×" if each.goal else "", f"{rate_of / each.rate:.2f} ×"
+            cost = "" if each.processor_us is None else f"{each.processor_us:.1f}"
+            table.add_row(f"  {each.what}", f"{each.rate:,.0f}", "", ratio, wanted, cost)
+    console.print(table)
+    _print_shares("processor time of bringing all rows", found.full.processor_seconds, rows)
+    _print_shares("time of bringing all rows, by step", found.steps, rows)
+    console.print(
+        f"commit → in a page, {found.seen:,} changes at {rate:,}/s: p50 {found.freshness[0]:.1f} s, "
+        f"p95 {found.freshness[1]:.1f} s (goal: 10)\n"
+        f"page of {piping.PAGE:,} versions after a random place of {found.versions:,}: p50 "
+        f"{found.page[0]:.1f} ms, p95 {found.page[1]:.1f} ms (goal: 50)"
+    )
+
+
+@app.command()
+def sinks(
+    entities: Annotated[int, typer.Option(help="Entities of the dataset, of 7 properties.")] = 100_000,
+) -> None:
+    """A dataset of entities to a table of Postgres: the first time, and all of it again."""
+    table = Table("what", "entities/s", title=f"{entities:,} entities")
+    with stack("--without-dagster"):
+        for what, rate_of in sinking.measure(console, entities):
+            table.add_row(what, f"{rate_of:,.0f}")
+    console.print(table)
+
+
+@app.command()
+def states(
+    events: Annotated[int, typer.Option(help="Events of a batch; at most 33,000.")] = 30_000,
+    times: Annotated[int, typer.Option(help="Reads of each kind.")] = 1_000,
+) -> None:
+    """What the state of a dataset of events costs its batches, and reads of it, in this process."""
+    table = Table("dataset", "batch µs/event", "of that settle", "ratio", title=f"batches of {events:,}")
+    reads = Table("read", "p50 ms", "p95 ms")
+    with stack("--without-dagster"):
+        batches, tenant = stating.measure(console, events)
+        first = 0.0
+        for what, all_steps, settle in batches:
+            first = first or all_steps
+            each = (f"{seconds / events * 1e6:.1f}" for seconds in (all_steps, settle))
+            table.add_row(what, *each, f"{all_steps / first:.2f} ×")
+        for what, p50, p95 in stating.reads(tenant, events, times):
+            reads.add_row(what, f"{p50:.2f}", f"{p95:.2f}")
+    console.print(table)
+    console.print(reads)
+
+
 @contextmanager
 def stack(*options: str) -> Iterator[None]:
     """Start a new stack for the block, and stop it afterwards."""
@@ -394,6 +465,13 @@ def stack(*options: str) -> Iterator[None]:
     finally:
         forget_connections()
         pulse("down")
+
+
+def _print_shares(title: str, spent: Counter[str], count: int) -> None:
+    table = Table(title, "µs each", "share")
+    for part, seconds in spent.most_common():
+        table.add_row(part, f"{seconds / count * 1e6:.2f}", f"{seconds / spent.total():.0%}")
+    console.print(table)
 
 
 def _assert_balanced(owners: list[Tenant]) -> None:

@@ -4,22 +4,16 @@ The sender is as small as possible and a process of its own: it shares the two c
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-import requests
-
 from benchmarks import load
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.registry import keys
-from pulse_resources.local import ports
 
 
 @dataclass(frozen=True)
@@ -28,27 +22,6 @@ class Measured:
     events_per_second: float
     p50_ms: float
     p99_ms: float
-
-
-@contextmanager
-def server() -> Iterator[int]:
-    """Run the API in a process of its own; yields its port."""
-    port = ports.choose(8000, ())
-    environment = os.environ | {"PULSE_API__PORT": str(port), "PULSE_API__HEALTH_PORT": "0"}
-    arguments = [sys.executable, "-m", "pulse_api.http.server"]
-    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        while True:
-            try:
-                requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).raise_for_status()
-                break
-            except requests.RequestException:
-                assert process.poll() is None, "the server did not start"
-                time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def measure(port: int, *, events: int, connections: int, seconds: float) -> Measured:

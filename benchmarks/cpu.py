@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +21,11 @@ PARTS = {
 
 
 @contextmanager
-def sampled() -> Iterator[Counter[str]]:
+def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
     """Processor seconds by service, of all processes of the stack; complete after the block.
+
+    Args:
+        beside: processes whose time, with that of their children, counts, too, by what they count as.
 
     Time that a process of less than `PERIOD_S` uses at its end is missed.
     """
@@ -34,8 +37,10 @@ def sampled() -> Iterator[Counter[str]]:
     def look() -> None:
         begun = bool(last)  # processes first seen later have just begun
         found, table = state.read(layout), processes.table()
-        for service in found.services.values() if found else ():
-            for pid in processes.family(service.process.pid, table) if service.process else ():
+        services = found.services.values() if found else ()
+        roots = {each.name: each.process.pid for each in services if each.process} | dict(beside or {})
+        for name, root in roots.items():
+            for pid in processes.family(root, table):
                 try:
                     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
@@ -44,7 +49,7 @@ def sampled() -> Iterator[Counter[str]]:
                 who = pid, int(stat[19])
                 used = (int(stat[11]) + int(stat[12])) / _TICKS
                 first.setdefault(who, 0.0 if begun else used)
-                last[who] = _kind(service.name, command), used
+                last[who] = _kind(name, command), used
 
     try:
         with repeated(look, PERIOD_S):
@@ -59,3 +64,8 @@ def _kind(service: str, command: str) -> str:
         if service == owner and part in command and "java" not in command:
             return kind
     return service
+
+
+def parent(pid: int) -> int:
+    """The process that has started a process: of a session of Postgres, its server."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,6 +1,7 @@
 """Load for the benchmarks: events of about 335 bytes, and tenants to send them."""
 
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,7 +69,13 @@ def event(number: int, day: datetime, dataset: str = DATASET) -> bytes:
     )
 
 
-def send(console: Console, tenants: list[Tenant], total: int, datasets: int = 1) -> int:
+def send(
+    console: Console,
+    tenants: list[Tenant],
+    total: int,
+    datasets: int = 1,
+    make: Callable[[int, datetime, str], bytes] = event,
+) -> int:
     """Send `total` events, spread evenly over tenants and datasets; returns their mean size in bytes."""
     producer = kafka.producer()
     day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -76,7 +83,7 @@ def send(console: Console, tenants: list[Tenant], total: int, datasets: int = 1)
     with progress(console) as bar:
         task = bar.add_task("sending", total=total)
         for number in range(total):
-            payload = event(number, day, slug(number // len(tenants) % datasets))
+            payload = make(number, day, slug(number // len(tenants) % datasets))
             size += len(payload)
             while True:
                 try:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import httpx
 import numpy as np
 
-from benchmarks import collect, load
+from benchmarks import load
+from chaos import api
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import keys
@@ -37,7 +38,7 @@ COLD = f"SELECT country, sum(amount) AS s FROM {load.DATASET} GROUP BY ALL"
 def server() -> Iterator[str]:
     """Run the API in a process of its own without rate limits; yields its address."""
     os.environ["PULSE_SQL__PER_SECOND"] = "-1"
-    with collect.server() as port:
+    with api.served() as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -31,9 +31,9 @@ def run_batch(tenants: Iterable[Tenant]) -> dict[str, float]:
     }
 
 
-def of_runs(since: datetime) -> Counter[str]:
-    """Seconds by step of all runs of `ingest` since then, from Dagster's records."""
-    chosen = {"pipelineName": ingest.name, "createdAfter": since.timestamp()}
+def of_runs(since: datetime, job: str = ingest.name) -> Counter[str]:
+    """Seconds by step of all runs of a job since then, from Dagster's records."""
+    chosen = {"pipelineName": job, "createdAfter": since.timestamp()}
     spent: Counter[str] = Counter()
     for run in ask(STEPS, {"filter": chosen})["runsOrError"]["results"]:
         for step in run["stepStats"]:

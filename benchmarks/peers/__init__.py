@@ -19,6 +19,8 @@ class Peer:
     """Events per second."""
     goal: float | None = None
     """Required ratio of Pulse's rate to the peer's."""
+    processor_us: float | None = None
+    """Processor time of each event, or row, in microseconds, if it is measured."""
 
 
 def measure(console: Console, tenants: list[Tenant], warm: Tenant, events: int) -> Iterator[Peer]:

@@ -81,7 +81,7 @@ def run(peer: str, tenants: list[Tenant], warm: Tenant, events: int, *, merge: b
         AssertionError: not every event is in a table, exactly once.
     """
     log = Layout(load_settings().home).log(peer)
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_speak_to, initargs=(log,)) as process:
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=speak_to, initargs=(log,)) as process:
         seconds = process.submit(_measure, peer, tenants, warm, merge).result()
     tables.prove(peer, tenants, events)
     return events / seconds
@@ -96,7 +96,7 @@ def merge_into_full(peer: str, tenant: Tenant, warm: Tenant, rows: int, events: 
         AssertionError: not every event is in the table.
     """
     log = Layout(load_settings().home).log(peer)
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_speak_to, initargs=(log,)) as process:
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=speak_to, initargs=(log,)) as process:
         seconds = process.submit(_measure_full, peer, tenant, warm, rows).result()
     found = tables.count(peer, tenant)
     assert found == rows + events, f"{peer}: {rows} rows and {events} events, {found} rows afterwards"
@@ -107,7 +107,7 @@ def _measure_full(peer: str, tenant: Tenant, warm: Tenant, rows: int) -> float:
     tables.make(f"{peer}_warm", [warm])
     tables.make(peer, [tenant])
     with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
-        session = _session(load_settings(), Path(folder))
+        session = classic_session(load_settings(), Path(folder))
         target = ".".join((CATALOG, *tables.name(peer, tenant)))
         columns = (f"{value.format(rows=rows)} AS {name}" for name, value in FILLED.items())
         session.range(0, rows, numPartitions=60).selectExpr(*columns).writeTo(target).append()
@@ -119,7 +119,7 @@ def _measure_full(peer: str, tenant: Tenant, warm: Tenant, rows: int) -> float:
     return seconds
 
 
-def _speak_to(log: Path) -> None:
+def speak_to(log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -131,7 +131,7 @@ def _measure(peer: str, tenants: list[Tenant], warm: Tenant, merge: bool) -> flo
     tables.make(peer, tenants)
     write = _merge if merge else _append
     with tempfile.TemporaryDirectory(dir=load_settings().home) as folder:
-        session = _session(load_settings(), Path(folder))
+        session = classic_session(load_settings(), Path(folder))
         _stream(session, f"{peer}_warm", [warm], write, f"{folder}/warm")
         began = time.monotonic()
         _stream(session, peer, tenants, write, f"{folder}/measured")
@@ -140,7 +140,7 @@ def _measure(peer: str, tenants: list[Tenant], warm: Tenant, merge: bool) -> flo
     return seconds
 
 
-def _session(settings: Settings, folder: Path) -> SparkSession:
+def classic_session(settings: Settings, folder: Path) -> SparkSession:
     prefix = f"spark.sql.catalog.{CATALOG}"
     postgres = settings.postgres
     uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"

@@ -1,0 +1,56 @@
+"""Loads of a table by dlt, in an environment of its own, told by JSON on its input; imports none of Pulse.
+
+Prints the seconds of each load.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import dlt  # type: ignore[import-not-found]
+from dlt.common.libs.pyiceberg import get_iceberg_tables  # type: ignore[import-not-found]
+from dlt.sources.credentials import AwsCredentials  # type: ignore[import-not-found]
+from dlt.sources.sql_database import sql_table  # type: ignore[import-not-found]
+
+CHUNK_ROWS = 100_000
+
+
+def main() -> None:
+    """Load, and prove it."""
+    said = json.load(sys.stdin)
+    merge = said["disposition"] == "merge"
+    credentials = AwsCredentials(
+        aws_access_key_id=said["access_key"],
+        aws_secret_access_key=said["secret_key"],
+        region_name=said["region"],
+        endpoint_url=said["endpoint"],
+    )
+    pipeline = dlt.pipeline(
+        "bench",
+        pipelines_dir=said["folder"],
+        destination=dlt.destinations.filesystem(said["bucket"], credentials=credentials),
+        dataset_name="bench",
+    )
+    spent = []
+    for _ in range(said["times"]):
+        rows = sql_table(
+            credentials=said["source"],
+            table=said["table"],
+            backend="pyarrow",
+            chunk_size=CHUNK_ROWS,
+            reflection_level="full_with_precision",
+            query_adapter_callback=lambda query, table: query.where(table.c.id <= said["rows"]),
+        )
+        how: Any = {"disposition": "merge", "strategy": "upsert"} if merge else "replace"
+        rows.apply_hints(primary_key="id", table_format="iceberg", write_disposition=how)
+        began = time.monotonic()
+        pipeline.run(rows)
+        spent.append(time.monotonic() - began)
+    table = get_iceberg_tables(pipeline, said["table"])[said["table"]]
+    found = table.scan(selected_fields=("id",)).to_arrow().column("id")
+    assert len(found) == len(found.unique()) == said["rows"], len(found)
+    print(json.dumps(spent))
+
+
+main()

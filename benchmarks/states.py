@@ -1,0 +1,84 @@
+"""States of datasets of events: what a batch costs more with one, and how long a key takes to be read."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from statistics import median
+
+import numpy as np
+import orjson
+from rich.console import Console
+
+from benchmarks import load
+from benchmarks.steps import run_batch
+from pulse_pipelines import registry
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import event_states
+
+FEW = 100
+"""Keys of the dataset that has few."""
+TIMES = 3
+"""Batches of each kind, in turns, after one of `WARM_EVENTS`."""
+WARM_EVENTS = 1_000
+PAGE = 100
+_SCHEMA = orjson.dumps(
+    {"type": "object", "properties": {"thing": {"type": "string"}, "n": {"type": "integer"}}}
+)
+
+
+def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, float]], Tenant]:
+    """Kind of dataset, median seconds of all steps of its batches and of settle; a tenant with a state."""
+    kinds: dict[str, tuple[Tenant, int | None]] = {
+        "without a state": (_tenant(state=False), None),
+        f"{FEW} keys": (_tenant(state=True), FEW),
+        "each event has its own key": (tenant := _tenant(state=True), None),
+    }
+    spent: dict[str, list[dict[str, float]]] = {what: [] for what in kinds}
+    for time_ in range(TIMES + 1):
+        for what, (owner, keys) in kinds.items():
+            count = events if time_ else WARM_EVENTS
+            load.send(console, [owner], count, make=partial(_event, keys, time_))
+            done = run_batch([owner])
+            if time_:
+                spent[what].append(done)
+    found = (
+        (what, median(sum(each.values()) for each in runs), median(each["settle"] for each in runs))
+        for what, runs in spent.items()
+    )
+    return found, tenant
+
+
+def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float, float]]:
+    """What is read of the state in which each event has its own key; p50 and p95 in milliseconds."""
+    assert event_states.find(tenant, load.DATASET).keys == TIMES * events + WARM_EVENTS
+    some = np.random.default_rng(1).integers(0, events, times).tolist()
+    asked: dict[str, Callable[[str], object]] = {
+        "a key": partial(event_states.newest, tenant, load.DATASET),
+        f"a page of {PAGE} keys": lambda key: event_states.page(tenant, load.DATASET, key, PAGE),
+    }
+    for what, read in asked.items():
+        spent = []
+        for number in some:
+            began = time.perf_counter()
+            read(f"1-{number}")
+            spent.append((time.perf_counter() - began) * 1_000)
+        p50, p95 = np.percentile(spent[5:], [50, 95])
+        yield what, float(p50), float(p95)
+
+
+def _tenant(*, state: bool) -> Tenant:
+    tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
+    schema = registry.publish_schema(tenant, load.DATASET, _SCHEMA.decode())
+    registry.create_dataset(tenant, load.DATASET, schema.schema_uri)
+    if state:
+        event_states.declare(tenant, load.DATASET, "thing")
+    return tenant
+
+
+def _event(keys: int | None, batch: int, number: int, day: datetime, dataset: str) -> bytes:
+    thing = f"{batch}-{number}" if keys is None else f"{number % keys}"
+    data = {"thing": thing, "n": number, "country": "DE", "at": "2026-11-01T08:30:00Z", "plan": "team"}
+    said = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": day.isoformat(), "data": data}
+    return orjson.dumps(said)
