@@ -3,6 +3,8 @@
     load.py        seeded events of many tenants: valid, copies, late, and invalid ones
     sent.py        what was sent, with the broker's position of each message
     oracle.py      what became of it, read from tables, topics and objects, by three engines
+    writer.py      a source of pipes, and who writes there
+    piped.py       the oracle of pipes: datasets and sinks against the rows of the source
     batches.py     batches run by the job in processes that may be killed
     scenarios/     one module per kind of fault
     operators/     concurrent operator commands: schedules drawn by a seed, checked, shrunk when they fail

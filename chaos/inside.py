@@ -19,7 +19,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
 from pulse_pipelines.maintenance import rewrite
 from pulse_pipelines.pipes import run as pipe_run
-from pulse_pipelines.pipes.run import Sent
+from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.watch import watch_one
 from pulse_resources import spark
 from pulse_resources.settings import load_settings
@@ -94,6 +94,9 @@ def of_pipe(what: str, tenant: Tenant, name: str, log: str, environment: Mapping
     os._exit(0)
 
 
-def run_pipe(tenant: Tenant, name: str) -> Sent:
+def run_pipe(tenant: Tenant, name: str) -> None:
     """Run a pipe as its asset does."""
-    return pipe_run.run(spark.shared(), tenant, name, load_settings().spark.parallelism)
+    if pipes.find(tenant, name).definition.delivers:
+        deliver(tenant, name)
+    else:
+        pipe_run.run(spark.shared(), tenant, name, load_settings().spark.parallelism)

@@ -1,4 +1,4 @@
-"""Sources of pipes: a database on the stack's server, or a server of its own whose log says what changed."""
+"""Sources of pipes: a database on the stack's server, one whose log says what changed; a folder of files."""
 
 import shutil
 import socket
@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 
 from chaos.surroundings import superuser
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
+from pulse_resources import object_store
 from pulse_resources.home import pulse_home
 from pulse_resources.local import accounts
 from pulse_resources.local import postgres as local_postgres
 from pulse_resources.local.layout import Layout
+from pulse_resources.settings import load_settings
 
 SOURCE = "shop"
 
@@ -86,9 +89,9 @@ def _started(run: Run, data: Path, port: int, tenant: Tenant) -> "Iterator[psyco
 
 
 @contextmanager
-def known_as(tenant: Tenant, address: str) -> Iterator[None]:
+def known_as(tenant: Tenant, address: str, name: str = SOURCE) -> Iterator[None]:
     """Where a tenant's source is, is known while the block runs."""
-    path = addresses.file(tenant, SOURCE)
+    path = addresses.file(tenant, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text() if path.exists() else None
     path.touch(mode=0o600)
@@ -123,3 +126,24 @@ def database(tenant: Tenant) -> "Iterator[psycopg.Connection[Any]]":
                 yield connection
         finally:
             server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Folder:
+    """A folder of the stack's object store."""
+
+    def __init__(self) -> None:
+        store = load_settings().object_store
+        self._prefix = f"{store.bucket}/test-files/{uuid.uuid4().hex}"
+        self._files = object_store.file_system()
+        secret = quote(store.secret_key.get_secret_value(), safe="")
+        key = quote(store.access_key, safe="")
+        self.address = f"s3://{key}:{secret}@{self._prefix}?endpoint={store.endpoint}"
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, in place of the one that had the name."""
+        with self._files.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
+            file.write(content)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self._files.delete_file(f"{self._prefix}/{name}")

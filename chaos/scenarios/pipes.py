@@ -1,184 +1,227 @@
-"""SIGKILL of whatever brings tables of another Postgres, while others write there."""
+"""SIGKILL of whatever runs pipes of every kind, while others write their sources.
+
+Tables of another Postgres are brought by capturing changes, as a whole, and as files. What has come is
+brought on: by a feed and a transform to other datasets, to a table of Postgres and to a service by HTTP.
+"""
 
 import os
 import random
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
-import orjson
-import psycopg
-
-from chaos import batches, inside
+from chaos import api, batches, inside, piped
 from chaos.batches import Blow
 from chaos.oracle import Finding
 from chaos.scenario import Outcome, Told
-from chaos.sources import SOURCE, capturing
+from chaos.sources import SOURCE, Folder, capturing, known_as
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
+from chaos.writer import TABLE, Source, Writer
 from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import attempts, deletions, plan
-from pulse_pipelines.query import versions
-from pulse_pipelines.registry import syncs
+from pulse_pipelines.registry import keys, syncs
 from pulse_resources.errors import PulseError
 
-OF_DELETIONS = ("deletions.before_decide", "deletions.before_publish", "deletions.after_publish")
+RUN = ("pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent")
+"""Fail points of each run that brings something to a dataset."""
+DELETIONS = ("deletions.before_decide", "deletions.before_publish", "deletions.after_publish")
 """Of these a batch comes by that settles a full run."""
-STEPS: Mapping[str, tuple[str, ...]] = {
-    "run": ("pipe.looked", "pipe.advanced", "pipe.begun", "pipe.loaded", "pipe.sent", "pipe.before_slot"),
-    "watch": ("pipe.advanced", "pipe.moved_on"),
-    "ingest": (
-        *("heads.before_advance", "heads.after_advance", "sync.after_note", "settle.before_commit"),
-        *("settle.after_commit", "after.settle", "after.send_deletions", *OF_DELETIONS),
+SWEEPS = ("sink.before_swept", "sink.after_swept")
+"""Of these a run comes by that brings a sink everything again."""
+ANEW = ("pipe.before_slot", *DELETIONS, *SWEEPS)
+"""To come by these a pipe is reset before."""
+WATCH = ("pipe.advanced", "pipe.moved_on")
+BATCH = (
+    *("heads.before_advance", "heads.after_advance", "sync.after_note", "settle.before_commit"),
+    *("settle.after_commit", "after.settle", "after.send_deletions", *DELETIONS),
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A pipe of the scenario. It has the rows of a table of the source."""
+
+    what: str
+    table: str
+    said: Mapping[str, Any]
+    points: tuple[str, ...] = RUN
+    after: str | None = None
+    """The pipe that brings what it reads."""
+
+
+PIPES: Mapping[str, Kind] = {
+    "captured": Kind(
+        "changes",
+        "captured",
+        {"source": SOURCE, "table": "captured", "mode": "changes"},
+        (*RUN, "pipe.advanced", "pipe.before_slot"),
+    ),
+    "copied": Kind("table", "copied", {"source": SOURCE, "table": "copied"}),
+    "filed": Kind("files", "filed", {"source": "depot", "path": "*.ndjson", "key": ["fleet", "tail"]}),
+    "fed": Kind(
+        *("feed", "captured", {"source": "itself", "feed": "/v1/datasets/captured/entities"}),
+        after="captured",
+    ),
+    "computed": Kind(
+        "transform",
+        "copied",
+        {"transform": "SELECT id, fleet, tail, seats, notes FROM copied"},
+        (*RUN, "pipe.computed"),
+        "copied",
+    ),
+    "sunk": Kind(
+        "sink, a table",
+        "captured",
+        {"from": "captured", "to": SOURCE, "table": "sunk"},
+        ("sink.held", "sink.written", "sink.before_commit", "sink.after_commit", *SWEEPS),
+        "captured",
+    ),
+    "pushed": Kind(
+        "sink, a service",
+        "copied",
+        {"from": "copied", "to": "receiver"},
+        ("push.before_request", "push.answered", "push.confirmed"),
+        "copied",
     ),
 }
-"""Fail points by what passes them."""
-OF_SLOTS = ("pipe.before_slot", "pipe.advanced")
-"""Of these only runs that capture changes come by."""
+"""Each after what it reads. All but `sunk` are datasets, too: `pushed` is what the service has received."""
 RANDOM = "at a random moment"
 LONGEST_S = 3.0
-ROUNDS_COMPARED = 4
+ROUNDS_COMPARED = 8
 """A comparison with the source after this many rounds."""
-CAPTURED = "captured"
-TABLES = {CAPTURED: "changes", "copied": "full"}
-"""Tables, which are also pipes and datasets, by the mode in which they are brought."""
-TABLE = "CREATE TABLE {} (fleet int, tail text, seats int, notes text, PRIMARY KEY (fleet, tail))"
-LARGE = "".join(str(n * n) for n in range(3_000))
-"""A value that is stored out of line: the log leaves it out where it has not changed."""
-DML = (
-    *(("INSERT INTO {t} VALUES (%(a)s, %(b)s, %(c)s, %(d)s) ON CONFLICT DO NOTHING",) * 4),
-    *(("UPDATE {t} SET seats = seats + 1 WHERE fleet = %(a)s AND tail <= %(b)s",) * 3),
-    "UPDATE {t} SET notes = %(d)s WHERE fleet = %(a)s AND tail = %(b)s",
-    "UPDATE {t} SET fleet = 9 - fleet WHERE tail = %(b)s",
-    *(("DELETE FROM {t} WHERE fleet = %(a)s AND tail = %(b)s",) * 2),
-)
 PATIENCE_S = 120.0
 
 
-class Writer:
-    """Writes at random into the tables of a source, in transactions of which some are rolled back."""
+@dataclass(frozen=True)
+class Scene:
+    """The tenant, its pipes, and their source."""
 
-    def __init__(self, address: str, seed: int, tables: Sequence[str]) -> None:
-        self._draw, self._address, self.tables = random.Random(seed), address, tables
-        self.still = threading.Lock()
-        """Whoever holds it sees the source without its writes."""
-        self.gone: dict[str, set[str]] = defaultdict(set)
-        """Ids that were not there at some moment after they had been, by table."""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="writer", daemon=True)
-        self.count = 0
+    tenant: Tenant
+    names: tuple[str, ...]
+    source: Source
+    writer: Writer
+    folder: Folder | None
+    killed: Counter[str] = field(default_factory=Counter)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def _write(self) -> None:
-        with psycopg.connect(self._address, autocommit=True) as source:
-            while not self._stop.is_set():
-                with self.still:
-                    self.write(source)
-                time.sleep(self._draw.uniform(0, 0.05))
-
-    def write(self, source: "psycopg.Connection[Any]") -> None:
-        """One transaction."""
-        draw, table = self._draw, self._draw.choice(self.tables)
-        before = _ids(source, table)
-        with source.transaction(force_rollback=draw.random() < 0.1):
-            for _ in range(draw.randrange(1, 6)):
-                values = {
-                    "a": draw.randrange(1, 4),
-                    "b": f"N{draw.randrange(20)}",
-                    "c": draw.randrange(9),
-                    "d": draw.choice((None, "x", LARGE)),
-                }
-                # A key that is there already: the transaction goes on without this statement.
-                try:
-                    with source.transaction():
-                        source.execute(draw.choice(DML).format(t=table), values)
-                except psycopg.errors.UniqueViolation:
-                    continue
-                self.count += 1
-        if draw.random() < 0.003:  # an empty table would be held for a person
-            source.execute(f"TRUNCATE {table}; INSERT INTO {table} VALUES (1, 'N1')")
-        self.gone[table] |= before - _ids(source, table)
-
-
-def _ids(source: "psycopg.Connection[Any]", table: str) -> set[str]:
-    return {_id(*row) for row in source.execute(f"SELECT fleet, tail FROM {table}")}
-
-
-def _id(fleet: int, tail: str) -> str:
-    return f'["{fleet}", "{tail}"]'
+    def files(self, source: Source) -> None:
+        """Write the files anew."""
+        if self.folder:
+            piped.export(source, "filed", self.folder)
 
 
 def run(
-    stack: Stack | None, seed: int, amount: float, told: Told, tables: Mapping[str, str] = TABLES
+    stack: Stack | None, seed: int, amount: float, told: Told, names: Collection[str] = tuple(PIPES)
 ) -> Outcome:
     """Kill runs, watches and batches; compare with the source now and then."""
-    draw, killed = random.Random(seed), Counter[str]()
-    findings: list[Finding] = []
-    tenant = registry.create_tenant(f"p{random.SystemRandom().randrange(16**12):012x}")
-    blows = _blows(draw, killed)
-    with with_settings(**batches.ENDLESS_ATTEMPTS), capturing(tenant) as source:
-        writer = Writer(source.info.dsn, seed, tuple(tables))
-        for table, mode in tables.items():
-            source.execute(TABLE.format(table))
-            said = {"pipe": table, "source": SOURCE, "table": table, "dataset": table, "mode": mode}
-            pipes.create(tenant, definition(said))
-            syncs.allow(tenant, table, 1)
-        for _ in range(30):
-            writer.write(source)
-        with writer.writing():
+    draw, findings = random.Random(seed), list[Finding]()
+    with _scene(seed, tuple(name for name in PIPES if name in names)) as scene:
+        blows, killed = _blows(draw, scene), scene.killed
+        with scene.writer.writing():
             rounds = 0
             while killed.total() < amount and not findings and rounds < 20 + 3 * amount:
                 rounds += 1
-                what, blow = next(blows)
-                captured = what == "watch" or blow.point in OF_SLOTS
-                table = CAPTURED if captured else draw.choice(tuple(tables))
-                if _strike(tenant, what, blow, table):
-                    killed[blow.point or RANDOM] += 1
+                what, name, blow = next(blows)
+                if _strike(scene.tenant, what, name, blow):
+                    killed[_told(what, name, blow)] += 1
                     told(killed.total())
                 if rounds % ROUNDS_COMPARED == 0:
-                    findings += _compare(tenant, source, writer)
-            findings += _compare(tenant, source, writer)
+                    findings += _compare(scene)
+            findings += _compare(scene)
+        for name in reversed(scene.names):
+            pipes.delete(scene.tenant, name)
+        logs = (len(piped.log(scene.tenant, name)) for name in scene.names if name != "sunk")
+        harm = f"{killed.total()} kills, {scene.writer.count:,} statements"
+        return Outcome([], harm, findings, places=killed, events=sum(logs))
+
+
+@contextmanager
+def _scene(seed: int, names: tuple[str, ...]) -> Iterator[Scene]:
+    tenant = registry.create_tenant(f"p{random.SystemRandom().randrange(16**12):012x}")
+    tables = tuple(dict.fromkeys(PIPES[name].table for name in names))
+    with ExitStack() as entered:
+        entered.enter_context(with_settings(**batches.ENDLESS_ATTEMPTS))
+        source = entered.enter_context(capturing(tenant))
+        folder = Folder() if "filed" in names else None
+        if folder:
+            entered.enter_context(known_as(tenant, folder.address, "depot"))
+        if {"fed", "pushed"} & set(names):
+            key = quote(keys.issue_key(tenant, "chaos", [KeyScope.READ, KeyScope.COLLECT]).text, "")
+            place = f"http://bearer:{key}@127.0.0.1:{entered.enter_context(api.served())}"
+            entered.enter_context(known_as(tenant, place, "itself"))
+            entered.enter_context(known_as(tenant, f"{place}/v1/datasets/pushed/entities", "receiver"))
+        scene: Scene
+        writer = Writer(source.info.dsn, seed, tables, lambda source: scene.files(source))
+        scene = Scene(tenant, names, source, writer, folder)
         for table in tables:
-            pipes.delete(tenant, table)
-    harm = f"{killed.total()} kills, {writer.count:,} statements"
-    return Outcome([], harm, findings, places=killed, events=sum(len(_log(tenant, t)) for t in tables))
+            source.execute(TABLE.format(table))
+        for _ in range(30):
+            writer.write(source)
+        scene.files(source)
+        for name in names:
+            _create(scene, name)
+        yield scene
 
 
-def _blows(draw: random.Random, killed: Mapping[str, int]) -> Iterator[tuple[str, Blow]]:
-    """Steps that have not killed yet, in any order; then steps and random moments in turn."""
-    steps = [(what, Blow(point)) for what, points in STEPS.items() for point in points]
+def _create(scene: Scene, name: str) -> None:
+    kind, tenant = PIPES[name], scene.tenant
+    if kind.after:
+        _bring(tenant, kind.after)
+        _settle(tenant)
+    if name == "sunk":
+        scene.source.execute(piped.SUNK)
+    if name == "pushed":
+        uri = registry.find_dataset(tenant, "copied").schema_uri
+        registry.create_dataset(tenant, name, uri, kind=DatasetKind.ENTITIES)
+    said = {"pipe": name, **kind.said}
+    pipes.create(tenant, definition(said if "from" in said else said | {"dataset": name}))
+    if name != "sunk":
+        syncs.allow(tenant, name, 1)
+
+
+def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]:
+    """Steps that have not killed yet, in any order, and random moments, in turn."""
+    into = [name for name in scene.names if name != "sunk"]
+    steps = [("run", name, point) for name in scene.names for point in PIPES[name].points]
+    steps += [("ingest", draw.choice(into), point) for point in BATCH]
+    if "captured" in scene.names:
+        steps += [("watch", "captured", point) for point in WATCH]
     while True:
-        left = [(what, blow) for what, blow in steps if blow.point not in killed]
-        yield draw.choice(left or steps)
-        if not left:
-            yield draw.choice(tuple(STEPS)), Blow(after_s=draw.uniform(0.2, LONGEST_S))
+        new = [each for each in steps if _told(*each[:2], Blow(each[2])) not in scene.killed]
+        what, name, point = draw.choice(new or steps)
+        yield what, name, Blow(point)
+        what, name = draw.choice([("ingest", draw.choice(into)), *(("run", name) for name in scene.names)])
+        yield what, name, Blow(after_s=draw.uniform(0.2, LONGEST_S))
 
 
-def _strike(tenant: Tenant, what: str, blow: Blow, table: str) -> bool:
+def _told(what: str, name: str, blow: Blow) -> str:
+    """A kill, as it is counted."""
+    who = PIPES[name].what if what == "run" else {"ingest": "batch"}.get(what, what)
+    return f"{who}: {blow.point or RANDOM}"
+
+
+def _strike(tenant: Tenant, what: str, name: str, blow: Blow) -> bool:
     """Do something in a process that is killed; True if it was, False if it had ended."""
-    if blow.point == "pipe.before_slot" or blow.point in OF_DELETIONS:
-        pipes.reset(tenant, table)
+    if upstream := PIPES[name].after:
+        _bring(tenant, upstream)
+    if blow.point in ANEW:
+        pipes.reset(tenant, name)
     if what == "ingest":
-        if blow.point in OF_DELETIONS or (batch := _open_batch(tenant)) is None:
-            _bring(tenant, table)
+        if blow.point in DELETIONS or (batch := _open_batch(tenant)) is None:
+            _bring(tenant, name)
             batch = _open_batch(tenant)
         return batch is not None and batches.strike(batch, blow)
     _settle(tenant)  # a run begins when the one before has settled
     environment = dict(os.environ) | blow.environment
-    process = batches.fork(inside.of_pipe, (what, tenant, table, str(batches.log()), environment))
+    process = batches.fork(inside.of_pipe, (what, tenant, name, str(batches.log()), environment))
     process.join(PATIENCE_S if blow.after_s is None else blow.after_s)
     if process.is_alive():
         process.kill()
@@ -219,42 +262,19 @@ def _bring(tenant: Tenant, name: str) -> None:
             return
 
 
-def _compare(tenant: Tenant, source: "psycopg.Connection[Any]", writer: Writer) -> list[Finding]:
-    """Rows that are not the source's, deletions of what was there all along, versions that are doubled."""
-    found = []
-    with writer.still:
-        for table in writer.tables:
-            _bring(tenant, table)
+def _compare(scene: Scene) -> list[Finding]:
+    """What is not as it is in the source, once all pipes have brought all that there is."""
+    tenant, found = scene.tenant, list[Finding]()
+    with scene.writer.still:
+        scene.files(scene.source)
+        for name in scene.names:
+            _bring(tenant, name)
         _settle(tenant)
-        for table in writer.tables:
-            query = f"SELECT fleet, tail, to_json(t) FROM {table} t"
-            rows = {
-                _id(fleet, tail): {key: value for key, value in row.items() if value is not None}
-                for fleet, tail, row in source.execute(query)
-            }
-            states: dict[str, dict[str, Any] | None] = {}
-            hashes: dict[str, Any] = {}
-            for version in _log(tenant, table):
-                name = version["_id"]
-                if name in hashes and hashes[name] == version["_hash"]:
-                    found.append(
-                        Finding("a version that is as the one before", tenant.slug, f"{table} {name}")
-                    )
-                if version["_deleted"] and name not in writer.gone[table]:
-                    found.append(Finding("deleted, and was there all along", tenant.slug, f"{table} {name}"))
-                hashes[name] = version["_hash"]
-                content = {key: value for key, value in version.items() if not key.startswith("_")}
-                states[name] = None if version["_deleted"] else content
-            for name in rows.keys() | states.keys():
-                if rows.get(name) != states.get(name):
-                    found.append(Finding("differs from the source", tenant.slug, f"{table} {name}"))
-    return found
-
-
-def _log(tenant: Tenant, slug: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    since = None
-    while (page := versions.page(tenant, slug, since, 1_000, packed=False)).following != since:
-        found += [orjson.loads(line) for line in page.lines.splitlines()]
-        since = page.following
+        for name in scene.names:
+            table = PIPES[name].table
+            rows, gone = piped.rows(scene.source, table), scene.writer.gone[table]
+            if name == "sunk":
+                found += piped.judge_table(tenant, scene.source, rows, gone)
+            else:
+                found += piped.judge_log(tenant, name, rows, gone)
     return found

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.files import Folder
 from support.http import Caller
 
-from chaos.sources import SOURCE, database, known_as
+from chaos.sources import SOURCE, Folder, database, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_resources.home import pulse_home
@@ -62,7 +61,7 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
     new_caller: Callable[..., Caller], stack: Settings
 ) -> None:
     caller = new_caller()
-    folder, http = Folder(stack), caller.http
+    folder, http = Folder(), caller.http
     folder.write("a/planes.csv", b"tail,seats\nN1,180\n")
     said = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
     with known_as(caller.owner.tenant, folder.address):

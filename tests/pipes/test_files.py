@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.files import Folder, web
+from support.files import web
 from support.ingest import Owner, make_owner
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, Folder, known_as
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
@@ -39,7 +39,7 @@ def owner(stack: Settings) -> Owner:
 
 @pytest.fixture
 def folder(stack: Settings, owner: Owner) -> Iterator[Folder]:
-    found = Folder(stack)
+    found = Folder()
     with known_as(owner.tenant, found.address):
         yield found
 

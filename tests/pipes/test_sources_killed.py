@@ -5,13 +5,12 @@ import json
 import pytest
 from support.entities import as_model, pages
 from support.faults import often
-from support.files import Folder
 from support.forked import forked
 from support.ingest import make_owner
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, known_as
+from chaos.sources import SOURCE, Folder, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.tenant import Tenant
@@ -29,7 +28,7 @@ def run_alone(tenant: Tenant) -> None:
     "point", often(["pipe.looked", "pipe.begun", "pipe.loaded", "pipe.sent"], "pipe.loaded")
 )
 def test_a_run_over_files_that_is_killed_is_made_good_by_the_next(stack: Settings, point: str) -> None:
-    owner, folder = make_owner(), Folder(stack)
+    owner, folder = make_owner(), Folder()
     said = {"pipe": "planes", "source": SOURCE, "path": "*.ndjson", "key": ["tail"], "dataset": "planes"}
 
     def write(*tails: str) -> None:

@@ -1,39 +1,13 @@
-"""A source of files: a folder of the stack's object store, or a web server that a test decides about."""
+"""A source of files: a web server that a test decides about."""
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote
-
-from pulse_resources import object_store
-from pulse_resources.settings import Settings
 
 Answer = tuple[int, Mapping[str, str], bytes]
 """Status, headers and body. With the header X-Cut the connection ends after as many bytes of the body."""
-
-
-class Folder:
-    """A folder of a bucket."""
-
-    def __init__(self, settings: Settings) -> None:
-        store = settings.object_store
-        self._prefix = f"{store.bucket}/test-files/{uuid.uuid4().hex}"
-        self._files = object_store.file_system()
-        secret = quote(store.secret_key.get_secret_value(), safe="")
-        key = quote(store.access_key, safe="")
-        self.address = f"s3://{key}:{secret}@{self._prefix}?endpoint={store.endpoint}"
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file, in place of the one that had the name."""
-        with self._files.open_output_stream(f"{self._prefix}/{name}", compression=None) as file:
-            file.write(content)
-
-    def remove(self, name: str) -> None:
-        """Remove a file."""
-        self._files.delete_file(f"{self._prefix}/{name}")
 
 
 @contextmanager

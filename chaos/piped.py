@@ -1,0 +1,96 @@
+"""Oracle of pipes: what a dataset, or a table that is a sink, has, against the rows of the source."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+
+from chaos.oracle import Finding
+from chaos.sources import Folder
+from chaos.writer import Source, entity_id
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.query import versions
+
+Content = Mapping[str, Any]
+SUNK = """
+CREATE TABLE sunk (id text PRIMARY KEY, fleet int, tail text, seats int, notes text);
+CREATE TABLE sunk_gone (id text);
+CREATE FUNCTION note_gone() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO sunk_gone VALUES (OLD.id); RETURN OLD; END';
+CREATE TRIGGER gone AFTER DELETE ON sunk FOR EACH ROW EXECUTE FUNCTION note_gone();
+"""
+"""A table that is a sink; it notes what was ever deleted."""
+
+
+def export(source: Source, table: str, folder: Folder) -> None:
+    """Write the rows of a table as two files, by the parity of their fleets."""
+    files: dict[int, list[bytes]] = {0: [], 1: []}
+    for row in rows(source, table).values():
+        files[row["fleet"] % 2].append(orjson.dumps(row) + b"\n")
+    for parity, lines in files.items():
+        folder.write(f"{parity}.ndjson", b"".join(lines))
+
+
+def rows(source: Source, table: str) -> dict[str, Content]:
+    """The rows of a table of the source, by the `_id` that each has in Pulse; without nulls."""
+    query = f"SELECT fleet, tail, to_json(t) FROM {table} t"
+    return {entity_id(fleet, tail): _without_nulls(row) for fleet, tail, row in source.execute(query)}
+
+
+def judge_log(
+    tenant: Tenant, slug: str, wanted: Mapping[str, Content], gone: Collection[str]
+) -> list[Finding]:
+    """Differences of a dataset's latest state, deletions of what was there all along, doubled versions."""
+    found = []
+    states: dict[str, Content | None] = {}
+    hashes: dict[str, Any] = {}
+    for version in log(tenant, slug):
+        name = version["_id"]
+        if name in hashes and hashes[name] == version["_hash"]:
+            found.append(Finding("a version that is as the one before", tenant.slug, f"{slug} {name}"))
+        if version["_deleted"] and name not in gone:
+            found.append(Finding("deleted, and was there all along", tenant.slug, f"{slug} {name}"))
+        hashes[name] = version["_hash"]
+        content = {key: value for key, value in version.items() if not key.startswith("_")}
+        states[name] = None if version["_deleted"] else content
+    return found + _differing(tenant, slug, wanted, states)
+
+
+def judge_table(
+    tenant: Tenant, sink: Source, wanted: Mapping[str, Content], gone: Collection[str]
+) -> list[Finding]:
+    """Differences of a table that is a sink, and deletions of what was there all along."""
+    query = "SELECT id, to_jsonb(s) - 'id' FROM sunk s"
+    has = {key: _without_nulls(row) for key, row in sink.execute(query)}
+    deleted = {key for (key,) in sink.execute("SELECT id FROM sunk_gone")}
+    return [
+        *(
+            Finding("deleted, and was there all along", tenant.slug, f"sunk {key}")
+            for key in deleted - set(gone)
+        ),
+        *_differing(tenant, "sunk", wanted, has),
+    ]
+
+
+def log(tenant: Tenant, slug: str) -> list[dict[str, Any]]:
+    """All versions of a dataset."""
+    found: list[dict[str, Any]] = []
+    since = None
+    while (page := versions.page(tenant, slug, since, 1_000, packed=False)).following != since:
+        found += [orjson.loads(line) for line in page.lines.splitlines()]
+        since = page.following
+    return found
+
+
+def _differing(
+    tenant: Tenant, where: str, wanted: Mapping[str, Content], has: Mapping[str, Content | None]
+) -> list[Finding]:
+    return [
+        Finding("differs from the source", tenant.slug, f"{where} {name}")
+        for name in wanted.keys() | has.keys()
+        if wanted.get(name) != has.get(name)
+    ]
+
+
+def _without_nulls(row: Content) -> Content:
+    return {key: value for key, value in row.items() if value is not None}
