@@ -438,6 +438,7 @@ def states(
     """What the state of a dataset of events costs its batches, and reads of it, in this process."""
     table = Table("dataset", "batch µs/event", "of that settle", "ratio", title=f"batches of {events:,}")
     reads = Table("read", "p50 ms", "p95 ms")
+    tasks = Table("a file reduced to an event a key", "processor µs/event")
     with stack("--without-dagster"):
         batches, tenant = stating.measure(console, events)
         first = 0.0
@@ -445,9 +446,12 @@ def states(
             first = first or all_steps
             each = (f"{seconds / events * 1e6:.1f}" for seconds in (all_steps, settle))
             table.add_row(what, *each, f"{all_steps / first:.2f} ×")
+        for what, seconds in stating.reduced(events):
+            tasks.add_row(what, f"{seconds / events * 1e6:.2f}")
         for what, p50, p95 in stating.reads(tenant, events, times):
             reads.add_row(what, f"{p50:.2f}", f"{p95:.2f}")
     console.print(table)
+    console.print(tasks)
     console.print(reads)
 
 

@@ -9,13 +9,16 @@ from statistics import median
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from rich.console import Console
 
 from benchmarks import load
+from benchmarks import preview as previews
 from benchmarks.steps import run_batch
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import event_states
+from pulse_pipelines.tables.event_states import frame
 
 FEW = 100
 """Keys of the dataset that has few."""
@@ -48,6 +51,21 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
         for what, runs in spent.items()
     )
     return found, tenant
+
+
+def reduced(events: int) -> Iterator[tuple[str, float]]:
+    """What a task does for a state with a file of events; processor seconds, whatever else runs."""
+    (tenant,) = load.make_tenants(1)
+    event_states.declare(tenant, load.DATASET, "country")
+    dataset = registry.current_table(tenant, load.DATASET).dataset
+    rows = previews.typed_rows(dataset, np.arange(events), np.arange(events))
+    place = rows.schema.get_field_index("country")
+    for what, keys in ((f"{FEW} keys", FEW), ("each event has its own key", events)):
+        column = pa.array([str(number % keys) for number in range(events)])
+        given = rows.set_column(place, rows.schema.field(place), column)
+        began = time.process_time()
+        assert frame(dataset, given) is not None
+        yield what, time.process_time() - began
 
 
 def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float, float]]:
