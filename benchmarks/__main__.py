@@ -22,6 +22,7 @@ from benchmarks import backfill as backfilling
 from benchmarks import bounds, claims, curated, full_table, load, steady
 from benchmarks import collect as collecting
 from benchmarks import control_room as rooms
+from benchmarks import hops as transforms
 from benchmarks import lake as lakes
 from benchmarks import manifests as manifests_
 from benchmarks import pipes as piping
@@ -306,6 +307,23 @@ def curating(
     with stack("--without-dagster"):
         cells, first, again = curated.measure(console, tenants, days)
     console.print(f"{cells:,} cells: {cells / first:.1f} per second; again {cells / again:.1f}")
+
+
+@app.command()
+def hops(
+    entities: Annotated[int, typer.Option(help="Entities of the dataset that a transform is of.")] = 300_000,
+    changes: Annotated[int, typer.Option(help="Of them that change.")] = 1_000,
+) -> None:
+    """A transform with a join, after a few changes: by what they lead to, and whole."""
+    table = Table("what", "computed", "rows", "seconds", "rows/s", "seconds, settled", title=f"{entities:,}")
+    with stack("--without-dagster"), spark.session() as session:
+        with console.status("building the datasets"):
+            owner = transforms.build(entities)
+        for each in transforms.measure(session, owner, entities, changes):
+            numbers = (f"{each.rows:,}", f"{each.seconds:.1f}", f"{each.rows / each.seconds:,.0f}")
+            table.add_row(each.what, each.how, *numbers, f"{each.settled:.1f}")
+        _assert_balanced([owner])
+    console.print(table)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """`pulse index`: by what the entities of a dataset are indexed."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -49,7 +50,7 @@ def list_indexes(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False)
     rows = (
         (
             *(each.index_id, each.expression, each.entries, each.bytes, each.behind),
-            *(len(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
+            *(_told(each.readers), each.read_at, "orphaned" if each.orphaned else ""),
         )
         for each in found
     )
@@ -75,3 +76,9 @@ def drop_index(
         emit({"dropped": expression})
     else:
         say(f"the index by {expression} is dropped")
+
+
+def _told(readers: Sequence[str]) -> str:
+    """How many keys read by an index, and which transforms."""
+    pipes = [each for each in readers if each.startswith("pipe ")]
+    return ", ".join([str(len(readers) - len(pipes)), *pipes])

@@ -10,7 +10,7 @@ import yaml
 from pulse_api.cli.arguments import TenantSlug, read
 from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
 from pulse_pipelines import pipes, registry
-from pulse_pipelines.domain.pipes import Transform, definition
+from pulse_pipelines.domain.pipes import definition
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
@@ -51,8 +51,8 @@ def create_pipe(
         say(f"pipe {pipe.name} brings the dataset {pipe.dataset} to {pipe.definition.other_end}")
     else:
         say(f"pipe {pipe.name} brings {pipe.definition.other_end} into the dataset {pipe.dataset}")
-        if isinstance(pipe.definition.other_end, Transform):
-            say("each run computes all of it, unless none of the datasets that it reads has changed")
+        if pipe.computes:
+            say(f"a run computes {pipe.computes}")
 
 
 @app.command("run")

@@ -39,10 +39,11 @@ NODES: tuple[type, ...] = (
     *(exp.PropertyEQ, exp.Kwarg, exp.IntervalSpan, exp.ColumnDef),
     exp.Func,
 )
-_NOT_OF_A_DAY = ("Current", "Session", "Read", "AI", "ML", "Generate")
+_NOT_OF_A_DAY = ("Current", "Local", "Utc", "Session", "Rand", "Read", "AI", "ML", "Generate")
 REFUSED: tuple[type, ...] = (
     # The result must not depend on when, where or for whom a day is computed.
-    *(exp.Rand, exp.Randn, exp.Uuid, exp.Secret, exp.ToFile, exp.Predict, exp.Parameter, exp.Placeholder),
+    *(exp.Uniform, exp.Shuffle, exp.Uuid, exp.Secret, exp.ToFile, exp.Predict),
+    *(exp.Parameter, exp.Placeholder),
     *(kind for name, kind in vars(exp).items() if isinstance(kind, type) and name.startswith(_NOT_OF_A_DAY)),
 )
 _FUNCTIONS = """

@@ -5,8 +5,8 @@ A pipe is defined in `registry`, launched by a sensor, watched between runs by `
 which imports Spark: code that only defines pipes does not need it.
 """
 
+from pulse_pipelines.pipes.last_day import LastDay, last_day
 from pulse_pipelines.pipes.registry import (
-    LastDay,
     Pipe,
     ask,
     create,
@@ -15,7 +15,6 @@ from pulse_pipelines.pipes.registry import (
     everyones,
     find,
     fingerprint,
-    last_day,
     list_pipes,
     names,
     pause,

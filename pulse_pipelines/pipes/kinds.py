@@ -30,3 +30,10 @@ class Kind(Protocol):
 def of(said: Definition) -> Kind:
     """The module for what a pipe reads."""
     return cast(Kind, import_module(MODULES[type(said.other_end)]))
+
+
+def computes(tenant: Tenant, said: Definition) -> str | None:
+    """What runs of a transform compute, in a line; None: it is none. Raises what `Kind.schema` does."""
+    if not isinstance(said.other_end, Transform):
+        return None
+    return str(import_module(MODULES[Transform]).computes(tenant, said))

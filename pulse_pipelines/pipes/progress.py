@@ -3,6 +3,7 @@
 from pulse_resources import postgres
 
 BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
+COMPUTES = "UPDATE pipes SET computes = %s WHERE pipe = %s"
 # A look between runs says nothing once a run is requested: that one will tell.
 ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s)"
 
@@ -10,6 +11,11 @@ ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s
 def begin(connection: postgres.Connection, name: str) -> None:
     """Record that a run of a tenant's pipe begins."""
     connection.execute(BEGIN, [name])
+
+
+def computes(connection: postgres.Connection, name: str, what: str) -> None:
+    """Record what a run of a tenant's transform computes, and why."""
+    connection.execute(COMPUTES, [what, name])
 
 
 def failed(

@@ -1,10 +1,10 @@
 """Pipes as rows: create, list with their runs, request a run, pause, reset and delete."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -12,17 +12,18 @@ from psycopg.types.json import Jsonb
 
 from pulse_pipelines.domain.pipes import Definition, Mode, definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, brought
+from pulse_pipelines.pipes import addresses, brought, kinds
 from pulse_pipelines.pipes.postgres import slots
 from pulse_pipelines.pipes.sinks import checks
+from pulse_pipelines.registry import indexes
 from pulse_resources import postgres
 from pulse_resources.errors import AlreadyExists, NotFound, UserError
 
 _log = logging.getLogger("pulse.pipes")
 
 INSERT = """
-INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers)
-VALUES (%s, %s, %s, %s, %s, %s)
+INSERT INTO pipes (tenant_id, pipe, dataset_id, definition, every_seconds, delivers, computes)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
 # Each run begins where the one before has settled, so the last sync that has settled is the latest.
 _PIPES = """
@@ -36,7 +37,7 @@ SELECT t.tenant_id, t.slug, p.pipe, d.slug, p.dataset_id, p.definition, p.state,
     last.settled_at, extract(epoch FROM now() - last.as_of)::float8, p.wal_bytes, p.wal_status,
     CASE WHEN p.delivers THEN l.updated - CASE WHEN (p.confirmed->>'epoch')::bigint = p.anew_after
         AND (p.confirmed->>'generation')::bigint = l.generation THEN (p.confirmed->>'updated')::bigint
-        ELSE 0 END END
+        ELSE 0 END END, p.computes
 FROM pipes p JOIN pdm_tenants t USING (tenant_id) JOIN pdm_datasets d USING (dataset_id)
 LEFT JOIN entity_logs l USING (dataset_id)
 LEFT JOIN LATERAL (
@@ -75,14 +76,6 @@ UNSETTLED = """
 SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND state = 'sent'
     AND settled_at IS NULL)
 """
-LAST_DAY = """
-SELECT tenant_id, pipe, sum(created)::bigint, sum(changed)::bigint, sum(unchanged)::bigint,
-    sum(deleted)::bigint, sum(refused)::bigint
-FROM entity_syncs WHERE pipe IS NOT NULL AND begun_at > now() - interval '24 hours' GROUP BY 1, 2
-UNION ALL
-SELECT tenant_id, pipe, 0, sum(upserted)::bigint, 0, sum(deleted)::bigint, sum(refused)::bigint
-FROM pipe_deliveries WHERE begun_at > now() - interval '24 hours' GROUP BY 1, 2
-"""
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
 FINGERPRINT = """
 SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
@@ -115,6 +108,8 @@ class Pipe:
     """... and what the source says about them: reserved, extended, unreserved or lost."""
     behind: int | None = None
     """Of a pipe with a sink: versions of the log that were not brought yet."""
+    computes: str | None = None
+    """Of a transform: what its last run computed, and why."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -128,6 +123,7 @@ class Pipe:
             **{name: said.get(name) for name in ("table", "path", "format", "feed", "transform")},
             "dataset": self.dataset,
             "mode": self.definition.other_end.mode,
+            "computes": self.computes,
             "every_seconds": self.definition.every_seconds,
             "state": self.state,
             "position": self.position,
@@ -139,16 +135,6 @@ class Pipe:
             "wal_status": self.wal_status,
             "error": self.error,
         }
-
-
-class LastDay(NamedTuple):
-    """What became of the entities of the runs of the last 24 hours; what was written to a sink is changed."""
-
-    created: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    deleted: int = 0
-    refused: int = 0
 
 
 def create(tenant: Tenant, said: Definition) -> Pipe:
@@ -164,9 +150,10 @@ def create(tenant: Tenant, said: Definition) -> Pipe:
     """
     its = checks.readable(tenant, said) if said.delivers else brought.dataset(tenant, said)
     values = [tenant.tenant_id, said.pipe, its.dataset_id, Jsonb(said.document), said.every_seconds]
+    values += [said.delivers, kinds.computes(tenant, said)]
     try:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            connection.execute(INSERT, [*values, said.delivers])
+            connection.execute(INSERT, values)
             if not said.delivers:  # positions of an earlier pipe of this name are of what that one read
                 connection.execute(RESET, [said.pipe])
     except psycopg.errors.UniqueViolation:
@@ -204,21 +191,6 @@ def everyones() -> list[Pipe]:
     """List the pipes of all tenants; one whose definition is invalid today is left out, and logged."""
     with postgres.transaction("pulse_pipeline") as connection:
         return _readable(connection.execute(ALL))
-
-
-def last_day(tenant: Tenant | None = None) -> Mapping[tuple[UUID, str], LastDay]:
-    """Count the entities of the runs of the last 24 hours, by tenant and pipe; without runs there is none.
-
-    Args:
-        tenant: None: all.
-    """
-    if tenant is None:
-        with postgres.transaction("pulse_pipeline") as connection:
-            found = connection.execute(LAST_DAY).fetchall()
-    else:
-        with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-            found = connection.execute(LAST_DAY).fetchall()
-    return {(tenant_id, name): LastDay(*counts) for tenant_id, name, *counts in found}
 
 
 def unsettled(connection: postgres.Connection, pipe: Pipe) -> bool:
@@ -274,6 +246,7 @@ def delete(tenant: Tenant, name: str) -> str:
     _change(tenant, name, DELETE, [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])
+        connection.execute(indexes.RELEASE, [indexes.reader_of(name)])
     return pipe.dataset
 
 

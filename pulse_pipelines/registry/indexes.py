@@ -20,14 +20,18 @@ UNREAD = timedelta(days=30)
 
 # Whoever declares an index of the dataset waits for the others, so that the limit holds.
 HOLD = "SELECT FROM entity_logs WHERE dataset_id = %s FOR UPDATE"
+# What somebody has declared is no longer there for joins alone.
 DECLARE = """
-INSERT INTO entity_indexes (tenant_id, dataset_id, expression) VALUES (%s, %s, %s)
-ON CONFLICT (dataset_id, expression) DO NOTHING
+INSERT INTO entity_indexes (tenant_id, dataset_id, expression, implied) VALUES (%s, %s, %s, %s)
+ON CONFLICT (dataset_id, expression) DO UPDATE SET implied = false
+WHERE entity_indexes.implied AND NOT excluded.implied
 """
 LIST = """
 SELECT i.index_id, i.expression, i.updated, i.entries, i.updated * %s, i.created_at,
     coalesce(array_agg(r.reader ORDER BY r.reader) FILTER (WHERE r.reader IS NOT NULL), '{}'), max(r.read_at),
-    coalesce(max(r.read_at), i.created_at) < now() - %s, greatest(0, %s - i.updated)
+    CASE WHEN i.implied AND count(r.reader) = 0 THEN true
+        ELSE coalesce(max(r.read_at), i.created_at) < now() - %s
+            AND NOT coalesce(bool_or(starts_with(r.reader, 'pipe ')), false) END, greatest(0, %s - i.updated)
 FROM entity_indexes i LEFT JOIN entity_index_readers r USING (index_id)
 WHERE i.dataset_id = %s GROUP BY i.index_id ORDER BY i.expression
 """
@@ -41,6 +45,7 @@ SELECT tenant_id, index_id, %s FROM entity_indexes WHERE index_id = %s FOR KEY S
 ON CONFLICT (index_id, reader) DO UPDATE SET read_at = now()
 WHERE entity_index_readers.read_at < now() - interval '1 hour'
 """
+RELEASE = "DELETE FROM entity_index_readers WHERE reader = %s"
 
 
 @dataclass(frozen=True)
@@ -55,17 +60,25 @@ class DeclaredIndex:
     """How much it takes in Postgres."""
     created_at: datetime
     readers: Sequence[str]
-    """API keys that have read a subset by it, by id."""
+    """API keys that have read a subset by it, by id; and transforms with joins by it, as `reader_of` says."""
     read_at: datetime | None
     """When one last did, to the hour."""
     orphaned: bool
-    """Nobody has read by it for `UNREAD`: it can be dropped."""
+    """Nobody has read by it for `UNREAD`, or the transforms that implied it are gone: it can be dropped."""
     behind: int
     """Versions of the log that it does not have yet."""
 
 
-def declare(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:
+def reader_of(pipe: str) -> str:
+    """A transform as a reader of indexes."""
+    return f"pipe {pipe}"
+
+
+def declare(tenant: Tenant, slug: str, expression: str, *, pipe: str | None = None) -> DeclaredIndex:
     """Declare an index, which is then to be built (`index_build`); one that is there is left as it is.
+
+    Args:
+        pipe: the transform of which a join implies it.
 
     Raises:
         UserError: it is no expression over the dataset's columns.
@@ -77,7 +90,7 @@ def declare(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:
         log = log_of(connection, tenant, slug)
         text = expressions.expression(expression, log.dataset.columns).text
         connection.execute(HOLD, [log.dataset.dataset_id])
-        connection.execute(DECLARE, [tenant.tenant_id, log.dataset.dataset_id, text])
+        connection.execute(DECLARE, [tenant.tenant_id, log.dataset.dataset_id, text, pipe is not None])
         found = _listed(connection, log)
         if len(found) > MAX_INDEXES:
             raise QuotaExceeded(
@@ -86,7 +99,10 @@ def declare(tenant: Tenant, slug: str, expression: str) -> DeclaredIndex:
                 tenant=tenant.slug,
                 dataset=slug,
             )
-    return next(each for each in found if each.expression == text)
+        index = next(each for each in found if each.expression == text)
+        if pipe is not None:
+            connection.execute(READ, [reader_of(pipe), index.index_id])
+    return index
 
 
 def list_indexes(tenant: Tenant, slug: str) -> list[DeclaredIndex]:

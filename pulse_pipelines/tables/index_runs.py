@@ -4,7 +4,7 @@ A value is its digest; zeros stand for none. Runs are in the order of `_updated`
 and are searched by comparing all of their values.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
@@ -182,6 +182,36 @@ def read(
         if len(there) < count:
             return found, None
     return found, after
+
+
+def with_values(connection: postgres.Connection, index_id: int, wanted: Digests) -> tuple[Counters, Digests]:
+    """The versions that have one of several values, by `_updated`, ascending; and the value of each.
+
+    Args:
+        wanted: digests of the values, as a run.
+    """
+    numbers, values = [np.empty(0, np.int64)], [none(0)]
+    for run in _after(connection, index_id, 0):
+        at = np.flatnonzero(run.new.places_in(wanted) >= 0)
+        numbers.append(run.first + at)
+        values.append(run.new[at])
+    return np.concatenate(numbers), Digests.joined(values)
+
+
+def of_changes(connection: postgres.Connection, index_id: int, after: int) -> Digests:
+    """The values that the versions after a place have, and those that they took the place of, as a run."""
+    parts = [none(0)]
+    for run in _after(connection, index_id, after):
+        changed = run[max(0, after + 1 - run.first) :]
+        parts += [changed.new, changed.old]
+    found = Digests.joined(parts).run()
+    return found[~found.is_zero()]
+
+
+def _after(connection: postgres.Connection, index_id: int, after: int) -> Iterator[Run]:
+    while there := runs(connection, index_id, after, READ_AT_ONCE[-1]):
+        yield from there
+        after = there[-1].first + len(there[-1]) - 1
 
 
 def runs(connection: postgres.Connection, index_id: int, after: int, count: int) -> list[Run]:

@@ -88,9 +88,13 @@ def values(rows: pa.Table, by: Expression, dataset: Dataset) -> Values:
         rows: with `_updated`, `_is_deleted`, and the columns that the expression reads.
         by: the expression.
     """
+    return Values(rows.column(UPDATED).to_numpy(), digests(texts(rows, by), dataset))
+
+
+def texts(rows: pa.Table, by: Expression) -> list[str | None]:
+    """The values of versions as texts; of a deletion None. The arguments are those of `values`."""
     read = rows.select([IS_DELETED, *sorted(by.columns)]).to_pylist()
-    texts = [None if row[IS_DELETED] else by.of(row) for row in read]
-    return Values(rows.column(UPDATED).to_numpy(), digests(texts, dataset))
+    return [None if row[IS_DELETED] else by.of(row) for row in read]
 
 
 def current(connection: postgres.Connection, dataset: Dataset, updated: int) -> tuple[Index, ...]:

@@ -24,7 +24,7 @@ from pulse_resources.settings import Settings
 
 JOIN = """
 SELECT p.id, p.name AS plane, a.name AS airline, p.people + 1 AS seats, cast(p.area AS decimal(9, 2)) AS area
-FROM planes p LEFT JOIN airlines a ON p.tags[0] = a.id
+FROM planes p LEFT JOIN airlines a ON p.name = a.id
 """
 PIPE: dict[str, Any] = {"pipe": "fleet", "transform": JOIN, "dataset": "fleet"}
 
@@ -66,22 +66,30 @@ def airline(key: str, **properties: Any) -> bytes:
 
 
 def test_a_result_becomes_entities_and_follows_its_sources(owner: Owner) -> None:
-    push(owner, airline("AA", name="American"), plane("N1", name="one", people=7, area=1.5, tags=["AA"]))
-    push(owner, plane("N2", name="two", tags=["??"]), plane("N3"))
+    push(
+        owner,
+        airline("AA", name="American"),
+        plane("N1", name="AA", people=7, area=1.5),
+        plane("N2", name="??"),
+    )
+    push(owner, plane("N3"), plane("N4", name="AA"))
     pipes.create(owner.tenant, definition(PIPE))
     syncs.allow(owner.tenant, "fleet", 1)
     sent = bring(owner, "fleet")
-    assert (sent.rows, sent.is_full, counts(owner)) == (3, True, (State.DONE, 3, 0, 0, 0))
+    assert (sent.rows, sent.is_full, counts(owner)) == (4, True, (State.DONE, 4, 0, 0, 0))
     assert latest(owner) == {
-        "N1": {"plane": "one", "airline": "American", "seats": 8, "area": "1.50"},
-        "N2": {"plane": "two"},
+        "N1": {"plane": "AA", "airline": "American", "seats": 8, "area": "1.50"},
+        "N2": {"plane": "??"},
         "N3": {},
+        "N4": {"plane": "AA", "airline": "American"},
     }
-    push(owner, airline("AA", name="AA Inc"), plane("N2", _deleted=True))
-    bring(owner, "fleet")
-    assert counts(owner) == (State.DONE, 0, 1, 1, 1)
+    push(owner, airline("AA", name="AA Inc"), plane("N2", _deleted=True), plane("N4", name="BB"))
+    sent = bring(owner, "fleet")
+    assert (sent.rows, sent.is_full, counts(owner)) == (3, False, (State.DONE, 0, 2, 0, 1))
+    assert str(pipes.find(owner.tenant, "fleet").computes).endswith("found by the index of planes by name")
     assert latest(owner)["N1"]["airline"] == "AA Inc"
-    assert set(latest(owner)) == {"N1", "N3"}
+    assert latest(owner)["N4"] == {"plane": "BB"}
+    assert set(latest(owner)) == {"N1", "N3", "N4"}
 
 
 def test_where_no_source_has_changed_nothing_is_read_nor_deleted(owner: Owner) -> None:

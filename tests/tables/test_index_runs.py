@@ -73,6 +73,12 @@ def test_runs_are_what_was_written(
         entries = {n: new[n] == value for n in range(len(new)) if value in (new[n], old[n])}
         for limit in (1, 5, 1000):
             assert pages(connection, index_id, value, limit) == entries
+    numbers, values = index_runs.with_values(connection, index_id, digests([1, 3]))
+    assert numbers.tolist() == [place for place, value in enumerate(new) if value in (1, 3)]
+    assert values.heads.tolist() == [new[place] for place in numbers]
+    for after in range(len(new)):
+        changes = index_runs.of_changes(connection, index_id, after).heads.tolist()
+        assert changes == sorted({*new[after + 1 :], *old[after + 1 :]} - {0}), "of both versions"
     count = connection.execute("SELECT entries FROM entity_indexes").fetchone()
     assert count == (sum(map(bool, new)) + sum(map(bool, old)),)
 

@@ -31,9 +31,11 @@ class IndexInfo(BaseModel):
     entries: int = Field(description="Versions with a value, and versions whose entity had another before.")
     bytes: int = Field(description="How much it takes in Postgres.")
     created_at: datetime
-    readers: list[str] = Field(description="Ids of the keys that have read a subset by it.")
+    readers: list[str] = Field(
+        description="Ids of the keys that have read a subset by it; `pipe <name>` is a transform that joins."
+    )
     read_at: datetime | None = Field(description="When one last did, to the hour.")
-    orphaned: bool = Field(description="Nobody has read by it for 30 days: it can be dropped.")
+    orphaned: bool = Field(description="Nobody reads by it any more: it can be dropped.")
 
 
 class IndexList(BaseModel):

@@ -96,6 +96,7 @@ class PipeInfo(BaseModel):
     transform: str | None = Field(description="null: it has no query over datasets.")
     dataset: str
     mode: Mode | None = Field(description="null: it reads no table.")
+    computes: str | None = Field(description="Of a transform: what its last run computed, and why.")
     every_seconds: int | None = Field(description="null: it runs on request only.")
     state: Literal["active", "paused"]
     position: str | None = Field(

@@ -52,6 +52,14 @@ def written(columns: Sequence[t.StructField], sql: str) -> str:
     )
 
 
+def of_each(rows: str, ids: str) -> str:
+    """SQL of rows as `written` has them, for each of some ids: without `data` where there is none."""
+    return (
+        f"SELECT wanted.id, data, coalesce(times, 1) AS times FROM ({ids}) AS wanted "  # noqa: S608 - from SQL
+        f"LEFT JOIN ({rows}) AS found ON wanted.id = found.id"
+    )
+
+
 def _value(column: t.StructField) -> str:
     name = f"`{column.name.replace('`', '``')}`"
     return f"CAST({name} AS STRING)" if isinstance(column.dataType, t.DecimalType) else name

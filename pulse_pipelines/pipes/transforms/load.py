@@ -3,25 +3,33 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Any
+from uuid import uuid4
 
+import orjson
+import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.curated.checked_plan import check_reads
+from pulse_pipelines.domain import entities
+from pulse_pipelines.domain.entities import DELETED, ID
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import fence
+from pulse_pipelines.pipes import fence, progress
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe, list_pipes
-from pulse_pipelines.pipes.transforms import columns
+from pulse_pipelines.pipes.transforms import columns, hops
+from pulse_pipelines.pipes.transforms.hops import All, Moved, ThisTime, Touched
+from pulse_pipelines.pipes.transforms.shape import Whole
 from pulse_pipelines.pipes.transforms.sources import Pinned, pin, query_of, refuse_cycles
 from pulse_pipelines.pipes.wanted import Wanted
-from pulse_resources import outages, spark
+from pulse_resources import outages, postgres, readable, spark
 from pulse_resources.errors import UserError
 from pulse_resources.faults import fail_point
 
@@ -43,9 +51,17 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         return columns.schema(_columns(session, pinned))
 
 
+def computes(tenant: Tenant, said: Definition) -> str:
+    """What runs of a transform compute, in a line; raises as `schema`."""
+    try:
+        return str(hops.shape(_pinned(tenant, said)))
+    except Whole as why:
+        return why.told
+
+
 @contextmanager
 def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
-    """Pin the sources of a pipe; where none has changed since the last run that settled, nothing is read.
+    """Pin the sources of a pipe, and see what has to be computed since the last run that settled.
 
     Raises:
         NotFound, Conflict: a source is gone, or is one of events now.
@@ -54,12 +70,35 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     """
     run, moment = fence.begin(pipe), datetime.now(UTC)
     pinned = _pinned(pipe.tenant, pipe.definition)
-    position = pinned.position(str(pipe.dataset_id))
     fail_point("pipe.looked")
-    if pipe.position == position and not full:
-        yield Wanted(False, position, moment)
-    else:
-        yield Wanted(True, position, moment, drive=partial(_drive, pipe, pinned, run, moment))
+    if not full and pipe.position == pinned.position(str(pipe.dataset_id)):
+        yield Wanted(False, pipe.position, moment)
+        return
+    found = _touched(replace(pipe, position=None) if full else pipe, pinned)
+    position = found.pinned.position(str(pipe.dataset_id))
+    anything = found.numbers is None or len(found.numbers)
+    drive = partial(_drive, pipe, found, run, moment) if anything else None
+    yield Wanted(found.numbers is None, position, moment, drive=drive)
+
+
+def _touched(pipe: Pipe, pinned: Pinned) -> Touched | All:
+    """What has to be computed; notes which of the two, and why."""
+    found: Touched | All = All(pinned)
+    for look in range(readable.LOOKS):
+        if look:
+            found = All(_pinned(pipe.tenant, pipe.definition))
+        try:
+            found = hops.touched(pipe, found.pinned)
+            told = str(found.shape)
+        except Whole as why:
+            told = why.told
+        except Moved:
+            told = ThisTime("the datasets change while they are looked at").told
+            continue
+        break
+    with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
+        progress.computes(connection, pipe.name, told)
+    return found
 
 
 def _pinned(tenant: Tenant, said: Definition) -> Pinned:
@@ -68,8 +107,10 @@ def _pinned(tenant: Tenant, said: Definition) -> Pinned:
     return pin(tenant, query_of(said))
 
 
-def _drive(pipe: Pipe, pinned: Pinned, run: RunOf, moment: datetime, session: SparkSession) -> list[Loaded]:
-    """Compute the result, and publish it once all of it is known to be entities.
+def _drive(
+    pipe: Pipe, found: Touched | All, run: RunOf, moment: datetime, session: SparkSession
+) -> list[Loaded]:
+    """Compute the rows, and publish them once all of them are known to be entities.
 
     The rows wait in a file without a name, which no other process can open and which ends with this one.
 
@@ -78,7 +119,7 @@ def _drive(pipe: Pipe, pinned: Pinned, run: RunOf, moment: datetime, session: Sp
     """
     with TemporaryFile() as file:
         try:
-            _compute(session, pipe, pinned, moment, file)
+            _compute(session, pipe, found, moment, file)
         except PySparkException as error:
             outages.check(session)
             if isinstance(error, AnalysisException):
@@ -92,23 +133,51 @@ def _drive(pipe: Pipe, pinned: Pinned, run: RunOf, moment: datetime, session: Sp
             return [publish(pipe.tenant.topic, held(_rows(file)))]
 
 
-def _compute(session: SparkSession, pipe: Pipe, pinned: Pinned, moment: datetime, file: IO[bytes]) -> None:
-    frame: Any = session.sql(columns.written(_columns(session, pinned), pinned.sql))
-    check_reads(spark.plan(frame), pinned.reads)
+def _compute(
+    session: SparkSession, pipe: Pipe, found: Touched | All, moment: datetime, file: IO[bytes]
+) -> None:
+    fields = _columns(session, found.pinned)
     at = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    for entity_id, data, times in frame.toLocalIterator(prefetchPartitions=True):
-        if entity_id is None:
-            raise UserError("a row of the transform has no id", fix="Leave it out: WHERE ... IS NOT NULL")
-        if times > 1:
-            raise UserError(
-                f"the transform has the id {entity_id[:200]!r} {times} times",
-                fix="Join by what tells rows apart, or group by the id",
-            )
-        key = json.dumps(entity_id)
-        event = f'{{"event_id":{key},"dataset":"{pipe.dataset}","timestamp":"{at}","data":{data}}}'.encode()
-        if len(event) > LONGEST:
-            raise UserError(f"the row of the id {entity_id[:200]!r} has {len(event):,} bytes")
-        file.write(b"%s\t%s\n" % (entity_id.encode().hex().encode(), event))
+    gone: list[str] = []
+    with _view(session, found) as numbers:
+        frame: Any = session.sql(found.sql(fields, numbers))
+        check_reads(spark.plan(frame), found.pinned.reads)
+        for entity_id, data, times in frame.toLocalIterator(prefetchPartitions=True):
+            if entity_id is None:
+                raise UserError("a row of the transform has no id", fix="Leave it out: WHERE ... IS NOT NULL")
+            if times > 1:
+                raise UserError(
+                    f"the transform has the id {entity_id[:200]!r} {times} times",
+                    fix="Join by what tells rows apart, or group by the id",
+                )
+            if data is None:
+                gone.append(entity_id)
+                continue
+            key = json.dumps(entity_id)
+            event = f'{{"event_id":{key},"dataset":"{pipe.dataset}","timestamp":"{at}","data":{data}}}'
+            _write(file, entity_id, event.encode())
+    for entity_id in found.gone(gone):
+        deletion = entities.event({ID: entity_id, DELETED: True}, pipe.dataset, at)
+        _write(file, entity_id, orjson.dumps(deletion))
+
+
+def _write(file: IO[bytes], entity_id: str, event: bytes) -> None:
+    if len(event) > LONGEST:
+        raise UserError(f"the row of the id {entity_id[:200]!r} has {len(event):,} bytes")
+    file.write(b"%s\t%s\n" % (entity_id.encode().hex().encode(), event))
+
+
+@contextmanager
+def _view(session: SparkSession, found: Touched | All) -> Iterator[str]:
+    """A view of the numbers of what is computed; the session is shared with other runs."""
+    name = f"_{uuid4().hex}"
+    if found.numbers is not None:
+        table = pa.table({"n": found.numbers})
+        session.createDataFrame(table).createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        session.catalog.dropTempView(name)
 
 
 def _rows(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -1,8 +1,12 @@
 """Sources of a transform: datasets of entities of one tenant, pinned at one moment."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
 from pulse_pipelines.curated.checked import Query, checked
 from pulse_pipelines.domain.pipes import Definition, Transform
@@ -11,6 +15,7 @@ from pulse_pipelines.pipes.registry import everyones
 from pulse_pipelines.registry import CurrentLog
 from pulse_pipelines.registry.datasets import log_of
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED, UPDATED
+from pulse_pipelines.tables.index_runs import Counters
 from pulse_resources import iceberg, postgres, readable
 from pulse_resources.errors import Conflict, UserError
 
@@ -41,20 +46,51 @@ class Source:
         return self.table, f"{self.table} VERSION AS OF '{self.snapshot_id}'"
 
     @property
-    def latest(self) -> str:
-        """Spark SQL of the latest state: the ids and properties of entities that are not deleted."""
+    def at(self) -> str:
+        """Spark SQL of the table in this snapshot."""
+        return self.table if self.snapshot_id is None else f"{self.table} VERSION AS OF {self.snapshot_id}"
+
+    def latest(self, only: str = "true") -> str:
+        """Spark SQL of the latest state: the ids and properties of entities that are not deleted.
+
+        Args:
+            only: condition on the ids of those that are wanted.
+        """
+        newest = f"row_number() OVER (PARTITION BY {ID} ORDER BY {UPDATED} DESC) AS _newest"
+        return self.rows(f"(SELECT *, {newest} FROM {self.at} WHERE {only})", "_newest = 1")  # noqa: S608
+
+    def rows(self, versions: str, only: str) -> str:
+        """Spark SQL of the ids and properties of those versions that are no deletions.
+
+        Args:
+            versions: of this table, with all of its columns.
+            only: condition on them.
+        """
         names = [ID, *(column.name for column in self.log.dataset.columns)]
         listed = ", ".join(map(_quoted, names))
         typed = f"SELECT {listed} FROM {self.table} WHERE false"  # noqa: S608 - names that are checked
         if self.snapshot_id is None:
             return typed
         held = ", ".join(_quoted(name) if name in self.has else f"NULL AS {_quoted(name)}" for name in names)
-        found = (
-            f"SELECT {held} FROM (SELECT *, row_number() OVER (PARTITION BY {ID} ORDER BY {UPDATED} DESC) "  # noqa: S608
-            f"AS _newest FROM {self.table} VERSION AS OF {self.snapshot_id}) "
-            f"WHERE _newest = 1 AND NOT {IS_DELETED}"
-        )
+        found = f"SELECT {held} FROM {versions} WHERE {only} AND NOT {IS_DELETED}"  # noqa: S608
         return found if self.has >= set(names) else f"{typed} UNION ALL {found}"
+
+    def read(self, numbers: Counters, columns: Collection[str]) -> pa.Table:
+        """Columns of the versions with these `_updated`, which ascend.
+
+        Raises:
+            Terminal: a file of the table is gone or damaged.
+        """
+        table = iceberg.load_table((self.tenant.namespace, self.log.dataset.slug), self.log.metadata_location)
+        with readable.damage_explained(self.log.metadata_location):
+            first = GreaterThanOrEqual(UPDATED, int(numbers[0]))  # type: ignore[call-arg,arg-type]
+            last = LessThanOrEqual(UPDATED, int(numbers[-1]))  # type: ignore[call-arg,arg-type]
+            scan = table.scan(row_filter=And(first, last), selected_fields=(UPDATED, *columns))
+            batches = scan.to_arrow_batch_reader()
+            wanted = pa.array(numbers)
+            return pa.Table.from_batches(
+                (batch.filter(pc.is_in(batch.column(UPDATED), wanted)) for batch in batches), batches.schema
+            )
 
 
 @dataclass(frozen=True)
@@ -67,7 +103,7 @@ class Pinned:
     @property
     def sql(self) -> str:
         """Spark SQL of the result."""
-        named = ", ".join(f"{_quoted(each.log.dataset.slug)} AS ({each.latest})" for each in self.sources)
+        named = ", ".join(f"{_quoted(each.log.dataset.slug)} AS ({each.latest()})" for each in self.sources)
         return f"SELECT result.* FROM (WITH {named} ({self.query.text})) AS result"  # noqa: S608 - see `checked`
 
     @property
@@ -75,16 +111,34 @@ class Pinned:
         """What Spark's plan may read."""
         return [name for each in self.sources for name in each.reads]
 
+    def source(self, slug: str) -> Source:
+        """The source of a dataset."""
+        return next(each for each in self.sources if each.log.dataset.slug == slug)
+
     def position(self, pipe: str) -> str:
         """The continuation of each source, and a hash of what else determines the result.
 
         Args:
             pipe: what identifies the result; a pipe of the same name may have brought another dataset.
         """
-        ids = [str(each.log.dataset.dataset_id) for each in self.sources]
-        of = hashlib.sha256("\n".join([pipe, self.query.text, *ids]).encode()).hexdigest()[:12]
         told = [f"{each.log.dataset.slug} {each.log.generation}-{each.log.updated}" for each in self.sources]
-        return f"{', '.join(told)} of {of}"
+        return f"{', '.join(told)} of {self._of(pipe)}"
+
+    def since(self, pipe: str, position: str | None) -> Mapping[str, int] | None:
+        """The places in the logs that a `position` names, by slug; None: it is of something else."""
+        places, _, of = (position or "").rpartition(" of ")
+        if of != self._of(pipe):
+            return None
+        found = {slug: place.split("-") for slug, place in map(str.split, places.split(", "))}
+        if any(found[each.log.dataset.slug][0] != str(each.log.generation) for each in self.sources):
+            return None
+        return {slug: int(updated) for slug, (_, updated) in found.items()}
+
+    def _of(self, pipe: str) -> str:
+        said = [pipe, self.query.text]
+        for each in self.sources:
+            said += [str(each.log.dataset.dataset_id), repr(each.log.dataset.columns), repr(sorted(each.has))]
+        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
 
 
 def query_of(said: Definition) -> Query:
