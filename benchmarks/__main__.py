@@ -27,6 +27,7 @@ from benchmarks import lake as lakes
 from benchmarks import manifests as manifests_
 from benchmarks import pipes as piping
 from benchmarks import preview as previews
+from benchmarks import puts as puts_
 from benchmarks import sinks as sinking
 from benchmarks import sql as asking
 from benchmarks import states as stating
@@ -152,6 +153,20 @@ def archives() -> None:
     table = Table("processor time of a look", "ms", title=f"{packages} packages in archives")
     table.add_row("as Python does it", f"{usual * 1e3:.2f}")
     table.add_row("as Pulse's workers do", f"{here * 1e3:.2f}")
+    console.print(table)
+
+
+@app.command()
+def puts(
+    objects: Annotated[int, typer.Option(help="Objects written each time.")] = 1_000,
+    size: Annotated[int, typer.Option(help="Bytes of each.")] = 15_000,
+    times: Annotated[int, typer.Option(help="Times that each of the two writes them.")] = 3,
+) -> None:
+    """Writing small objects: by Pulse's own request, and by Arrow's client."""
+    table = Table("written by", "ms of the client", "ms of the store", title=f"objects of {size:,} bytes")
+    with stack("--only", "minio"):
+        for name, client, store in puts_.measure(objects, size, times):
+            table.add_row(name, f"{client:.2f}", f"{store:.2f}")
     console.print(table)
 
 

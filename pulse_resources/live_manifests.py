@@ -5,6 +5,9 @@ that are in no file any more. Engines that read changes use these entries of the
 history is gone nothing does.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
@@ -15,6 +18,24 @@ from typing_extensions import override
 def names_removed(manifest: ManifestFile) -> bool:
     """Whether a manifest has entries of removed files, according to the manifest list."""
     return manifest.deleted_files_count is None or manifest.deleted_files_count > 0
+
+
+def write_existing(
+    producer: "_SnapshotProducer[Any]", spec_id: int, entries: Iterable[ManifestEntry]
+) -> ManifestFile:
+    """Write a manifest of files that earlier snapshots added; each keeps its snapshot and its numbers."""
+    with producer.new_manifest_writer(producer.spec(spec_id)) as writer:
+        for entry in entries:
+            writer.add_entry(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.EXISTING,
+                    snapshot_id=entry.snapshot_id,
+                    sequence_number=entry.sequence_number,
+                    file_sequence_number=entry.file_sequence_number,
+                    data_file=entry.data_file,
+                )
+            )
+    return writer.to_manifest_file()
 
 
 class LiveOnly(_SnapshotProducer["LiveOnly"]):
@@ -32,22 +53,8 @@ class LiveOnly(_SnapshotProducer["LiveOnly"]):
             if not names_removed(manifest):
                 found.append(manifest)
             elif live := manifest.fetch_manifest_entry(self._io, discard_deleted=True):
-                found.append(self._written(manifest.partition_spec_id, live))
+                found.append(write_existing(self, manifest.partition_spec_id, live))
         return found
-
-    def _written(self, spec_id: int, entries: list[ManifestEntry]) -> ManifestFile:
-        with self.new_manifest_writer(self.spec(spec_id)) as writer:
-            for entry in entries:
-                writer.add_entry(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.EXISTING,
-                        snapshot_id=entry.snapshot_id,
-                        sequence_number=entry.sequence_number,
-                        file_sequence_number=entry.file_sequence_number,
-                        data_file=entry.data_file,
-                    )
-                )
-        return writer.to_manifest_file()
 
     @override
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:

@@ -2,34 +2,51 @@
 
 A manifest list is an Avro file: a header, then blocks of manifests, each followed by the file's sync marker.
 pyiceberg itself decodes all manifests of the table at each append, and writes them again.
+
+Engines read manifests one by one when they plan a query. So every few appends one merges the smallest, with
+those no larger than what is merged so far: a file is entered again about as often as the table doubles.
 """
 
 import io
 import json
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
 
 from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
-from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestFile
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, ManifestFile
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from typing_extensions import override
 
 from pulse_resources import object_store
 from pulse_resources.avro_decoder import CheckedDecoder
+from pulse_resources.live_manifests import write_existing
 
 SYNC = 16
 CODEC = "deflate"
 """Avro's name for pyiceberg's default, gzip."""
 
 
+MERGED_FROM = 8
+"""Blocks of a list, one for each append since it was written as a whole, from which the next one merges."""
+MERGED_FILES = 1_000
+"""Files of a merged manifest, at most: they bound what an append writes."""
+REPLACED = "manifests-replaced"
+"""Iceberg's name, in the summary of a snapshot, for the number of its parent's manifests that it lacks."""
+
+
 class Append(_FastAppendFiles):
-    """pyiceberg's fast append, by bytes where the list allows."""
+    """pyiceberg's fast append, by bytes where the list allows, merging manifests where they are many."""
 
     _before: bytes = b""
+    _many = False
+    _replaced = 0
 
     @override
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -40,9 +57,32 @@ class Append(_FastAppendFiles):
             with self._io.new_input(snapshot.manifest_list).open() as source:
                 before = source.read()
             if extendable(before):
-                self._before = before
-                return []
+                self._many = blocks(before) >= MERGED_FROM
+                if not self._many:
+                    self._before = before
+                    return []
         return super()._existing_manifests()
+
+    @override
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        if not self._many:
+            return manifests
+        added = [each for each in manifests if each.added_snapshot_id == self._snapshot_id]
+        spec_id = self._transaction.table_metadata.default_spec_id
+        small = smallest(
+            each
+            for each in manifests
+            if each.content is ManifestContent.DATA
+            and each.partition_spec_id == spec_id
+            and each not in added
+        )
+        self._replaced = len(small)
+        if not small:
+            return manifests
+        read = partial(ManifestFile.fetch_manifest_entry, io=self._io, discard_deleted=True)
+        found = ExecutorFactory.get_or_create().map(read, small)
+        merged = write_existing(self, spec_id, (entry for entries in found for entry in entries))
+        return [*added, merged, *(each for each in manifests if each not in added and each not in small)]
 
     @override
     def _manifests(self) -> list[ManifestFile]:
@@ -50,6 +90,32 @@ class Append(_FastAppendFiles):
         if self._before:
             self._io = _Extending(self._before)  # the list is all that is written from here on
         return added
+
+    @override
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        replaced = {REPLACED: str(self._replaced)} if self._replaced else {}
+        return super()._summary(snapshot_properties | replaced)
+
+
+def blocks(content: bytes) -> int:
+    """Number of blocks of a manifest list; its sync marker ends the header, and each of them."""
+    return content.count(content[-SYNC:]) - 1
+
+
+def smallest(manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
+    """Those to be merged, newest first: so many of the smallest, then others no larger than all of these."""
+    ordered, found, files = list(manifests), list[ManifestFile](), 0
+    for each in sorted(ordered, key=_files):
+        more = _files(each)
+        if files + more > MERGED_FILES or (len(found) >= MERGED_FROM and more > files):
+            break
+        found.append(each)
+        files += more
+    return [each for each in ordered if each in found] if len(found) > 1 else []
+
+
+def _files(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
 def extendable(content: bytes) -> bool:

@@ -9,7 +9,7 @@ from functools import cache, partial
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from pulse_resources import store_key
+from pulse_resources import small_put, store_key
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import Settings, load_settings
 
@@ -67,9 +67,10 @@ def ensure_bucket(settings: Settings) -> None:
 def put(uri: str, content: "bytes | pa.Buffer") -> None:
     """Write one whole object."""
     fail_point("files.before_put")
-    # Raw bytes: by default Arrow would compress a .gz again.
-    with file_system().open_output_stream(key(uri), compression=None) as sink:
-        sink.write(content)
+    if not small_put.put(key(uri), memoryview(content)):
+        # Raw bytes: by default Arrow would compress a .gz again.
+        with file_system().open_output_stream(key(uri), compression=None) as sink:
+            sink.write(content)
     fail_point("files.after_put")
 
 

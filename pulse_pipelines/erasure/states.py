@@ -4,12 +4,15 @@ The commit that removes rows from the table removes them from the dataset's stat
 its key, the newest that is left takes its place: the state is built from the table again.
 """
 
+from contextlib import suppress
+
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.registry import event_state_build
 from pulse_resources import postgres
+from pulse_resources.errors import NotFound
 
 STEP = "state"
 
@@ -28,7 +31,8 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     Raises:
         Terminal, OSError, psycopg.OperationalError: run it again.
     """
-    event_state_build.build(tenant, subject.dataset.slug)
+    with suppress(NotFound):  # deleted meanwhile, and its state with it: the next steps say so
+        event_state_build.build(tenant, subject.dataset.slug)
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         row = connection.execute(KEYS, [subject.dataset.dataset_id]).fetchone()
         result = {"keys_left": None if row is None else row[0]}

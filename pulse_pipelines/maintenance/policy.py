@@ -14,6 +14,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Standing, Work
 from pulse_resources import postgres
+from pulse_resources.manifest_list import MERGED_FROM
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 JOB, COMPACT = "upkeep", "compact"
@@ -237,7 +238,7 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
         return Need(Tenant(table.tenant_id, table.tenant), table.dataset_id, table.slug, task, reason, weight)
 
     snapshots = (table.snapshots or 0) + table.commits
-    manifests = (table.manifests or 0) + table.commits
+    manifests = (table.manifests or 0) + min(table.commits, MERGED_FROM + table.commits // MERGED_FROM)
     if manifests > settings.manifests:
         yield need(Task.MANIFESTS, f"{manifests} manifests", manifests)
     oldest = table.oldest_at or table.first_at

@@ -1,7 +1,7 @@
 """File pruning: find the files with a snapshot's newest rows by the time bounds in its manifests.
 
 Manifests are immutable, so the bounds in each are read once per process. A query over the table itself reads
-all manifests each time: about a millisecond for each commit since the last compaction.
+all manifests each time: about a millisecond for each.
 """
 
 import struct

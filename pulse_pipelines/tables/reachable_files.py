@@ -1,8 +1,8 @@
 """Reachable files: all files that the metadata of a table references, directly or through manifests.
 
 Covers all snapshots in the current metadata and in the earlier metadata files in its log. The manifest list
-of an append contains all of its parent's, so of consecutive appends only the last list is read; every
-manifest is read once, however many snapshots share it.
+of an append contains all of its parent's unless it merged some, so of consecutive appends only the last list
+is read; every manifest is read once, however many snapshots share it.
 """
 
 from collections.abc import Iterable
@@ -18,6 +18,7 @@ from pulse_pipelines.tables.commit import BATCH_PROPERTY
 from pulse_resources import iceberg, table_metadata
 from pulse_resources.errors import Terminal
 from pulse_resources.file_io import file_io_of
+from pulse_resources.manifest_list import REPLACED
 from pulse_resources.table_metadata import Document
 
 
@@ -108,17 +109,20 @@ class ReachableFiles:
 
 
 def _uncovered(snapshots: list[Document]) -> list[Document]:
-    """Snapshots whose lists together name all manifests: all but the appends that another append follows."""
+    """Snapshots whose lists together name all manifests: all but the appends that another append follows.
+
+    One that merged manifests lacks those of its parent.
+    """
     covered = {
         snapshot["parent-snapshot-id"]
         for snapshot in snapshots
-        if _is_append(snapshot) and "parent-snapshot-id" in snapshot
+        if _is_append(snapshot) and "parent-snapshot-id" in snapshot and REPLACED not in snapshot["summary"]
     }
     return [s for s in snapshots if not (_is_append(s) and s["snapshot-id"] in covered)]
 
 
 def _is_append(snapshot: Document) -> bool:
-    """Whether the snapshot is an append by Pulse, which keeps every manifest with files of its parent."""
+    """Whether the snapshot is an append by Pulse, which keeps or merges every manifest with files."""
     summary = snapshot.get("summary", {})
     return summary.get("operation") == "append" and BATCH_PROPERTY in summary
 

@@ -122,7 +122,9 @@ def table(**more: object) -> TableState:
     ("state", "tasks"),
     [
         (table(), []),
-        (table(commits=96), [Task.MANIFESTS]),
+        (table(commits=96), []),
+        (table(manifests=90, commits=16), []),
+        (table(manifests=90, commits=24), [Task.MANIFESTS]),
         (table(snapshots=325, manifests=1), []),
         (table(snapshots=326, manifests=1), [Task.EXPIRE]),
         (table(oldest_at=NOW - 29 * HOUR), []),

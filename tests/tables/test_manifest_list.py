@@ -1,11 +1,17 @@
-"""An append extends the manifest list of the snapshot before it, and every engine reads the result."""
+"""An append extends the manifest list before it, or merges manifests, and every engine reads the result."""
 
 import pytest
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from support.ingest import Owner, event, ingest
 from support.lake import location, row, spark, table, with_file
+from support.maintenance import done, objects
 
+from chaos.surroundings import with_settings
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.monitoring.checks import subject
+from pulse_pipelines.query import snapshots, tail
+from pulse_pipelines.query.preview import preview
 from pulse_resources import iceberg, manifest_list, postgres
 
 
@@ -30,9 +36,19 @@ def owner(owner: Owner) -> Owner:
     return owner
 
 
+@pytest.fixture
+def merged(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> Owner:
+    """Seven appends to the owner's table, of which the third and the sixth one merged what was there."""
+    monkeypatch.setattr(manifest_list, "MERGED_FROM", 3)
+    for number in range(1, 7):
+        append(owner, number)
+    return owner
+
+
 def append(owner: Owner, number: int) -> None:
-    """Commit one more row, in this process."""
-    move(owner, with_file(owner, row(owner, id=f"more {number}", _offset=number)))
+    """Commit one more row, in this process, as a batch of its own."""
+    rows = row(owner, id=f"more {number}", _offset=number)
+    move(owner, with_file(owner, rows, batch=f"batch {number}"))
 
 
 def move(owner: Owner, after: str) -> None:
@@ -84,3 +100,77 @@ def test_a_list_that_another_writer_wrote_is_written_anew(owner: Owner, extended
     append(owner, 2)
     assert len(extended) == 1
     assert sorted(row["id"] for row in owner.rows()) == ["first", "first", "more 1", "more 2"]
+
+
+def test_appends_merge_manifests_and_files_keep_their_snapshots_and_numbers(merged: Owner) -> None:
+    found = table(merged)
+    assert [(m.added_files_count, m.existing_files_count) for m in manifests(found)] == [(1, 0), (0, 6)]
+    newest, of_all = manifests(found)
+    assert (newest.min_sequence_number, of_all.min_sequence_number, of_all.existing_rows_count) == (7, 1, 6)
+    entries = [e for m in manifests(found) for e in m.fetch_manifest_entry(found.io, discard_deleted=False)]
+    ids = {(e.snapshot_id, e.sequence_number, e.file_sequence_number) for e in entries}
+    assert ids == {(s.snapshot_id, s.sequence_number, s.sequence_number) for s in found.snapshots()}
+    name = f"pulse.{merged.tenant.namespace}.orders"
+    rows = {"first", *(f"more {number}" for number in range(1, 7))}
+    assert set(found.scan().to_arrow().column("id").to_pylist()) == rows
+    assert {row["id"] for row in merged.rows()} == rows
+    assert set(spark().sql(f"SELECT id FROM {name}").toArrow().column("id").to_pylist()) == rows
+    added = spark().read.option("start-snapshot-id", found.snapshots()[-3].snapshot_id).table(name)
+    assert set(added.select("id").toArrow().column("id").to_pylist()) == {"more 5", "more 6"}
+
+
+def test_earlier_snapshots_keep_the_manifests_that_a_later_append_merged(merged: Owner) -> None:
+    with with_settings(UPKEEP__ORPHAN_HOURS=0):
+        done(merged, Task.SWEEP)
+    for count, snapshot in enumerate(reversed(snapshots.snapshots(merged.tenant, "orders")), 1):
+        found = preview(merged.tenant, "orders", 9, snapshot_id=snapshot.snapshot_id)
+        assert found.num_rows == count
+
+
+def test_a_merge_that_lost_its_commit_is_removed_as_an_orphan(merged: Owner) -> None:
+    append(merged, 7)
+    append(merged, 8)
+    before = location(merged)
+    lost = with_file(merged, row(merged, id="lost", _offset=9), seen=before)
+    staged = iceberg.load_table((merged.tenant.namespace, "orders"), lost)
+    written = {m.manifest_path for m in manifests(staged)} - {
+        m.manifest_path for m in manifests(table(merged))
+    }
+    assert len(written) == 2, "the append's own manifest, and the merged one"
+    append(merged, 9)
+    with with_settings(UPKEEP__ORPHAN_HOURS=0):
+        done(merged, Task.SWEEP)
+    assert not written & objects(table(merged).location())
+    assert preview(merged.tenant, "orders", 99).num_rows == 10
+
+
+def test_a_batchs_files_are_found_in_whatever_they_were_merged(merged: Owner) -> None:
+    everything = subject.load(merged.tenant, "orders", subject.Scope()).files
+    found = [
+        subject.load(merged.tenant, "orders", subject.Scope(f"batch {number}")).files
+        for number in range(1, 7)
+    ]
+    assert [len(files) for files in found] == [1] * 6
+    assert {file.file_path for files in found for file in files} < {file.file_path for file in everything}
+
+
+def test_rows_are_followed_through_a_merge(merged: Owner) -> None:
+    following = tail.follow(merged.tenant, "orders", lambda: append(merged, next(numbers)))
+    numbers = iter(range(7, 12))
+    seen = [row["id"] for _ in range(4) for row in next(following).to_pylist()]
+    assert seen == ["more 7", "more 8", "more 9", "more 10"]
+
+
+def test_the_smallest_are_merged_and_large_ones_are_left() -> None:
+    def sizes(*files: int) -> list[int]:
+        listed = [
+            ManifestFile.from_args(manifest_path=str(n), added_files_count=0, existing_files_count=count)
+            for n, count in enumerate(files)
+        ]
+        return [manifest.existing_files_count or 0 for manifest in manifest_list.smallest(listed)]
+
+    assert sizes(*[2] * 8, 16, 64) == [*[2] * 8, 16]
+    assert sizes(*[2] * 8, 17) == [2] * 8
+    assert sizes(*[1] * 8, 8, 16, 32) == [*[1] * 8, 8, 16, 32]
+    assert sizes(300, 300, 300, 300) == [300, 300, 300]
+    assert sizes(999, 5_000) == []

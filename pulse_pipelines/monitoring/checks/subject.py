@@ -78,7 +78,7 @@ class Subject:
         """Data files of the current snapshot that are in scope, newest first."""
         batch = self.scope.batch_id
         wanted = {
-            s.snapshot_id
+            s.snapshot_id: s.sequence_number or 0
             for s in self.table.snapshots()
             if batch and s.summary and s.summary.additional_properties.get(BATCH_PROPERTY) == batch
         }
@@ -86,9 +86,18 @@ class Subject:
             entry.data_file
             for manifest in self.manifests
             if manifest.content is ManifestContent.DATA
-            and (batch is None or manifest.added_snapshot_id in wanted)
+            and (batch is None or any(_may_have(manifest, *each) for each in wanted.items()))
             for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
+            if batch is None or entry.snapshot_id in wanted
         ]
+
+
+def _may_have(manifest: ManifestFile, snapshot_id: int, number: int) -> bool:
+    """Whether a manifest may have files that a snapshot added: its own, or one that it was merged into."""
+    if manifest.added_snapshot_id == snapshot_id:
+        return manifest.has_added_files()
+    least, merged = manifest.min_sequence_number or 0, manifest.has_existing_files()
+    return merged and least <= number < (manifest.sequence_number or 0)
 
 
 class _Seen(NamedTuple):
