@@ -65,7 +65,7 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_heads":         (OWN_FOR_OWNER, NOTHING,     "own SID",      NOTHING, NOTHING),
     "public.entity_indexes":       (OWN_FOR_OWNER, "own SID",   "own S",        NOTHING, NOTHING),
     "public.entity_index_runs": (OWN_FOR_OWNER, "own SID",   "own SIUD",     NOTHING, NOTHING),
-    "public.entity_index_readers": (OWN_FOR_OWNER, "own SIU",   NOTHING,        NOTHING, NOTHING),
+    "public.entity_index_readers": (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.event_states":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING, NOTHING),
     "public.event_state_keys":     (OWN_FOR_OWNER, "own SIUD",  "own SIUD",     NOTHING, NOTHING),
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
