@@ -3,7 +3,7 @@
 import random
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,6 +17,8 @@ from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, Us
 TIMEOUT = httpx.Timeout(60, connect=10)
 ATTEMPTS = 5
 LONGEST_WAIT_S = 60.0
+PACE_S, PACE_BYTES = 30.0, 64 * 1024
+"""Seconds in which so many bytes of an answer have to come, again and again: its reader holds a place."""
 BEARER = "bearer"
 """User name in an address whose password is a token."""
 _BUSY = (408, 425, 429)
@@ -131,6 +133,18 @@ def answer(
         raise UserError("the address of the source is malformed") from None
     except httpx.TransportError as error:
         raise unreachable("source", error) from None
+
+
+def paced(pieces: Iterable[bytes], clock: Callable[[], float] = time.monotonic) -> Iterator[bytes]:
+    """Pieces of an answer, as long as they come at a pace. Raises Transient: they trickle."""
+    since, size = clock(), 0
+    for piece in pieces:
+        yield piece
+        size += len(piece)
+        if (now := clock()) - since > PACE_S:
+            if size < PACE_BYTES:
+                raise Transient(f"the source sends less than {PACE_BYTES:,} bytes in {PACE_S:.0f} s")
+            since, size = now, 0
 
 
 def patiently(work: Callable[[], Found], sleep: Callable[[float], None] = time.sleep) -> Found:

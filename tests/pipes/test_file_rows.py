@@ -4,6 +4,7 @@ import base64
 import csv
 import gzip
 import io
+import itertools
 import json
 import ssl
 import threading
@@ -19,9 +20,9 @@ import pytest
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, web
 from pulse_pipelines.pipes.files import formats, load
-from pulse_pipelines.pipes.files.stores import store
+from pulse_pipelines.pipes.files.stores import Listed, store
 from pulse_pipelines.pipes.rows import Maker
-from pulse_resources.errors import UserError
+from pulse_resources.errors import Transient, UserError
 from pulse_resources.local import tls
 from pulse_resources.local.layout import Layout
 
@@ -110,7 +111,7 @@ def test_csv_goes_on_after_a_line_that_is_none() -> None:
 
 
 def test_a_quote_that_never_ends_is_told_and_takes_no_more_memory_than_a_line() -> None:
-    found = read(b'tail,x\nN1,"' + b"a\n" * 3_000_000, Format.CSV)
+    found = read(b'tail,x\nN1,"' + (b"a" * 999 + b"\n") * 6_000, Format.CSV)
     assert found[0].values is None
     assert csv.field_size_limit() == formats.LONGEST_LINE
 
@@ -159,6 +160,32 @@ def test_what_gzip_holds_is_read() -> None:
     files = Files("shop", "x.gz", Format.NDJSON, ("tail",))
     packed = gzip.compress(b'{"tail": "N1"}\n') + gzip.compress(b'{"tail": "N2"}\n')
     assert len(list(formats.rows(io.BytesIO(packed), files, {}, "x.gz"))) == 2
+
+
+def test_an_answer_that_trickles_ends() -> None:
+    seconds = itertools.count(0, web.PACE_S / 4)
+    fast = web.paced([b"x" * web.PACE_BYTES] * 40, lambda: next(seconds))
+    assert len(list(fast)) == 40
+    slow = web.paced([b"x"] * 40, lambda: next(seconds))
+    with pytest.raises(Transient, match="less than 65,536 bytes in 30 s"):
+        list(slow)
+
+
+def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
+    rows = pa.table({"tail": [f"N{n}" for n in range(600)], "s": ["x" * 2**20] * 600})
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd")
+    content = sink.getvalue().to_pybytes()
+    assert len(content) < 100_000
+    before = pa.default_memory_pool().bytes_allocated()
+    found = formats.rows(io.BytesIO(content), Files("shop", "x", Format.PARQUET, ("tail",)), {}, "x")
+    assert (next(found).values or {})["s"] == "x" * 2**20
+    assert pa.default_memory_pool().bytes_allocated() - before < 50 * 2**20
+
+    listed = Listed("x", len(content), None, None)
+    events = (load.event(MAKER, "x", row) for row in found)
+    with pytest.raises(UserError, match="2,000 times larger"):
+        list(load.bounded(events, listed))
 
 
 def test_a_sample_says_what_all_its_values_are() -> None:

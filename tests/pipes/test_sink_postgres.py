@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import psycopg
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.entities import as_model, declare, entity, make_entities, pages
@@ -211,6 +213,7 @@ def test_a_subset_is_brought_as_it_is(owner: Owner, sink: Any) -> None:
     assert pipes.find(owner.tenant, "out").behind == 0
 
 
+DAGSTER = Path(__file__).parents[2] / "dagster_home" / "dagster.yaml"
 TRIGGER = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF NEW.name = 'stopped' THEN RAISE EXCEPTION 'the name is %', NEW.name; END IF; RETURN NEW; END $$;
@@ -342,6 +345,10 @@ def test_the_sensor_launches_a_delivery_as_an_asset_of_the_tenant(owner: Owner, 
         found = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
         assert isinstance(found, dg.SensorResult)
         (launched,) = [each for each in found.run_requests or () if each.partition_key == slug]
+        limits = yaml.safe_load(DAGSTER.read_text())["concurrency"]["runs"]["tag_concurrency_limits"]
+        limited = {"pulse/pipes": "out", "pulse/pipes-of": f"{slug}/out"}
+        assert launched.tags.items() >= limited.items()
+        assert limited.keys() <= {limit["key"] for limit in limits}, "slow sinks keep nobody waiting"
         job = loaded.resolve_job_def("pipes")
         done = job.execute_in_process(
             instance=instance, partition_key=slug, asset_selection=launched.asset_selection

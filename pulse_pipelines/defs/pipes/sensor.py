@@ -28,7 +28,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
     requests, tenants = [], set()
     for pipe in pipes.due():
         owner = pipe.tenant.slug
-        tags = {PIPE: f"{owner}/{pipe.name}"}
+        tags, way = {PIPE: f"{owner}/{pipe.name}"}, "out" if pipe.definition.delivers else "in"
         if pipe_key(pipe.name) not in loaded:  # for a new name the code location is reloaded first
             continue
         if _not_now(context.instance, tags):
@@ -38,7 +38,7 @@ def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipR
             dg.RunRequest(
                 asset_selection=[pipe_key(pipe.name)],
                 partition_key=owner,
-                tags=tags | tenant_tags([owner]),
+                tags=tags | tenant_tags([owner]) | {"pulse/pipes": way, "pulse/pipes-of": f"{owner}/{way}"},
             )
         )
     known = set(context.instance.get_dynamic_partitions(str(TENANTS.name)))

@@ -1,7 +1,6 @@
 """Pages of a feed, by the protocol of docs/entities.md: NDJSON after a continuation, and where to go on."""
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,11 @@ import httpx
 from pulse_pipelines.domain.pipe_sources import Feed
 from pulse_pipelines.pipes import web
 from pulse_pipelines.pipes.web import Site
-from pulse_resources.errors import Conflict, Transient, UserError
+from pulse_resources.errors import Conflict, UserError
 
 LIMIT = 1_000
 """Versions of a page, at most."""
 LONGEST_PAGE = 64 * 1024 * 1024
-LONGEST_S = 300.0
-"""Seconds that a page may take."""
 MOST_EMPTY = 10_000
 """Pages without a version in a row, after which a feed is taken for one without an end."""
 MOST = 1_000_000
@@ -93,11 +90,9 @@ def _page(client: httpx.Client, url: str, since: str | None, limit: int) -> Page
         following = found.headers.get(NEXT, "")
         if not _TOKEN.fullmatch(following):
             raise UserError("the source is no feed of entities: its answers have no valid Pulse-Since")
-        body, until = bytearray(), time.monotonic() + LONGEST_S
-        for piece in found.iter_raw():
+        body = bytearray()
+        for piece in web.paced(found.iter_raw()):
             body += piece
-            if time.monotonic() > until:
-                raise Transient(f"a page of the feed takes more than {LONGEST_S:.0f} seconds")
             if len(body) > LONGEST_PAGE:
                 raise UserError(f"a page of the feed has more than {LONGEST_PAGE:,} bytes")
     return Page(tuple(line for line in bytes(body).split(b"\n") if line.strip()), following)

@@ -208,9 +208,15 @@ def _as_json(text: str) -> Any:
 
 
 def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
-    with _on_disk(stream, LARGEST) as local, pq.ParquetFile(local, memory_map=False) as file:
-        _check(file.schema_arrow.names, files)
-        forms = {each.name: parquet_types.form(each.type) for each in file.schema_arrow}
+    with _on_disk(stream, LARGEST) as local:
+        schema = pq.read_schema(local)
+        _check(schema.names, files)
+        forms = {each.name: parquet_types.form(each.type) for each in schema}
+        # Of texts as they are stored: a megabyte may stand for each of a million rows.
+        texts = [
+            each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_binary(each.type)
+        ]
+        file = pq.ParquetFile(local, memory_map=False, read_dictionary=texts)
         line = 0
         for batch in file.iter_batches(batch_size=ROWS):
             for index in range(batch.num_rows):

@@ -1,8 +1,8 @@
-"""Load: all rows of all files that a path stands for, one Spark task a file, unless no file has changed."""
+"""Load: all rows of all files that a path stands for, in few Spark tasks, unless no file has changed."""
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,13 +20,17 @@ from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.rows import Event, Maker, as_text, key_of
 from pulse_pipelines.pipes.wanted import Wanted
-from pulse_resources.errors import NotFound
+from pulse_resources.errors import NotFound, UserError
 from pulse_resources.faults import fail_point
+
+MOST_MADE = 2_000
+MADE_FREELY = 256 * 1024 * 1024
+"""Bytes of rows, as events, that any file may have; beyond, as many times its own as above."""
 
 
 @dataclass(frozen=True)
 class FileTask:
-    """A file, for one Spark task."""
+    """Files that one Spark task reads, one after the other."""
 
     address: str = field(repr=False)
     topic: str
@@ -35,7 +39,7 @@ class FileTask:
     definition: str
     """Members of what the pipe reads, as JSON."""
     schema: str
-    file: Listed
+    files: tuple[Listed, ...]
     run: RunOf
 
 
@@ -78,9 +82,9 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     tasks = [
         FileTask(
             *(address, pipe.tenant.topic, pipe.dataset, moment.isoformat(timespec="microseconds")),
-            *(json.dumps(files.document), json.dumps(dataset.schema), each, run),
+            *(json.dumps(files.document), json.dumps(dataset.schema), share, run),
         )
-        for each in listed
+        for share in _shares(listed, max(1, parallelism // 2))
     ]
     yield Wanted(True, position, moment, load, tasks)
 
@@ -97,9 +101,13 @@ def load(task: FileTask) -> Iterator[Loaded]:
     said = json.loads(task.definition)
     files = Files(said["source"], said["path"], Format(said["format"]), tuple(said["key"]))
     maker = Maker(task.dataset, task.moment, files.key)
-    with fence.joined(task.run) as held, store(task.address).opened(task.file) as stream:
-        found = formats.rows(stream, files, json.loads(task.schema), task.file.name)
-        yield publish(task.topic, held(event(maker, task.file.name, row) for row in found))
+    schema = json.loads(task.schema)
+    with fence.joined(task.run) as held:
+        for file in task.files:
+            with store(task.address).opened(file) as stream:
+                rows = formats.rows(stream, files, schema, file.name)
+                events = (event(maker, file.name, row) for row in rows)
+                yield publish(task.topic, held(bounded(events, file)))
 
 
 def event(maker: Maker, file: str, row: formats.Row) -> Event:
@@ -110,6 +118,22 @@ def event(maker: Maker, file: str, row: formats.Row) -> Event:
         entity_id = key_of(row.values, maker.key)
         return maker.refused(as_text(row.values), file, row.line, row.why, entity_id)
     return maker.event(row.values, file, row.line)
+
+
+def bounded(events: Iterable[Event], file: Listed) -> Iterator[Event]:
+    """Events of a file, as long as they are in proportion to it: a value may be stored once for all rows."""
+    most = max(MADE_FREELY, MOST_MADE * (file.size or 0))
+    made = 0
+    for key, payload in events:
+        yield key, payload
+        made += len(payload)
+        if file.size is not None and made > most:
+            raise UserError(f"the rows of the file are more than {MOST_MADE:,} times larger", file=file.name)
+
+
+def _shares(listed: list[Listed], most: int) -> list[tuple[Listed, ...]]:
+    """Files of as many tasks: each holds a place of Spark while its source is slow."""
+    return [tuple(listed[index::most]) for index in range(min(most, len(listed)))]
 
 
 def _listed(place: Store, files: Files) -> list[Listed]:

@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -104,7 +105,8 @@ class S3:
         with self._client() as client:
             answer = client.get_object(Bucket=self._bucket, Key=self._prefix + file.name, IfMatch=file.etag)
             with closing(answer["Body"]) as body:
-                yield io.BufferedReader(_Reader(body.read), 2**20)
+                pieces = web.paced(iter(partial(body.read, 2**14), b""))
+                yield io.BufferedReader(_Reader(_of_chunks(pieces)), 2**20)
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
@@ -181,7 +183,7 @@ class Web:
         ):
             if _differ(file, _listed(file.name, found)):
                 raise web.changed()
-            yield io.BufferedReader(_Reader(_of_chunks(found.iter_raw(2**20))), 2**20)
+            yield io.BufferedReader(_Reader(_of_chunks(web.paced(found.iter_raw()))), 2**20)
 
     def _url(self, name: str) -> str:
         return f"{self._site.base}/{name.replace(' ', '%20')}"

@@ -42,7 +42,7 @@ def push(run: Run, service: Service, reader: Reader, generation: int, updated: i
             _push(run, service, reader, generation, updated)
         except _Broken:
             raise Conflict(
-                "the service does not take the beginning of a chain of requests either",
+                "the service has broken off two chains of requests, one after the other (409)",
                 fix="See what it says of its syncs; another one may send to the same dataset",
                 pipe=run.pipe,
             ) from None
