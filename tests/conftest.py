@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 from hypothesis import settings
 
-settings.register_profile("pulse", deadline=None)  # no test asserts how long something takes
+settings.register_profile("pulse", deadline=None, max_examples=60)  # no test asserts how long a thing takes
 settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
 settings.load_profile("pulse")
 os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for which tables leave columns out

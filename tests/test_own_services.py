@@ -534,6 +534,7 @@ def test_a_client_without_a_certificate_is_told_so(settings: Settings, stranger:
             assert re.search("certificate|unknown ca", found.found), found
 
 
+@pytest.mark.slow
 def test_certificates_that_have_expired_are_named(home: Path) -> None:
     clock = Clock.made()
     try:

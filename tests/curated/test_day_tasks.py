@@ -154,7 +154,7 @@ def zones(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory)
 
 
 @settings(
-    max_examples=2,
+    max_examples=1,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # each takes seconds: what is found is not made smaller
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -230,7 +230,7 @@ class Died(Exception):  # noqa: N818 - reads as the fact it states
     """The attempt ends here."""
 
 
-@settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(
     batches=st.lists(st.tuples(SENT, st.none() | st.sampled_from(POINTS)), min_size=2, max_size=4),
     late=st.integers(0, 2),

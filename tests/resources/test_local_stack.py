@@ -160,6 +160,7 @@ def test_a_stack_lives_through_what_happens_to_it(layout: Layout) -> None:
     run("status", code=1)
 
 
+@pytest.mark.slow
 def test_the_api_stops_before_what_it_needs(layout: Layout) -> None:
     run("up", "--only", "postgres,kafka,minio,api")
     api = rows(layout)["api"].pid
@@ -245,6 +246,7 @@ def test_a_port_that_is_taken_after_it_was_chosen_is_chosen_anew(layout: Layout,
 
         def take() -> int:
             port = int(json.loads(layout.settings_file.read_text())["local"]["ports"]["minio"])
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers bind
             other.bind(("127.0.0.1", port))
             other.listen()
             return port
@@ -261,6 +263,7 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
     other = socket.socket()
 
     def take() -> None:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", json.loads(layout.settings_file.read_text())["local"]["ports"]["minio"]))
         other.listen()
         threading.Thread(target=give_back, daemon=True).start()

@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def times(factor: float, **more: Any) -> settings:
-    """So many times what the profile says: 100 cases in `make test`, 10 in `make test-fast`."""
+    """So many times what the profile says: 60 cases in `make test`, 10 in `make test-fast`."""
     return settings(max_examples=round(factor * settings().max_examples), **more)
