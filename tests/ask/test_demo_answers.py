@@ -3,7 +3,6 @@
 import uuid
 from datetime import UTC, datetime
 
-import pytest
 from support.ingest import Owner, ingest
 
 from pulse_api.demo import report, run
@@ -19,7 +18,6 @@ def flight(tenant: str, number: int, origin: str, dest: str, delay: float) -> Ev
     return Event(tenant, "departures", f"f-{number}", AT, True, data | {"dep_delay": delay})
 
 
-@pytest.mark.slow  # the demo in test_live asks them, too
 def test_three_questions_are_answered(stack: Settings) -> None:
     airline = f"airline_{uuid.uuid4().hex[:8]}"
     operator = f"operator_{uuid.uuid4().hex[:8]}"
