@@ -24,7 +24,7 @@ def dataset(tenant: Tenant, said: Definition) -> Dataset:
     except NotFound:
         if schema is None:
             raise UserError(
-                "the source shows no property of an entity yet, from which a schema could follow",
+                "the source shows no property from which a schema could follow, or is too large to look at",
                 fix="Create the dataset first, with its schema: pulse dataset create --kind entities",
                 source=said.other_end.source,
             ) from None

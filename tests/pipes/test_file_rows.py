@@ -188,6 +188,12 @@ def test_a_text_that_stands_for_many_rows_is_in_memory_once() -> None:
         list(load.bounded(events, listed))
 
 
+def test_a_damaged_footer_of_parquet_is_told() -> None:
+    content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(UserError, match="no Parquet file"):
+        looked_at(content, Format.PARQUET)
+
+
 def test_a_sample_says_what_all_its_values_are() -> None:
     found = looked_at(
         b'{"a": 1, "b": 1, "c": "x", "_id": "1", "e": 1e400}\n{"a": null, "b": 1.5, "c": 2, "d": [1]}\n[]'

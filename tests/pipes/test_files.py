@@ -23,6 +23,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import fence
+from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.registry import syncs
 from pulse_resources import locks, postgres
 from pulse_resources.errors import Fenced, NotFound, Transient, UserError
@@ -261,6 +262,16 @@ def test_a_task_of_a_run_that_died_sends_nothing_once_the_next_has_begun(
     assert bring(owner, full=True).rows == 1
     with pytest.raises(Fenced, match="another run"), fence.joined(old):
         pass
+
+
+@pytest.mark.slow
+def test_a_parquet_file_too_large_to_look_at_needs_a_dataset(owner: Owner, folder: Folder) -> None:
+    folder.write("planes.parquet", bytes(formats.LARGEST_LOOKED_AT + 1))
+    with pytest.raises(UserError, match="too large to look at"):
+        make(owner, "planes.parquet")
+    make_dataset(owner, tail={"type": "string"})
+    make(owner, "planes.parquet")
+    assert [pipe.name for pipe in pipes.list_pipes(owner.tenant)] == ["planes"]
 
 
 def test_a_task_of_a_pipe_that_was_deleted_sends_no_more(owner: Owner, folder: Folder) -> None:

@@ -35,6 +35,10 @@ ROWS = 1_000
 """Of a Parquet file, that are in memory at a time."""
 
 
+class TooLarge(UserError):  # noqa: N818 - reads as the fact it states
+    """A Parquet file that is not copied to the disk."""
+
+
 class Row(NamedTuple):
     """A row, or what stands where one should be."""
 
@@ -70,11 +74,17 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
 
     Raises:
         UserError: the file is no such file, or has not the columns of the key.
+        TooLarge: it is not looked at here; a run may read it.
     """
     with _damage_told(name):
         if files.format is Format.PARQUET:
             with _on_disk(stream, LARGEST_LOOKED_AT) as local:
-                found = pq.ParquetFile(local).schema_arrow
+                try:
+                    found = pq.read_schema(local)
+                except OSError as error:  # a damaged footer
+                    raise UserError(
+                        f"the file is no Parquet file: {type(error).__name__}", file=name
+                    ) from None
             _check(found.names, files)
             return parquet_types.schema(found)
         head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
@@ -234,13 +244,13 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
 
 
 def _on_disk(stream: BinaryIO, most: int) -> Any:
-    """A copy of a file on the disk: Parquet is read from its end. Raises UserError: it is too large."""
+    """A copy of a file on the disk: Parquet is read from its end. Raises TooLarge."""
     found, left = tempfile.TemporaryFile(), most  # noqa: SIM115 - the caller closes it
     while piece := stream.read(2**20):
         left -= len(piece)
         if left < 0:
             found.close()
-            raise UserError(f"the Parquet file has more than {most:,} bytes", fix="Write it as several files")
+            raise TooLarge(f"the Parquet file has more than {most:,} bytes", fix="Write it as several files")
         found.write(piece)
     found.seek(0)
     return found

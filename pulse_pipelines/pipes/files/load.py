@@ -46,7 +46,7 @@ class FileTask:
 def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
     """The JSON Schema of the entities: of the first file's columns, or of a sample of its rows.
 
-    None: these show no property.
+    None: these show no property, or it is a Parquet file too large to look at.
 
     Raises:
         NotFound: the source is not configured, or no file has such a name.
@@ -57,7 +57,10 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any] | None:
     place = store(addresses.url(tenant, files.source))
     first = _listed(place, files)[0]
     with place.opened(first) as stream:
-        return formats.schema(stream, files, first.name)
+        try:
+            return formats.schema(stream, files, first.name)
+        except formats.TooLarge:  # a run may read it, into a dataset that is there
+            return None
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pulse_pipelines.pipes import fence, progress
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe, list_pipes
+from pulse_pipelines.pipes.rows import LONGEST
 from pulse_pipelines.pipes.transforms import columns, hops
 from pulse_pipelines.pipes.transforms.hops import All, Moved, ThisTime, Touched
 from pulse_pipelines.pipes.transforms.shape import Whole
@@ -32,9 +33,6 @@ from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources import outages, postgres, readable, spark
 from pulse_resources.errors import UserError
 from pulse_resources.faults import fail_point
-
-LONGEST = 3 * 1024 * 1024
-"""Bytes of an event that the broker takes for certain."""
 
 
 def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
