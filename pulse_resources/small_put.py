@@ -1,8 +1,8 @@
 """Small objects, each written by one signed request over connections that stay open.
 
 Arrow's client needs several times as much processor time for one, and the store a third more. Whatever is not
-as usual here (a role's key, an answer other than 200, a connection that broke) is left to Arrow, which tries
-again and tells what is wrong: writing an object twice changes nothing.
+as usual here (a role's key, an answer other than 200, a store that cannot be reached) is left to Arrow, which
+tries again and tells what is wrong: writing an object twice changes nothing.
 """
 
 import atexit
@@ -33,23 +33,31 @@ def put(path: str, content: memoryview) -> bool:
     if content.nbytes > MOST_BYTES or store.by_role:
         return False
     idle = _idle[store.endpoint, store.ca_file]
-    try:
-        connection = idle.pop()
-    except IndexError:
-        connection = _connection(store.endpoint, store.ca_file)
+    while True:
+        try:
+            connection, used = idle.pop(), True
+        except IndexError:
+            connection, used = _connection(store.endpoint, store.ca_file), False
+        try:
+            status = _request(connection, store, path, content)
+        except (OSError, HTTPException) as error:
+            connection.close()
+            if used and not isinstance(error, TimeoutError):  # closed meanwhile by a store that was restarted
+                continue
+            return False
+        if status != _OK:
+            connection.close()
+            return False
+        idle.append(connection)
+        return True
+
+
+def _request(connection: HTTPConnection, store: ObjectStoreSettings, path: str, content: memoryview) -> int:
     place = "/" + quote(path)
-    try:
-        connection.request("PUT", place, content, _headers(store, place, content))
-        with connection.getresponse() as answer:
-            answer.read()
-    except (OSError, HTTPException):
-        connection.close()
-        return False
-    if answer.status != _OK:
-        connection.close()
-        return False
-    idle.append(connection)
-    return True
+    connection.request("PUT", place, content, _headers(store, place, content))
+    with connection.getresponse() as answer:
+        answer.read()
+    return answer.status
 
 
 _idle: defaultdict[tuple[str, Path | None], deque[HTTPConnection]] = defaultdict(deque)

@@ -34,11 +34,11 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
     tenants = [each.tenant for each in sent]
     rounds = 0
     with with_settings(**batches.ENDLESS_ATTEMPTS):
-        while killed.total() < amount:
+        while killed.total() < amount or rounds < len(PLANNING):  # each round has one planner to kill
             rounds += 1
             for load, each in zip(loads, sent, strict=True):
                 each.send(load.events(EVENTS))
-            points = [PLANNING[rounds % 2]] if rounds <= 2 or rounds % 7 == 0 else []
+            points = [PLANNING[rounds % 2]] if rounds <= len(PLANNING) or rounds % 7 == 0 else []
             batch = batches.plan(tenants, *map(Blow, points))
             killed.update(points)
             for _ in range(4):

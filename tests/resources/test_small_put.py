@@ -1,6 +1,7 @@
 """Small objects are written by one request; whatever is not as usual is left to Arrow's client."""
 
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 
@@ -45,13 +46,24 @@ def test_one_request_writes_it(path: str, given: bytes | pa.Buffer, monkeypatch:
         assert content(path) == bytes(given)
 
 
-def test_a_connection_that_broke_is_no_error(path: str) -> None:
+def test_connections_that_broke_are_left_for_a_new_one(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = load_settings().object_store
-    object_store.put(path, b"before")
-    for connection in small_put._idle[store.endpoint, store.ca_file]:
-        connection.sock.close()
+    idle = small_put._idle[store.endpoint, store.ca_file]
+    broken_ones = [small_put._connection(store.endpoint, store.ca_file) for _ in range(3)]
+    for connection in broken_ones:
+        connection.connect()
+        connection.sock.shutdown(socket.SHUT_RDWR)
+    idle.extend(broken_ones)
+    monkeypatch.setattr(object_store, "file_system", broken)
     object_store.put(path, b"after")
+    monkeypatch.undo()
     assert content(path) == b"after"
+    assert not set(broken_ones) & set(idle)
+
+
+def test_a_store_that_cannot_be_reached_is_left_to_arrow(path: str) -> None:
+    with with_settings(OBJECT_STORE__ENDPOINT="http://127.0.0.1:1"):
+        assert not small_put.put(object_store.key(path), memoryview(b"a"))
 
 
 def test_a_child_has_connections_of_its_own(path: str) -> None:
