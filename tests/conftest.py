@@ -9,6 +9,8 @@ from hypothesis import settings
 settings.register_profile("pulse", deadline=None, max_examples=60)  # no test asserts how long a thing takes
 settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-fast`
 settings.load_profile("pulse")
+# A JVM of a test lives for minutes: what its second compiler costs would not come back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for which tables leave columns out
 
 pytest_plugins = [

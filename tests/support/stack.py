@@ -1,6 +1,5 @@
 """The real services, started once per session on free ports in a folder of their own."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,10 +17,14 @@ from pulse_resources.settings import Settings, load_settings
 
 
 def choose_ports(home: Path, *, tls: bool = False) -> None:
-    """Give a stack, before it first starts, ports that no other takes while one of its services restarts."""
+    """Give a stack, before it first starts, ports that none of another process of tests has or takes."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     chosen: dict[str, int] = {}
     for name in provision.DEFAULT_PORTS:
-        chosen[name] = ports.choose_any(chosen.values())
+        while (port := ports.choose_any(chosen.values())) % processes != number:
+            pass
+        chosen[name] = port
     write_atomically(Layout(home).settings_file, json.dumps({"local": {"tls": tls, "ports": chosen}}))
 
 
@@ -45,10 +48,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         home = tmp_path_factory.mktemp("pulse")
         choose_ports(home)
         os.environ["PULSE_HOME"] = str(home)
-    # One after the other where several processes run tests: each has to see which ports the others took.
-    with (tmp_path_factory.getbasetemp().parent / "up.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")))
+    pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")))
     forget_connections()
     yield load_settings()
     forget_connections()
