@@ -148,6 +148,8 @@ def _clock(clocks: Mapping[str, Clock], part: str) -> Mapping[str, str]:
 def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str, str]:
     """Settings that tell `pulse up` of services that are already running."""
     store = found.object_store
+    vending = store.vending_secret_key
+    assert vending is not None, "an embedded store has an account that vends credentials"
     return {
         "PULSE_POSTGRES__HOST": "127.0.0.1",
         "PULSE_POSTGRES__PORT": str(postgres_port),
@@ -155,6 +157,8 @@ def _addresses(found: Settings, postgres_port: int, minio_port: int) -> dict[str
         "PULSE_OBJECT_STORE__ENDPOINT": f"http://127.0.0.1:{minio_port}",
         "PULSE_OBJECT_STORE__ACCESS_KEY": store.access_key,
         "PULSE_OBJECT_STORE__SECRET_KEY": store.secret_key.get_secret_value(),
+        "PULSE_OBJECT_STORE__VENDING_ACCESS_KEY": store.vending_access_key,
+        "PULSE_OBJECT_STORE__VENDING_SECRET_KEY": vending.get_secret_value(),
     }
 
 

@@ -153,8 +153,9 @@ def zones(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     return [make_zone(spark_session, tmp_path_factory.mktemp("rollups")) for _ in range(2)]
 
 
+@pytest.mark.slow
 @settings(
-    max_examples=1,
+    max_examples=5,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # each takes seconds: what is found is not made smaller
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

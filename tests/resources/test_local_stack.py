@@ -278,6 +278,7 @@ def test_a_port_is_lost_though_it_is_free_again_once_all_have_stopped(layout: La
     assert "ended" not in output
 
 
+@pytest.mark.slow
 def test_a_home_that_was_removed_is_made_anew(layout: Layout) -> None:
     """What an earlier home left elsewhere, with passwords that nobody has any more, is not taken up."""
     run("up", "--only", "postgres")

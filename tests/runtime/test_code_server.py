@@ -77,17 +77,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_could_not_be_loaded_is_loaded_later(folder: Path) -> None:
+def test_what_could_not_be_loaded_is_loaded_later_and_anew_on_a_reload(folder: Path) -> None:
     (folder / "away").touch()
     with serving(folder) as (_, place):
         _until(lambda: not _loaded(place))
         assert stat.S_IMODE(Path(place).parent.stat().st_mode) == 0o700, "who may ask it, runs code"
         (folder / "away").unlink()
-        _until(lambda: _loaded(place))
-
-
-def test_to_reload_makes_the_definitions_anew(folder: Path) -> None:
-    with serving(folder) as (_, place):
         _until(lambda: _loaded(place))
         client = DagsterGrpcClient(socket=place)
         made, server = (folder / "made").stat().st_size, client.get_server_id()
