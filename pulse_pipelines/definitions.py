@@ -25,7 +25,7 @@ from pulse_pipelines.defs.moves.sensor import dataset_moves
 from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
 from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
-from pulse_pipelines.pipes.transforms.sources import sources_by_name
+from pulse_pipelines.pipes.transforms.queries import sources_by_name
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
 

@@ -102,8 +102,8 @@ class CheckSettings(BaseModel):
 class UpkeepSettings(BaseModel):
     """Settings of upkeep: compaction, retention of history, raw objects and claims, and the budget of a run.
 
-    Guaranteed time travel: a snapshot stays readable for `history_hours`, unless more than
-    `history_snapshots` commits followed it; the last `history_minimum` always do.
+    Guaranteed time travel: a snapshot stays readable for `history_hours` after it was the current one, unless
+    more than `history_snapshots` commits followed it; the last `history_minimum` always do.
     """
 
     merge_files: int = Field(default=16, ge=2)

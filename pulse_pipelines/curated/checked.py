@@ -72,5 +72,5 @@ def _check_node(node: exp.Expr, of: str) -> None:
 
 
 def _foreign(table: exp.Expr, of: str, only: str | None) -> UserError:
-    may = f"{only!r} alone" if only else "datasets of entities by their slugs"
+    may = f"{only!r} alone" if only else "datasets by their slugs"
     return UserError(f"the query reads {table.sql(dialect='spark')[:100]}", fix=f"A {of} may read {may}")

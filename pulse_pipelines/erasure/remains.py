@@ -8,6 +8,7 @@ from uuid import UUID
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.lake import catalog
+from pulse_pipelines.pipes.transforms.queries import readers
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
 
@@ -46,7 +47,13 @@ def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
         KafkaException: the broker does not answer.
     """
     gone = deleted(tenant, subject.dataset.slug)
-    return [*_topics(tenant), _claims(subject), *(_deleted(each) for each in gone), *_own(tenant)]
+    return [
+        *_topics(tenant),
+        _claims(subject),
+        *_transforms(tenant, subject),
+        *(_deleted(each) for each in gone),
+        *_own(tenant),
+    ]
 
 
 def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
@@ -76,6 +83,17 @@ def _claims(subject: Subject) -> dict[str, Any]:
         "until": until and until.isoformat(timespec="seconds"),
         "why": f"an event that is sent again must not land again; upkeep.claim_days={days}",
     }
+
+
+def _transforms(tenant: Tenant, subject: Subject) -> Iterable[dict[str, Any]]:
+    """Datasets that a transform makes of the subject's."""
+    for pipe in readers(tenant, subject.dataset.slug):
+        yield {
+            "where": f"the dataset {pipe.dataset}, which the transform {pipe.name} makes of this one",
+            "until": None,
+            "why": "its latest state follows with the pipe's next run, its earlier versions stay: run the "
+            "pipe, then erase there, too",
+        }
 
 
 def _own(tenant: Tenant) -> Iterable[dict[str, Any]]:

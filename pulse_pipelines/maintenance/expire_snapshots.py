@@ -70,15 +70,19 @@ def forget_history(tenant: Tenant, dataset: Dataset, run_id: str | None = None) 
 def beyond(metadata: TableMetadata, now: datetime, settings: UpkeepSettings) -> set[int]:
     """Snapshots to expire: too old or too many, and those that are no ancestors of the current one.
 
-    Snapshots that branches and tags point at, which other engines may have made, are kept.
+    The age of a snapshot counts from when it ceased to be the current one: until then time travel leads to
+    it, and somebody may have begun to read it. Snapshots that branches and tags point at, which other engines
+    may have made, are kept.
     """
     oldest = now - timedelta(hours=settings.history_hours)
     kept: set[int] = {ref.snapshot_id for ref in metadata.refs.values()}
+    current_until = now
     for number, snapshot in enumerate(history(metadata)):
-        young = EPOCH + timedelta(milliseconds=snapshot.timestamp_ms) >= oldest
+        young = current_until >= oldest
         if number >= settings.history_minimum and not (young and number < settings.history_snapshots):
             break
         kept.add(snapshot.snapshot_id)
+        current_until = EPOCH + timedelta(milliseconds=snapshot.timestamp_ms)
     return {snapshot.snapshot_id for snapshot in metadata.snapshots} - kept
 
 

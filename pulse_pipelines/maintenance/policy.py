@@ -246,7 +246,7 @@ def of_table(table: TableState, settings: UpkeepSettings) -> Iterator[Need]:
     if snapshots > settings.history_snapshots + settings.expire_batch:
         yield need(Task.EXPIRE, f"{snapshots} snapshots", snapshots)
     elif snapshots > settings.history_minimum and oldest and table.now - oldest > history * 1.25:
-        yield need(Task.EXPIRE, f"{snapshots} snapshots, the oldest of {oldest:%Y-%m-%d %H:%M}", snapshots)
+        yield need(Task.EXPIRE, f"{snapshots} snapshots, the oldest until {oldest:%Y-%m-%d %H:%M}", snapshots)
     changed = max((at for at in (table.last_at, table.seen_at) if at), default=None)
     if changed and (
         table.swept_at is None

@@ -106,13 +106,14 @@ def save_table(tenant: Tenant, dataset: Dataset, *, swept: bool) -> Table:
         (seen,) = connection.execute("SELECT now()").fetchone() or (None,)
     table = iceberg.load_table(name, location)
     snapshot = table.current_snapshot()
-    oldest = min((s.timestamp_ms for s in table.metadata.snapshots), default=None)
+    times = sorted(s.timestamp_ms for s in table.metadata.snapshots)
     values = {
         "tenant": tenant.tenant_id,
         "dataset": dataset.dataset_id,
         "seen": seen,
         "snapshots": len(table.metadata.snapshots),
-        "oldest": None if oldest is None else datetime.fromtimestamp(oldest / 1000, UTC),
+        # The oldest ceased to be the current one when the next was made: its age counts from then.
+        "oldest": datetime.fromtimestamp(times[1] / 1000, UTC) if len(times) > 1 else None,
         "manifests": len(snapshot.manifests(table.io)) if snapshot else 0,
     }
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:

@@ -12,18 +12,20 @@ from pulse_pipelines.registry import (
     quotas,
     syncs,
 )
-from pulse_pipelines.registry.datasets import (
+from pulse_pipelines.registry.current_tables import (
     CurrentLog,
     CurrentTable,
-    DeletedDataset,
     NamedTable,
-    create_dataset,
     current_log,
     current_table,
+    named_tables,
+)
+from pulse_pipelines.registry.datasets import (
+    DeletedDataset,
+    create_dataset,
     delete_dataset,
     find_dataset,
     list_datasets,
-    named_tables,
 )
 from pulse_pipelines.registry.evolve import FilesToRewrite, carry_out, move_dataset
 from pulse_pipelines.registry.families import Family, Member, family_owners, fingerprint, list_families

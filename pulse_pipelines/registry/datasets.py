@@ -1,7 +1,6 @@
 """Datasets: created and deleted with their namespace and catalog row in one transaction, and looked up."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -11,7 +10,7 @@ from pulse_pipelines.domain.columns import columns
 from pulse_pipelines.domain.dataset import Dataset, DatasetKind, OnInvalid
 from pulse_pipelines.domain.naming import check_name
 from pulse_pipelines.domain.schema import check_document
-from pulse_pipelines.domain.tenant import CURATED, LATEST, Tenant, check_slug
+from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
@@ -29,7 +28,6 @@ INSERT_VERSION = """
 INSERT INTO dataset_versions (tenant_id, dataset_id, version, schema_uri) VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
-LOG = "SELECT generation, updated FROM entity_logs WHERE dataset_id = %s"
 INSERT_LOG = "INSERT INTO entity_logs (tenant_id, dataset_id) VALUES (%s, %s)"
 INSERT_NAMESPACE = """
 INSERT INTO iceberg_catalog.iceberg_namespace_properties
@@ -53,10 +51,6 @@ DELETE_CURATED = """
 DELETE FROM iceberg_catalog.iceberg_tables t
 WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s)
     AND NOT EXISTS (SELECT FROM pdm_datasets d WHERE d.slug = t.table_name)
-"""
-CURATED_TABLES = """
-SELECT table_name FROM iceberg_catalog.iceberg_tables
-WHERE catalog_name = %s AND table_namespace = %s AND starts_with(table_name, %s) ORDER BY table_name
 """
 REMEMBER_DELETED = """
 INSERT INTO deleted_datasets (tenant_id, dataset_id, slug, metadata_location, kind)
@@ -130,132 +124,15 @@ def list_datasets(tenant: Tenant) -> list[Dataset]:
 def find_dataset(tenant: Tenant, slug: str) -> Dataset:
     """Find one of the tenant's datasets. Raises NotFound, also for the slug of another tenant's dataset."""
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        return _find(connection, tenant, slug)
+        return find_in(connection, tenant, slug)
 
 
-def _find(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
+def find_in(connection: postgres.Connection, tenant: Tenant, slug: str) -> Dataset:
+    """As `find_dataset`, in a session of the tenant's."""
     for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
         return dataset
     slugs = [each.slug for each in dataset_rows.read(connection)]
     raise NotFound("no such dataset", fix=meant(slug, slugs), tenant=tenant.slug, dataset=slug)
-
-
-@dataclass(frozen=True)
-class CurrentTable:
-    dataset: Dataset
-    metadata_location: str
-
-
-def current_table(tenant: Tenant, slug: str) -> CurrentTable:
-    """A dataset and its table's current metadata, both resolved in the tenant's RLS session.
-
-    Raises:
-        NotFound: the tenant has no such dataset.
-        Terminal: the dataset's table is not in the catalog.
-    """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        dataset = _find(connection, tenant, slug)
-        return CurrentTable(dataset, iceberg.current_location(connection, (tenant.namespace, slug)))
-
-
-@dataclass(frozen=True)
-class NamedTable:
-    """A table that queries may name: a dataset's by its slug, a rollup's as `<slug>__<rollup>`.
-
-    `<slug>__latest` is the latest state of a dataset of entities.
-    """
-
-    name: str
-    dataset: Dataset
-    """For a rollup's table the dataset that it is computed from."""
-    metadata_location: str
-    latest: bool = False
-    """Whether it is the latest state in the dataset's own table."""
-
-    @property
-    def table(self) -> str:
-        """Name of the table in the catalog."""
-        return self.dataset.slug if self.latest else self.name
-
-
-def named_tables(
-    connection: postgres.Connection, tenant: Tenant, names: Sequence[str], optional: Sequence[str] = ()
-) -> list[NamedTable]:
-    """The current metadata of several tables of datasets and rollups.
-
-    Args:
-        connection: the tenant's session, in which all reads see one snapshot.
-        optional: names that are skipped if there is no such table.
-
-    Raises:
-        NotFound: the tenant has no such dataset, or the dataset no such rollup or no latest state.
-        Terminal: a dataset's table is not in the catalog.
-    """
-    found = [_named(connection, tenant, name) or _missing(connection, tenant, name) for name in names]
-    more = [_named(connection, tenant, name) for name in optional]
-    return [*found, *(each for each in more if each is not None)]
-
-
-def _named(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable | None:
-    """The table of a name: a dataset's before an entity dataset's latest state before a rollup's."""
-    for dataset in dataset_rows.read(connection, "d.slug = %s", [name]):  # of a rollup's name: an old one
-        return NamedTable(name, dataset, iceberg.current_location(connection, (tenant.namespace, name)))
-    slug, _, rollup = name.rpartition(CURATED)
-    if rollup == LATEST:
-        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
-            if dataset.of_entities:
-                current = iceberg.current_location(connection, (tenant.namespace, slug))
-                return NamedTable(name, dataset, current, latest=True)
-    location = iceberg.find_location(connection, (tenant.namespace, name)) if slug and rollup else None
-    if location is not None:
-        for dataset in dataset_rows.read(connection, "d.slug = %s", [slug]):
-            return NamedTable(name, dataset, location)
-    return None
-
-
-def _missing(connection: postgres.Connection, tenant: Tenant, name: str) -> NamedTable:
-    """Raise the NotFound of a table that there is not."""
-    slug, _, rollup = name.rpartition(CURATED)
-    dataset = _find(connection, tenant, slug if slug and rollup else name)
-    if rollup == LATEST:
-        raise NotFound("events have no latest state: entities have", tenant=tenant.slug, table=name)
-    rows = connection.execute(CURATED_TABLES, [iceberg.CATALOG, *tenant.curated_table(dataset.slug, "")])
-    known = ", ".join(table for (table,) in rows) or "no rollup yet"
-    raise NotFound(
-        "the dataset has no such rollup, or none of its days has been computed",
-        fix=f"It has {known}",
-        tenant=tenant.slug,
-        table=name,
-    )
-
-
-@dataclass(frozen=True)
-class CurrentLog(CurrentTable):
-    """A dataset of entities, and the generation and last `_updated` of its log in that metadata."""
-
-    generation: int
-    updated: int
-
-
-def current_log(tenant: Tenant, slug: str) -> CurrentLog:
-    """As `current_table`, for a dataset of entities, read at one moment.
-
-    Raises:
-        Conflict: it is a dataset of events; and what `current_table` raises.
-    """
-    with postgres.tenant_transaction("pulse_api", tenant.tenant_id, one_snapshot=True) as connection:
-        return log_of(connection, tenant, slug)
-
-
-def log_of(connection: postgres.Connection, tenant: Tenant, slug: str) -> CurrentLog:
-    """As `current_log`, in a session of the tenant's, whose reads should see one snapshot."""
-    dataset = _find(connection, tenant, slug)
-    row = connection.execute(LOG, [dataset.dataset_id]).fetchone()
-    if row is None:
-        raise Conflict(
-            "it is a dataset of events: it has no log of entities", tenant=tenant.slug, dataset=slug
-        )
-    return CurrentLog(dataset, iceberg.current_location(connection, (tenant.namespace, slug)), *row)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from pulse_pipelines.domain.schema import SchemaUri, check_document
 from pulse_pipelines.domain.table_columns import fitted
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.registry import event_states, indexes
-from pulse_pipelines.registry.datasets import INSERT_VERSION, CurrentTable, current_table, find_dataset
+from pulse_pipelines.registry.current_tables import CurrentTable, current_table
+from pulse_pipelines.registry.datasets import INSERT_VERSION, find_dataset
 from pulse_pipelines.registry.schemas import PublishedSchema, find_schema
 from pulse_pipelines.tables import dataset_rows, leases, rewrite_file
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry.datasets import CurrentLog, current_log, log_of
+from pulse_pipelines.registry.current_tables import CurrentLog, current_log, log_of
 from pulse_pipelines.tables import index_runs, indexes
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.heads import Counters

@@ -8,7 +8,7 @@ from pulse_pipelines.domain import expressions
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry.datasets import CurrentLog, log_of
+from pulse_pipelines.registry.current_tables import CurrentLog, log_of
 from pulse_pipelines.tables import index_runs, indexes
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, QuotaExceeded, UserError

@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_key
 from pulse_pipelines.domain.pipes import LONGEST_SQL, Definition, definition
 from pulse_pipelines.pipes.transforms import columns
-from pulse_pipelines.pipes.transforms.sources import query_of, refuse_cycles
+from pulse_pipelines.pipes.transforms.queries import query_of, refuse_cycles
 from pulse_resources.errors import Conflict, UserError
 
 

@@ -1,4 +1,4 @@
-"""Transforms: the result of a query over datasets of entities is one, too, and follows their changes."""
+"""Transforms: the result of a query over datasets is one of entities, and follows their changes."""
 
 import random
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.entities import entity, make_entities, pages
 from support.faults import AtPoint
-from support.ingest import Owner, ingest, make_owner
+from support.ingest import Owner, event, ingest, make_owner
 from support.lake import spark
 from support.pipes import bring, settle
 
@@ -15,6 +15,7 @@ from chaos.surroundings import superuser
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.erasure import erase
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources import locks, postgres
@@ -113,6 +114,35 @@ def test_where_no_source_has_changed_nothing_is_read_nor_deleted(owner: Owner) -
     assert bring(owner, "fleet").is_full, "another query of the same name"
 
 
+def test_events_are_joined_with_entities_and_counted(owner: Owner) -> None:
+    """The dataset follows new events, changed entities, and an erasure of events."""
+    query = (
+        "SELECT o.country AS id, count(*) AS orders, max(o.timestamp) AS last, max(p.people) AS people "
+        "FROM orders o LEFT JOIN planes p ON o.country = p.id GROUP BY o.country"
+    )
+    pipes.create(owner.tenant, definition({"pipe": "sold", "transform": query, "dataset": "sold"}))
+    syncs.allow(owner.tenant, "sold", 1)
+    assert bring(owner, "sold").rows == 0, "there is no event yet"
+    push(owner, event("a"), event("b"), event("c", country="FR"), plane("DE", people=7))
+    assert bring(owner, "sold").is_full
+    last = "2026-11-19T10:00:00+00:00"
+    assert latest(owner, "sold") == {
+        "DE": {"orders": 2, "last": last, "people": 7},
+        "FR": {"orders": 1, "last": last},
+    }
+    assert pipes.find(owner.tenant, "sold").computes == "all: orders is a dataset of events"
+    assert bring(owner, "sold").rows == 0, "nothing has changed"
+    push(owner, event("d"), event("e", country="IT"))
+    bring(owner, "sold")
+    assert counts(owner, "sold") == (State.DONE, 1, 1, 1, 0)
+    receipt = erase(owner.tenant, "orders", "country=FR")
+    (copy,) = (each for each in receipt["remains"] if "sold" in each["where"])
+    assert "the transform sold" in copy["where"]
+    bring(owner, "sold")
+    assert counts(owner, "sold") == (State.DONE, 0, 0, 2, 1)
+    assert {key: row["orders"] for key, row in latest(owner, "sold").items()} == {"DE": 3, "IT": 1}
+
+
 @pytest.mark.slow
 def test_a_row_without_an_id_or_with_that_of_another_sends_nothing(owner: Owner) -> None:
     push(owner, airline("AA"), airline("BB"), plane("N1"), plane("N2", name="two"))
@@ -141,7 +171,6 @@ def test_what_it_cannot_read_is_refused_when_it_is_created(owner: Owner) -> None
     make_entities(other, "theirs")
     for transform, why in (
         ("SELECT id FROM theirs", "no such dataset"),
-        ("SELECT id FROM orders", "a dataset of events"),
         ("SELECT id, nothing FROM planes", "nothing"),
         ("SELECT id, _updated FROM planes", "_updated"),
         ("SELECT name FROM planes", "no column id"),

@@ -19,7 +19,7 @@ from pulse_pipelines import registry
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.transforms import columns
 from pulse_pipelines.pipes.transforms.shape import BY_ID, Hop, Shape, Side, Whole, shape_of
-from pulse_pipelines.pipes.transforms.sources import ID, Pinned, Source
+from pulse_pipelines.pipes.transforms.sources import ID, Entities, Events, Pinned
 from pulse_pipelines.registry import index_build, indexes
 from pulse_pipelines.tables import heads, index_runs
 from pulse_pipelines.tables.digests import Digests
@@ -95,7 +95,7 @@ class Touched:
         """
         between = f"{UPDATED} BETWEEN {self.numbers[0]} AND {self.numbers[-1]}"  # by which files are left out
         these = f"{between} AND {UPDATED} IN (SELECT n FROM {numbers})"  # noqa: S608 - numbers, and a name
-        source = self.pinned.source(next(iter(self.shape.slugs.values())))
+        source = self.pinned.entities(next(iter(self.shape.slugs.values())))
         named = [source.rows(source.at, these), *map(self._joined, self.shape.hops)]
         each = ", ".join(f"_{number} AS ({rows})" for number, rows in enumerate(named))
         result = f"SELECT result.* FROM (WITH {each} ({self.shape.text})) AS result"  # noqa: S608
@@ -104,7 +104,7 @@ class Touched:
 
     def _joined(self, hop: Hop) -> str:
         """The rows of a joined dataset that can be joined to those before it."""
-        source = self.pinned.source(self.shape.slugs[hop.on.alias])
+        source = self.pinned.entities(self.shape.slugs[hop.on.alias])
         values = f"SELECT {hop.to.sql} FROM {self.shape.name_of(hop.to.alias)} AS `{hop.to.alias}`"  # noqa: S608
         if hop.on.by.text == BY_ID:
             return source.latest(f"{ID} IN ({values})")
@@ -122,7 +122,10 @@ class Touched:
 
 def shape(pinned: Pinned) -> Shape:
     """The shape of a query over pinned sources. Raises Whole: it has none."""
-    return shape_of(pinned.query, {each.log.dataset.slug: each.log.dataset for each in pinned.sources})
+    for each in pinned.sources:
+        if isinstance(each, Events):
+            raise Whole(f"{each.dataset.slug} is a dataset of events")
+    return shape_of(pinned.query, {each.dataset.slug: each.dataset for each in pinned.sources})
 
 
 def touched(pipe: Pipe, pinned: Pinned) -> Touched:
@@ -163,7 +166,7 @@ def touched(pipe: Pipe, pinned: Pinned) -> Touched:
 def _prepare(pipe: Pipe, pinned: Pinned, shape: Shape) -> None:
     """Have the indexes that the joins imply, up to date with the pinned logs or beyond."""
     for slug, expression in shape.indexes:
-        log = pinned.source(slug).log
+        log = pinned.entities(slug).log
         try:
             index = indexes.declare(pipe.tenant, slug, expression, pipe=pipe.name)
         except QuotaExceeded:
@@ -224,8 +227,8 @@ class _Search:
             return numbers[numbers > 0]
         return index_runs.with_values(self.connection, self._index(side), wanted)[0]
 
-    def _source(self, side: Side) -> Source:
-        return self.pinned.source(self.shape.slugs[side.alias])
+    def _source(self, side: Side) -> Entities:
+        return self.pinned.entities(self.shape.slugs[side.alias])
 
     def _index(self, side: Side) -> int:
         log = self._source(side).log
@@ -236,7 +239,7 @@ class _Search:
 
     def _log(self, slug: str) -> heads.Log:
         if slug not in self._logs:
-            pinned = self.pinned.source(slug).log
+            pinned = self.pinned.entities(slug).log
             found = heads.log(self.connection, pinned.dataset.dataset_id)
             if found is None or (found.generation, found.updated) != (pinned.generation, pinned.updated):
                 raise Moved

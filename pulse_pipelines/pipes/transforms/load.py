@@ -27,8 +27,9 @@ from pulse_pipelines.pipes.registry import Pipe, list_pipes
 from pulse_pipelines.pipes.rows import LONGEST
 from pulse_pipelines.pipes.transforms import columns, hops
 from pulse_pipelines.pipes.transforms.hops import All, Moved, ThisTime, Touched
+from pulse_pipelines.pipes.transforms.queries import query_of, refuse_cycles
 from pulse_pipelines.pipes.transforms.shape import Whole
-from pulse_pipelines.pipes.transforms.sources import Pinned, pin, query_of, refuse_cycles
+from pulse_pipelines.pipes.transforms.sources import Pinned, pin
 from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources import outages, postgres, readable, spark
 from pulse_resources.errors import UserError
@@ -40,7 +41,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
 
     Raises:
         NotFound: the tenant has no such dataset.
-        Conflict: it is one of events, or the result would be a source of itself.
+        Conflict: the result would be a source of itself.
         UserError: the query is not allowed, or has no result that entities can have.
         Transient: Spark does not answer.
     """
@@ -62,7 +63,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
     """Pin the sources of a pipe, and see what has to be computed since the last run that settled.
 
     Raises:
-        NotFound, Conflict: a source is gone, or is one of events now.
+        NotFound: a source is gone.
         UserError: the query is not allowed any more.
         Transient: an earlier run still sends rows.
     """
