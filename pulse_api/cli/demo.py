@@ -99,11 +99,12 @@ def demo(
     else:
         with console.status("bringing a database, changing it, bringing it again"):
             tables = operations.run(fleet)
-            joined = operations.joined(fleet)
+            largest_rows, differing = operations.rolled_up(fleet)
         report.show_tables(console, tables)
-        print_rows(console, joined, f"departures of {fleet.slug} joined with its planes")
+        print_rows(console, largest_rows, f"departures of {fleet.slug} by its planes' manufacturers")
         document["tables"] = {line.name: line.document for line in tables}
-        document["balanced"] &= all(line.balanced for line in tables)
+        document[operations.ROLLUP] = {"largest": largest_rows, "differing": differing}
+        document["balanced"] &= all(line.balanced for line in tables) and not differing
     largest_airline = max((slug for slug in sent if slug != source.OPERATOR), key=lambda slug: sent[slug])
     try:
         for found in report.answers(tenants, largest_airline):

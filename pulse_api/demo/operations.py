@@ -2,13 +2,14 @@
 
 The database stands for one that a tenant has anyway. It lies on the embedded Postgres, and Pulse reads it
 with a role that may do nothing else. Its tables begin as the package has them and change between two runs;
-then they are compared with the lake, row by row.
+then they are compared with the lake, row by row. A transform rolls up departures, which are events, by the
+planes' manufacturers.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -21,7 +22,7 @@ from pulse_api.demo.run import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.ask import local
 from pulse_pipelines.ask.read import Ran
-from pulse_pipelines.domain.pipes import Definition, PostgresTable
+from pulse_pipelines.domain.pipes import Definition, PostgresTable, Transform
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
@@ -49,11 +50,18 @@ CHANGES: tuple[tuple[str, str, LiteralString], ...] = (
     ("planes", "deleted", "DELETE FROM planes WHERE year < 1985"),
 )
 """Between the two runs: the table, what becomes of its rows, and the statement."""
-JOINED = """
-SELECT p.manufacturer, count(*) AS departures, round(avg(d.dep_delay), 1) AS avg_dep_delay
-FROM departures d JOIN planes__latest p ON p.tailnum = d.tailnum
-GROUP BY 1 ORDER BY 2 DESC LIMIT 5
-"""
+ROLLUP = "manufacturers"
+"""Pipe and dataset of departures by the planes' manufacturer."""
+SHOWN = 5
+
+
+def rollup(planes: str) -> str:
+    """The query of the rollup, for Spark and DuckDB, given the name of the planes' latest state."""
+    return (
+        "SELECT p.manufacturer AS id, count(*) AS departures, sum(d.dep_delay) AS minutes_late "  # noqa: S608
+        f"FROM departures AS d JOIN {planes} AS p ON p.tailnum = d.tailnum "
+        "WHERE p.manufacturer IS NOT NULL GROUP BY p.manufacturer"
+    )
 
 
 @dataclass(frozen=True)
@@ -119,36 +127,47 @@ def run(tenant: Tenant) -> list[TableLine]:
     Raises:
         Terminal: a run failed, or did not end.
     """
-    first = _bring(tenant)
+    first = _bring(tenant, TABLES)
     expected = _change()
-    second = _bring(tenant)
+    second = _bring(tenant, TABLES)
     return [
         TableLine(name, rows, (first[name], second[name]), expected[name], differing)
         for name, (rows, differing) in compare(tenant).items()
     ]
 
 
-def joined(tenant: Tenant) -> list[dict[str, Any]]:
-    """Events joined with entities: departures by the planes' manufacturer."""
+def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
+    """Events joined with entities, by a transform: its largest rows, and how many a query of DuckDB has not.
+
+    Raises:
+        Terminal: the transform failed, or did not end.
+    """
+    with suppress(AlreadyExists):
+        pipes.create(tenant, Definition(ROLLUP, ROLLUP, Transform(rollup("planes"))))
+    _bring(tenant, [ROLLUP])
     with local.queries(tenant) as query:
-        return [dict(row) for row in _rows(query, JOINED)]
+        names = "id, departures, minutes_late"
+        rows = _rows(query, f"SELECT {names} FROM {ROLLUP}__latest ORDER BY departures DESC, id")  # noqa: S608
+        expected = _rows(query, rollup("planes__latest"))
+    there, here = ({tuple(row.values()) for row in each} for each in (expected, rows))
+    return [dict(row) for row in rows[:SHOWN]], len(there ^ here)
 
 
-def _bring(tenant: Tenant) -> dict[str, Sync]:
-    """Run all pipes, and wait until what they have sent has settled, and deletions too."""
-    before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in TABLES}
-    for name in TABLES:
+def _bring(tenant: Tenant, names: Collection[str]) -> dict[str, Sync]:
+    """Run pipes, and wait until what they have sent has settled, and deletions too."""
+    before = {name: pipes.last_sync(pipes.find(tenant, name)) for name in names}
+    for name in names:
         pipes.ask(tenant, name, full=True)
     found: dict[str, Sync] = {}
     until = time.monotonic() + PATIENCE_S
-    while len(found) < len(TABLES):
+    while left := sorted(set(names) - found.keys()):
         if time.monotonic() > until:
             raise Terminal(
-                f"the pipes {', '.join(sorted(TABLES.keys() - found))} did not end in {PATIENCE_S:.0f} s",
-                fix=f"Look at `pulse pipe status {tenant.slug} planes` and at the runs in the Dagster UI",
+                f"the pipes {', '.join(left)} did not end in {PATIENCE_S:.0f} s",
+                fix=f"Look at `pulse pipe status {tenant.slug} {left[0]}` and at the runs in the Dagster UI",
             )
         time.sleep(LOOK_S)
-        for name in TABLES.keys() - found:
+        for name in left:
             if (ended := pipes.ended(tenant, name, after=before[name])) is not None:
                 found[name] = ended
     return found
