@@ -90,7 +90,7 @@ def test_the_demo_brings_a_database_as_it_is_before_and_after_changes(demo: dict
     )
     assert tables["airports"]["changed"] == 38
     assert tables["airlines"]["unchanged"] == tables["airlines"]["rows"] == 16
-    assert len(demo["manufacturers"]["largest"]) == operations.SHOWN
+    assert demo["manufacturers"]["largest"][0]["departures"] > 0
     assert demo["manufacturers"]["differing"] == 0
     with psycopg.connect(load_settings().postgres.superuser_url(operations.DATABASE)) as source:
         source.execute("UPDATE planes SET year = 1903 WHERE tailnum = 'N10156'")
