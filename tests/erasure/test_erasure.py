@@ -746,6 +746,9 @@ POINTS = (
     "upkeep.before_delete",
 )
 
+OFTEN = ("rewrite.before_commit", "erase.raw.before_delete", "upkeep.before_delete")
+"""The rest is slow: of each kind of store, one."""
+
 
 @pytest.fixture(scope="module")
 def crowd() -> Owner:
@@ -757,7 +760,9 @@ def crowd() -> Owner:
     return owner
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, marks=[pytest.mark.slow] * (p not in OFTEN)) for p in POINTS]
+)
 def test_an_erasure_that_was_killed_is_completed_by_the_same_command(crowd: Owner, point: str) -> None:
     person = f"person-{POINTS.index(point)}-of-many@example.org"
     others = {row["id"] for row in crowd.rows() if row["country"] != person}

@@ -159,13 +159,8 @@ def pinned(owner: Owner) -> Pinned:
     return found
 
 
-@pytest.mark.parametrize(
-    "loaded",
-    [
-        pytest.param(False, id="before the metadata", marks=pytest.mark.slow),
-        pytest.param(True, id="before the manifests"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("loaded", [False, True], ids=["before the metadata", "before the manifests"])
 def test_a_table_that_is_erased_from_while_it_is_read(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, loaded: bool
 ) -> None:

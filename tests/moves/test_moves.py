@@ -164,7 +164,11 @@ def take_alone(owner: Owner, move_id: str) -> None:
         attempt(session, owner.tenant, move_id, 1)
 
 
-@pytest.mark.parametrize("point", POINTS)
+RARE = ("rewrite.file", "move.rewritten")
+"""As `move.before_commit`: nothing is committed."""
+
+
+@pytest.mark.parametrize("point", [pytest.param(p, marks=[pytest.mark.slow] * (p in RARE)) for p in POINTS])
 def test_a_move_killed_at(point: str, owner: Owner, instance: dg.DagsterInstance) -> None:
     move, moved = ask(owner), POINTS[point]
     before = registry.current_table(owner.tenant, "orders")

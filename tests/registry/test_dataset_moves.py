@@ -93,7 +93,7 @@ def test_a_batch_in_flight_lands_by_the_schema_that_the_table_has_then(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and created again"])
-@pytest.mark.parametrize("point", ["after.dedup_gate", "after.land"])
+@pytest.mark.parametrize("point", [pytest.param("after.dedup_gate", marks=pytest.mark.slow), "after.land"])
 def test_rows_of_a_deleted_dataset_are_dead_letters(
     owner: Owner, again: bool, point: str, at: AtPoint
 ) -> None:
@@ -210,7 +210,9 @@ READS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("reads", READS)
+@pytest.mark.parametrize(
+    "reads", [pytest.param(r, marks=[pytest.mark.slow] * (r != "data files")) for r in READS]
+)
 def test_a_table_that_goes_on_and_loses_what_was_seen_is_looked_at_again(
     owner: Owner, reads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
