@@ -1,8 +1,12 @@
-"""How a run of a pipe begins, and why it failed, in the pipe's own row."""
+"""How a run of a pipe begins and ends, and why it failed, in the pipe's own row.
+
+A request stands until a run that began after it has ended: one whose process was killed is begun again.
+"""
 
 from pulse_resources import postgres
 
-BEGIN = "UPDATE pipes SET begun_at = now(), asked_at = NULL, error = NULL WHERE pipe = %s"
+BEGIN = "UPDATE pipes SET begun_at = now(), error = NULL WHERE pipe = %s"
+END = "UPDATE pipes SET asked_at = NULL WHERE pipe = %s AND asked_at <= begun_at"
 COMPUTES = "UPDATE pipes SET computes = %s WHERE pipe = %s"
 # A look between runs says nothing once a run is requested: that one will tell.
 ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s)"
@@ -11,6 +15,11 @@ ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s
 def begin(connection: postgres.Connection, name: str) -> None:
     """Record that a run of a tenant's pipe begins."""
     connection.execute(BEGIN, [name])
+
+
+def ended(connection: postgres.Connection, name: str) -> None:
+    """Record that a run of a tenant's pipe has ended: whoever asked for it has it."""
+    connection.execute(END, [name])
 
 
 def computes(connection: postgres.Connection, name: str, what: str) -> None:
@@ -28,4 +37,6 @@ def failed(
     """
     told = f"{type(error).__name__}: {error}"[:2000]
     connection.execute(ERROR, [told, name, not between_runs])
+    if not between_runs:
+        ended(connection, name)
     return told

@@ -61,7 +61,8 @@ ORDER BY t.slug, p.pipe
 """
 ALL = f"{_PIPES} ORDER BY t.slug, p.pipe"
 ASK = "UPDATE pipes SET asked_at = now() WHERE pipe = %s"
-STATE = "UPDATE pipes SET state = %s WHERE pipe = %s"
+PAUSE = "UPDATE pipes SET state = 'paused', asked_at = NULL WHERE pipe = %s"
+RESUME = "UPDATE pipes SET state = 'active' WHERE pipe = %s"
 RESET = """
 UPDATE pipes p SET anew_after = CASE WHEN delivers THEN anew_after + 1 ELSE coalesce((
     SELECT max(sync_id) FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe), 0) END
@@ -223,8 +224,8 @@ def ask(tenant: Tenant, name: str, *, full: bool = False) -> None:
 
 
 def pause(tenant: Tenant, name: str, *, paused: bool) -> None:
-    """Pause a pipe's schedule, or resume it. Raises NotFound."""
-    _change(tenant, name, STATE, ["paused" if paused else "active", name])
+    """Pause a pipe's schedule and drop a request for a run, or resume it. Raises NotFound."""
+    _change(tenant, name, PAUSE if paused else RESUME, [name])
 
 
 def reset(tenant: Tenant, name: str) -> None:

@@ -76,11 +76,13 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
             with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
                 sent = _run(spark, find(tenant, name), parallelism, full)
                 tell(sync=sent.sync_id, rows=sent.rows, bytes=sent.bytes)
-                return sent
         except Exception as error:
             with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
                 progress.failed(connection, name, error)
             raise
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            progress.ended(connection, name)
+        return sent
 
 
 def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:

@@ -302,6 +302,28 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     assert set(latest(owner)) == {str(n) for n in range(1, 4001)}
 
 
+def test_a_request_stands_until_a_run_that_began_after_it_has_ended(
+    owner: Owner, source: Any, at: AtPoint
+) -> None:
+    """So one whose process is killed is begun again, though the pipe has no schedule."""
+
+    def asked() -> bool:
+        return owner.tenant in [pipe.tenant for pipe in pipes.due()]
+
+    source.execute(TABLE)
+    pipes.create(owner.tenant, definition(PIPE))
+    pipes.ask(owner.tenant, "planes")
+    during: list[bool] = []
+    at("pipe.loaded", lambda: during.append(asked()))
+    bring(owner)
+    assert (during, asked()) == ([True], False)
+    at("pipe.begun", lambda: pipes.ask(owner.tenant, "planes"))
+    bring(owner)
+    assert asked(), "the next one"
+    pipes.pause(owner.tenant, "planes", paused=True)
+    assert not asked()
+
+
 @pytest.mark.slow
 def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner, source: Any) -> None:
     source.execute(TABLE)

@@ -169,6 +169,7 @@ def begun(tenant: Tenant, pipe: str) -> Iterator[Run]:
         raise
     with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
         connection.execute(END, ["done", None, number])
+        progress.ended(connection, pipe)
 
 
 def of_pipe(tenant: Tenant, pipe: str, limit: int) -> list[Delivery]:
