@@ -483,6 +483,8 @@ def states(
             tasks.add_row(what, f"{seconds / events * 1e6:.2f}")
         for what, p50, p95 in stating.reads(tenant, events, times):
             reads.add_row(what, f"{p50:.2f}", f"{p95:.2f}")
+        p50, p95 = stating.window_reads(console, times)
+        reads.add_row("a key with windows, of 1,440 minutes", f"{p50:.2f}", f"{p95:.2f}")
     console.print(table)
     console.print(tasks)
     console.print(reads)

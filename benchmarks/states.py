@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from statistics import median
 
@@ -17,8 +17,10 @@ from benchmarks import preview as previews
 from benchmarks.steps import run_batch
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import event_states
-from pulse_pipelines.tables.event_states import frame
+from pulse_pipelines.domain.windows import Windows
+from pulse_pipelines.registry import event_state_build, event_states
+from pulse_pipelines.tables import event_windows
+from pulse_pipelines.tables.event_states import frame, with_keys
 
 FEW = 100
 """Keys of the dataset that has few."""
@@ -26,6 +28,9 @@ TIMES = 3
 """Batches of each kind, in turns, after one of `WARM_EVENTS`."""
 WARM_EVENTS = 1_000
 PAGE = 100
+WINDOWS = Windows(("n",), 1_800)
+MINUTES = 1_440
+"""Minutes in which a key has an event, of the one whose windows are read."""
 _SCHEMA = orjson.dumps(
     {"type": "object", "properties": {"thing": {"type": "string"}, "n": {"type": "integer"}}}
 )
@@ -36,7 +41,9 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
     kinds: dict[str, tuple[Tenant, int | None]] = {
         "without a state": (_tenant(state=False), None),
         f"{FEW} keys": (_tenant(state=True), FEW),
+        f"{FEW} keys, with windows": (_tenant(state=True, windows=WINDOWS), FEW),
         "each event has its own key": (tenant := _tenant(state=True), None),
+        "the same with windows": (_tenant(state=True, windows=WINDOWS), None),
     }
     spent: dict[str, list[dict[str, float]]] = {what: [] for what in kinds}
     for time_ in range(TIMES + 1):
@@ -56,7 +63,7 @@ def measure(console: Console, events: int) -> tuple[Iterator[tuple[str, float, f
 def reduced(events: int) -> Iterator[tuple[str, float]]:
     """What a task does for a state with a file of events; processor seconds, whatever else runs."""
     (tenant,) = load.make_tenants(1)
-    event_states.declare(tenant, load.DATASET, "country")
+    event_states.declare(tenant, load.DATASET, "country", windows=Windows(("amount", "seats")))
     dataset = registry.current_table(tenant, load.DATASET).dataset
     rows = previews.typed_rows(dataset, np.arange(events), np.arange(events))
     place = rows.schema.get_field_index("country")
@@ -66,6 +73,10 @@ def reduced(events: int) -> Iterator[tuple[str, float]]:
         began = time.process_time()
         assert frame(dataset, given) is not None
         yield what, time.process_time() - began
+        fitting, texts = with_keys("country", given)
+        began = time.process_time()
+        assert event_windows.frame(dataset, texts, fitting)
+        yield f"{what}: its windows", time.process_time() - began
 
 
 def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float, float]]:
@@ -86,12 +97,35 @@ def reads(tenant: Tenant, events: int, times: int) -> Iterator[tuple[str, float,
         yield what, float(p50), float(p95)
 
 
-def _tenant(*, state: bool) -> Tenant:
+def window_reads(console: Console, times: int) -> tuple[float, float]:
+    """A key with an event in each minute of a day, and its windows; p50 and p95 in milliseconds."""
+    tenant = _tenant(state=True, windows=WINDOWS)
+    load.send(console, [tenant], MINUTES, make=_event_a_minute)
+    run_batch([tenant])
+    spent = []
+    for _ in range(times):
+        began = time.perf_counter()
+        found = event_states.newest(tenant, load.DATASET, "busy").windows
+        spent.append((time.perf_counter() - began) * 1_000)
+        assert found is not None
+        assert found.complete
+    p50, p95 = np.percentile(spent[5:], [50, 95])
+    return float(p50), float(p95)
+
+
+def _event_a_minute(number: int, day: datetime, dataset: str) -> bytes:
+    at = datetime.now(UTC) - timedelta(minutes=number)
+    said = {"event_id": uuid.uuid4().hex, "dataset": dataset, "timestamp": at.isoformat()}
+    return orjson.dumps(said | {"data": {"thing": "busy", "n": number}})
+
+
+def _tenant(*, state: bool, windows: Windows | None = None) -> Tenant:
     tenant = registry.create_tenant(f"b{uuid.uuid4().hex[:12]}")
     schema = registry.publish_schema(tenant, load.DATASET, _SCHEMA.decode())
     registry.create_dataset(tenant, load.DATASET, schema.schema_uri)
     if state:
-        event_states.declare(tenant, load.DATASET, "thing")
+        event_states.declare(tenant, load.DATASET, "thing", windows=windows)
+        event_state_build.build(tenant, load.DATASET)
     return tenant
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
 import orjson
@@ -22,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pulse_pipelines.domain.naming import STEERING
+from pulse_pipelines.domain.windows import plain
 
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
 """Control characters that JSON does not escape; the lower ones are escaped by the encoder."""
@@ -53,6 +55,8 @@ def _plain(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, set | frozenset):
         return sorted(value)
+    if isinstance(value, Decimal):
+        return orjson.Fragment(plain(value))
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -1,13 +1,16 @@
-"""`pulse state`: the newest event of each key of a dataset of events."""
+"""`pulse state`: the newest event of each key of a dataset of events, and its windows."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.arguments import DatasetSlug, TenantSlug, duration, moment
 from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
-from pulse_pipelines.domain.quota import STATE_KEYS
+from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
+from pulse_pipelines.domain.windows import Windows, plain
+from pulse_pipelines.registry.event_windows import KeyWindows
 
 app = typer.Typer(no_args_is_help=True, help="States: the newest event of each key of a dataset of events.")
 
@@ -18,14 +21,30 @@ def declare_state(
     slug: DatasetSlug,
     latest_by: Annotated[str, typer.Argument(help="The key: a property that is a text or an integer.")],
     max_keys: Annotated[int, typer.Option(help="Keys that it has, at most.")] = STATE_KEYS,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Count each key's events of the last 5 minutes, hour and day.")
+    ] = False,
+    sums: Annotated[
+        list[str] | None, typer.Option("--sum", help="Sum this property in these windows, too. Repeatable.")
+    ] = None,
+    session_gap: Annotated[
+        str | None, typer.Option(help="Keep sessions, which end after this long without an event: 30m.")
+    ] = None,
+    max_buckets: Annotated[
+        int, typer.Option(help="Minutes of keys that windows keep, at most.")
+    ] = STATE_BUCKETS,
     as_json: AsJson = False,
 ) -> None:
     """Declare a dataset's state and build it from the table; one that is there is built on, if need be.
 
-    Example: pulse state declare acme flights tail_number
+    Example: pulse state declare acme flights tail_number --windows --sum passengers --session-gap 30m
     """
     owner = registry.find_tenant(tenant)
-    registry.event_states.declare(owner, slug, latest_by, max_keys)
+    wanted = None
+    if windows or sums or session_gap:
+        gap = None if session_gap is None else int(duration(session_gap).total_seconds())
+        wanted = Windows(tuple(sums or ()), gap, max_buckets)
+    registry.event_states.declare(owner, slug, latest_by, max_keys, wanted)
     registry.event_state_build.build(
         owner, slug, lambda done, of: remark(f"{done:,} of {of:,} files are read")
     )
@@ -42,20 +61,37 @@ def show_state(
     slug: DatasetSlug,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Keys that are shown.")] = 20,
     after: Annotated[str | None, typer.Option(help="Show the keys after this one.")] = None,
+    key: Annotated[str | None, typer.Option(help="Show this key only, and its windows.")] = None,
+    as_of: Annotated[
+        datetime | None,
+        typer.Option(parser=moment, metavar="TIME", help="Moment of the windows, e.g. 2h; now if not given."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset's state: the newest event of each key, by key.
 
     Example: pulse state show acme flights --limit 5
     """
-    found, newest = registry.event_states.page(registry.find_tenant(tenant), slug, after, limit)
+    owner = registry.find_tenant(tenant)
+    found = None
+    if key is not None:
+        newest = [registry.event_states.newest(owner, slug, key, as_of)]
+    else:
+        found, newest = registry.event_states.page(owner, slug, after, limit)
     if as_json:
-        emit({"about": found, "state": newest})
+        emit({"about": found, "state": newest} if found else newest[0])
         return
     rows = ((each.key, each.timestamp, each.event_id, each.data or "(too large)") for each in newest)
-    show_table((found.latest_by, "timestamp", "event", "data"), rows, empty="No key yet", spare=("event",))
+    title = found.latest_by if found else "key"
+    show_table((title, "timestamp", "event", "data"), rows, empty="No key yet", spare=("event",))
+    if found is None:
+        _show_windows(newest[0].windows)
+        return
     remark(f"{found.keys:,} of at most {found.max_keys:,} keys; left out {found.left_out:,} times")
-    if not found.complete:
+    if (kept := found.windows) is not None:
+        since = f", from {kept.kept_from} on" if kept.full else ""
+        remark(f"windows: {kept.buckets:,} of at most {kept.max_buckets:,} minutes of keys{since}")
+    if not (found.complete and (kept is None or kept.complete)):
         remark("It lacks events of the table: pulse state declare builds it")
 
 
@@ -70,3 +106,23 @@ def drop_state(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
         emit({"dropped": column})
     else:
         say(f"the state by {column} is dropped")
+
+
+def _show_windows(found: KeyWindows | None) -> None:
+    if found is None:
+        return
+    rows = []
+    for name, window in found.windows.items():
+        if window is None:
+            rows.append((name, "", "begins before what is kept"))
+            continue
+        sums = ", ".join(f"{column} {plain(total)}" for column, total in window.sums.items())
+        rows.append((name, f"{window.events:,}", sums))
+    if (session := found.session) is not None:
+        state = "open" if session.open else "ended"
+        state += "" if session.complete else ", and may have begun earlier"
+        rows.append(("session", f"{session.events:,}", f"{session.first} to {session.last}, {state}"))
+    show_table(("window", "events", "about"), rows, empty="No windows")
+    remark(f"Windows end at {found.to}")
+    if not found.complete:
+        remark("They lack events of the table: pulse state declare builds them")

@@ -10,7 +10,15 @@ from pulse_pipelines.backfill.letters import Landing
 from pulse_pipelines.backfill.plan import DayPlan, day_files
 from pulse_pipelines.backfill.rebuild import Rebuilt
 from pulse_pipelines.domain.quota import EVENTS
-from pulse_pipelines.tables import claims, commit, event_states, ledger, parquet_files, rewrite_file
+from pulse_pipelines.tables import (
+    claims,
+    commit,
+    event_states,
+    event_windows,
+    ledger,
+    parquet_files,
+    rewrite_file,
+)
 from pulse_pipelines.tables.digests import Digests
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, postgres
@@ -79,8 +87,9 @@ def replace(
             "run": run_id,
         }
         files = {dataset.dataset_id: added}
-        if event_states.land(connection, plan.tenant.tenant_id, files) is not None:
+        if event_states.land(connection, plan.tenant.tenant_id, files, rows_are_new=False) is not None:
             raise Overtaken
+        event_windows.changed(connection, dataset.dataset_id, [plan.day])
         connection.execute(RECORD, values)
         if landing:
             _land_letters(connection, plan, landing, values)

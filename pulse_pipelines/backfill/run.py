@@ -1,9 +1,11 @@
 """A backfill from end to end: plan, rebuild, compare with the ledger, replace."""
 
+import logging
 import time
 from dataclasses import dataclass
 from datetime import date
 
+import psycopg
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines import registry
@@ -12,10 +14,12 @@ from pulse_pipelines.backfill.rebuild import Rebuilt, rebuild
 from pulse_pipelines.backfill.replace import Overtaken, replace
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import event_window_build
 from pulse_pipelines.tables import leases, parquet_files
-from pulse_resources.errors import NotFound, Terminal, Transient, UserError
+from pulse_resources.errors import NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.faults import fail_point
 
+_log = logging.getLogger("pulse.backfill")
 LEASE_WAIT_S = 600.0
 """Seconds that a backfill waits for another rewrite of its table to end."""
 MAX_TRIES = 5
@@ -88,7 +92,6 @@ def backfill(
         Transient: other writers kept committing first; nothing was changed.
         OSError, psycopg.Error, PySparkException: a service failed; nothing was changed.
     """
-    began = time.monotonic()
     dataset = registry.find_dataset(tenant, slug)
     if dataset.of_entities:
         raise UserError(
@@ -98,6 +101,24 @@ def backfill(
             dataset=slug,
         )
     choose_version(dataset, version)
+    done = _backfilled(spark, tenant, slug, day, version, parallelism, run_id)
+    try:
+        event_window_build.build(tenant, slug)
+    except (PulseError, OSError, psycopg.Error):  # the day is committed; upkeep builds them
+        _log.exception("the windows of %s of tenant %s are not built yet", slug, tenant.slug)
+    return done
+
+
+def _backfilled(
+    spark: SparkSession,
+    tenant: Tenant,
+    slug: str,
+    day: date,
+    version: int | None,
+    parallelism: int,
+    run_id: str | None,
+) -> Backfilled:
+    dataset, began = registry.find_dataset(tenant, slug), time.monotonic()
     with leases.rewriting(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
         for _ in range(MAX_TRIES):
             plan = plan_day(tenant, slug, day)

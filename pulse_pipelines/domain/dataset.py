@@ -51,6 +51,8 @@ class Dataset:
     """Numbers and documents of the schema versions that it followed before."""
     state: tuple[int, str] | None = None
     """Of a dataset of events with a state: its number, and the column that is its key."""
+    windows: tuple[str, ...] | None = None
+    """Of a state with windows: the columns that are summed."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:

@@ -13,6 +13,8 @@ MOST = 2**53
 """Maximum of a limit that is a count: up to it all of JSON's readers agree."""
 STATE_KEYS = 100_000
 """Keys of a state of events, unless fewer are asked for, and at most."""
+STATE_BUCKETS = 1_000_000
+"""Buckets of the windows of a state, unless fewer are asked for, and at most."""
 LAKE = "lake"
 """Tables that the tenant's own engines write; their quotas are beside those."""
 

@@ -24,6 +24,8 @@ class State(StrEnum):
 class Task(StrEnum):
     """Maintenance tasks of a table, in the order of their execution."""
 
+    WINDOWS = "windows"
+    """Build the windows of a dataset's state, where a declaration or a backfill did not come to it."""
     MERGE = "merge"
     """L1: merge the small files of a day."""
     SORT = "sort"

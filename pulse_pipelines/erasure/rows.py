@@ -20,7 +20,7 @@ from pulse_pipelines.erasure import record
 from pulse_pipelines.erasure.accounting import Cleaned, Places, account, result
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.tables import commit, event_states, heads, indexes, parquet_files
+from pulse_pipelines.tables import commit, event_states, event_windows, heads, indexes, parquet_files
 from pulse_pipelines.tables.iceberg_schema import UPDATED
 from pulse_pipelines.tables.rewrite_file import BATCH_ROWS, Rewrite, Rewriter
 from pulse_resources import iceberg, locks, object_store, postgres, readable
@@ -72,6 +72,7 @@ def erase(rewriter: Rewriter, tenant: Tenant, subject: Subject, erasure: Erasure
         indexes.forget(connection, subject.dataset.dataset_id, erased, following)
         places = [place for each in hit for place in each.places]
         states = event_states.forget(connection, subject.dataset.dataset_id, places)
+        event_windows.changed(connection, subject.dataset.dataset_id, {each.day for each in hit})
         summaries = account(connection, tenant, subject, erasure, hit, staged)
         done = result(before, hit, staged.snapshot_id, summaries, states)
         record.done(connection, tenant, erasure.erasure_id, STEP, done)

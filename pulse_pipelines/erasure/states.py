@@ -1,7 +1,8 @@
 """State: the newest event of each key, in Postgres, without the person's events.
 
 The commit that removes rows from the table removes them from the dataset's state. Where one was the newest of
-its key, the newest that is left takes its place: the state is built from the table again.
+its key, the newest that is left takes its place: the state is built from the table again. So are its windows,
+which that commit empties: counts and sums have no events that could be removed from them.
 """
 
 from contextlib import suppress

@@ -50,6 +50,13 @@ LEFT JOIN (
 ) c USING (dataset_id)
 WHERE (%(tenant)s::text IS NULL OR t.slug = %(tenant)s) AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
 """
+# Windows of states that nobody has built to the end.
+WINDOWS = """
+SELECT t.tenant_id, t.slug, d.dataset_id, d.slug FROM event_windows w JOIN pdm_datasets d USING (dataset_id)
+JOIN pdm_tenants t ON t.tenant_id = d.tenant_id
+WHERE NOT w.built AND (%(tenant)s::text IS NULL OR t.slug = %(tenant)s)
+  AND (%(slug)s::text IS NULL OR d.slug = %(slug)s)
+"""
 # Tenants, with the latest batch that settled for each since a moment.
 TENANTS = """
 SELECT t.tenant_id, t.slug, u.swept_at, u.retained_at, b.last_at, u.own_at,
@@ -185,9 +192,14 @@ def needs(
         days = [DayState(*row) for row in connection.execute(DAYS, values)]
         tables = [TableState(*row) for row in connection.execute(TABLES, values)]
         tenants = [TenantState(*row) for row in connection.execute(TENANTS, values)]
+        unbuilt = connection.execute(WINDOWS, values).fetchall()
     found = [need for day in days if (need := of_day(day, settings))]
     found += [need for table in tables for need in of_table(table, settings)]
     found += [need for each in tenants for need in of_tenant(each, settings)]
+    for tenant_id, owner, dataset_id, named in unbuilt:
+        found.append(
+            Need(Tenant(tenant_id, owner), dataset_id, named, Task.WINDOWS, "not built to the end", 0)
+        )
     failed = {each.work: each for each in failed_work.standing(JOB)}
     found = [_after(failed.get(need.work), need) for need in found]
     order = list(Task)

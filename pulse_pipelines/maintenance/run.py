@@ -31,7 +31,7 @@ from pulse_pipelines.maintenance import (
 )
 from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.maintenance.policy import Need, by_table
-from pulse_pipelines.registry import failed_work
+from pulse_pipelines.registry import event_window_build, failed_work
 from pulse_pipelines.registry.failed_work import Failed
 from pulse_pipelines.tables import dataset_rows, leases
 from pulse_resources import outages, postgres, readable
@@ -130,6 +130,8 @@ def _of_table(session: Session, need: Need, dataset: Dataset, done: Done) -> Non
     if need.task in OF_SPARK:
         readable.check_snapshot(table)
     match need.task, need.day:
+        case Task.WINDOWS, _:
+            event_window_build.build(tenant, dataset.slug)
         case Task.MERGE, date() as day:
             compact.merge(session(), tenant, dataset, day, done)
         case Task.SORT, date() as day:

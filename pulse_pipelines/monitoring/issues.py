@@ -183,14 +183,17 @@ def _held(found: Iterable[Held]) -> Iterable[Issue]:
 
 def _full(found: Iterable[FullState]) -> Iterable[Issue]:
     for each in found:
+        short = (
+            f"; its windows have room for {each.minutes:,} minutes only" if each.minutes is not None else ""
+        )
         yield Issue(
             Kind.STATE_FULL,
             f"{each.tenant}/{each.dataset}",
             "warning",
             f"the state of tenant {each.tenant}, dataset {each.dataset}, has no room: keys were left out "
-            f"{each.left_out:,} times",
-            "The events are in the table, and keys that the state has are kept. Declare it with more room "
-            "(--max-keys), or by a property with fewer values",
+            f"{each.left_out:,} times{short}",
+            "The events are in the table, and what the state has is kept. Declare it with more room "
+            "(--max-keys, --max-buckets), or by a property with fewer values",
             {"tenant": each.tenant, "dataset": each.dataset},
         )
 

@@ -2,7 +2,8 @@
 
 Pieces of the table's files are merged one after the other, each in a transaction of its own: merging what is
 there already changes nothing. A build counts only if the state came to lack nothing else meanwhile: after an
-erasure it begins again, on the table as it is then. One that ends halfway is begun anew by the next.
+erasure it begins again, on the table as it is then. One that ends halfway is begun anew by the next. Windows
+are built after it (`event_window_build`).
 """
 
 import math
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry import event_window_build
 from pulse_pipelines.registry.datasets import find_dataset
 from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, rewrite_file
 from pulse_resources import iceberg, object_store, postgres, readable
@@ -46,7 +48,8 @@ def build(
     told: Callable[[int, int], None] = lambda done, of: None,
     seconds: float = math.inf,
 ) -> None:
-    """Build a dataset's state until it lacks nothing; returns early if it is dropped, or if time is up.
+    """Build a dataset's state, and its windows, until they lack nothing; returns early if it is dropped, or
+    if time is up.
 
     Args:
         told: called with the number of files that were read, and that there are.
@@ -61,7 +64,8 @@ def build(
     look = partial(_look, tenant, slug)
     while (seen := look()).location:
         if readable.as_it_is(partial(_read, tenant, told, until), seen, look, lambda seen: seen.location):
-            return
+            break
+    event_window_build.build(tenant, slug, told, until - time.monotonic())
 
 
 def _look(tenant: Tenant, slug: str) -> _Seen:

@@ -1,15 +1,18 @@
 """States of datasets of events: declared, looked at, read by key, dropped (see `tables.event_states`)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.domain.windows import EPOCH, KEPT, Windows
+from pulse_pipelines.registry import event_windows
 from pulse_pipelines.registry.datasets import find_dataset
+from pulse_pipelines.registry.event_windows import DeclaredWindows, KeyWindows
 from pulse_pipelines.tables import dataset_rows
 from pulse_pipelines.tables.event_states import can_be_key
 from pulse_resources import iceberg, locks, postgres
@@ -18,7 +21,6 @@ from pulse_resources.locks import Lock
 
 TENANT_KEYS = 1_000_000
 """Keys of all of a tenant's states together, at most."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # A move of the dataset waits, or is waited for; rows that refer to it may be written.
 HOLD_DATASET = "SELECT dataset_id FROM pdm_datasets WHERE slug = %s FOR NO KEY UPDATE"
@@ -28,7 +30,7 @@ SELECT FROM iceberg_catalog.iceberg_tables
 WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s FOR UPDATE
 """
 FIND = """
-SELECT e.latest_by, e.keys, e.max_keys, e.left_out, e.built = e.marks, e.created_at
+SELECT e.latest_by, e.keys, e.max_keys, e.left_out, e.built = e.marks, e.created_at, e.dataset_id
 FROM pdm_datasets d JOIN event_states e USING (dataset_id) WHERE d.slug = %s
 """
 DECLARE = """
@@ -42,18 +44,20 @@ WHERE event_states.latest_by = excluded.latest_by
 """
 TOTAL = "SELECT coalesce(sum(max_keys), 0) FROM event_states"
 FULL = """
-SELECT t.slug, d.slug, e.left_out FROM event_states e
+SELECT t.slug, d.slug, e.left_out, w.newest - w.dropped_to FROM event_states e
 JOIN pdm_datasets d USING (dataset_id) JOIN pdm_tenants t ON t.tenant_id = e.tenant_id
-WHERE e.left_out > 0 ORDER BY 1, 2
+LEFT JOIN event_windows w ON w.dataset_id = e.dataset_id AND w.dropped_to > w.newest - %s
+WHERE e.left_out > 0 OR w.dataset_id IS NOT NULL ORDER BY 1, 2
 """
 DROP = """
 DELETE FROM event_states e USING pdm_datasets d
 WHERE d.dataset_id = e.dataset_id AND d.slug = %s RETURNING e.latest_by
 """
-# One look says whether there is such a dataset, whether it has a state, and whether this has the key.
+# One look says whether there is such a dataset, whether it has a state, with windows, and this the key.
 ONE = """
-SELECT e.state_id, k.key, k.at, k.event_id, k.data FROM pdm_datasets d
+SELECT e.dataset_id, w.sums, k.key, k.at, k.event_id, k.data FROM pdm_datasets d
 LEFT JOIN event_states e ON e.dataset_id = d.dataset_id
+LEFT JOIN event_windows w ON w.dataset_id = e.dataset_id
 LEFT JOIN event_state_keys k ON k.dataset_id = e.dataset_id AND k.key = %s COLLATE "C"
 WHERE d.slug = %s
 """
@@ -75,6 +79,7 @@ class DeclaredState:
     complete: bool
     """Whether it has all that was in the table; else it is to be built (`event_state_build`)."""
     created_at: datetime
+    windows: DeclaredWindows | None = None
 
 
 @dataclass(frozen=True)
@@ -87,25 +92,38 @@ class Newest:
     event_id: str
     data: str | None
     """JSON; None: it is larger than a state keeps."""
+    windows: KeyWindows | None = None
+    """Where the state has any, and one key is asked for."""
 
 
 @dataclass(frozen=True)
 class FullState:
-    """A state that had no room for a key."""
+    """A state that had no room for a key, or whose windows have too little."""
 
     tenant: str
     dataset: str
     left_out: int
+    minutes: int | None
+    """Minutes for which its windows have room; None: for as many as they need."""
 
 
-def declare(tenant: Tenant, slug: str, latest_by: str, max_keys: int = STATE_KEYS) -> DeclaredState:
+def declare(
+    tenant: Tenant,
+    slug: str,
+    latest_by: str,
+    max_keys: int = STATE_KEYS,
+    windows: Windows | None = None,
+) -> DeclaredState:
     """Declare the state of a dataset, then to be built; one by the same column stays, with this room.
 
+    Args:
+        windows: what it has; None: none, or none any more.
+
     Raises:
-        UserError: there is no such column, or none that can be a key; or `max_keys` is out of range.
+        UserError: there is no such column, or none that can be a key or a sum; or a number is out of range.
         NotFound: the tenant has no such dataset.
         Conflict: it is a dataset of entities, or it has a state by another column.
-        QuotaExceeded: the tenant's states have as many keys as they may have.
+        QuotaExceeded: the tenant's states have as many keys, or buckets, as they may have.
     """
     where = {"tenant": tenant.slug, "dataset": slug}
     if not 1 <= max_keys <= STATE_KEYS:
@@ -131,6 +149,7 @@ def declare(tenant: Tenant, slug: str, latest_by: str, max_keys: int = STATE_KEY
                     fix="Declare it with fewer (max_keys), or drop another",
                     **where,
                 )
+            event_windows.declare(connection, dataset, windows, where)
             return _found(connection, slug)
     find_dataset(tenant, slug)  # says what there is instead
     raise NotFound("no such dataset", **where)
@@ -153,22 +172,32 @@ def drop(tenant: Tenant, slug: str) -> str:
     return str(row[0])
 
 
-def newest(tenant: Tenant, slug: str, key: str) -> Newest:
-    """The newest event of a key.
+def newest(tenant: Tenant, slug: str, key: str, as_of: datetime | None = None) -> Newest:
+    """The newest event of a key, and its windows.
+
+    Args:
+        as_of: moment of the windows; None: now.
 
     Raises:
         NotFound: the tenant has no such dataset, or its state no such key.
         Conflict: the dataset has no state.
+        UserError: `as_of` is at the end of all times.
     """
+    moment = as_of or datetime.now(UTC)
+    if not 2 <= moment.year < MAXYEAR:
+        raise UserError("windows are as of the years 2 to 9998", tenant=tenant.slug, dataset=slug)
     row: Any = None
+    windows: KeyWindows | None = None
     if "\0" not in key:
         with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
             row = connection.execute(ONE, [key, slug]).fetchone()
+            if row is not None and row[1] is not None and row[2] is not None:
+                windows = event_windows.of_key(connection, row[0], row[1], key, moment)
         if row is None or row[0] is None:
             raise _without_state(tenant, slug)
-    if row is None or row[1] is None:
+    if row is None or row[2] is None:
         raise NotFound("the state has no such key", tenant=tenant.slug, dataset=slug)
-    return _newest(*row[1:])
+    return replace(_newest(*row[2:]), windows=windows)
 
 
 def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[DeclaredState, list[Newest]]:
@@ -187,9 +216,9 @@ def page(tenant: Tenant, slug: str, after: str | None, limit: int) -> tuple[Decl
 
 
 def full() -> list[FullState]:
-    """The states of all tenants that had no room for a key."""
+    """The states of all tenants that had no room for a key, or have too little for windows."""
     with postgres.transaction("pulse_pipeline") as connection:
-        return [FullState(*row) for row in connection.execute(FULL)]
+        return [FullState(*row) for row in connection.execute(FULL, [KEPT])]
 
 
 def check(
@@ -204,6 +233,7 @@ def check(
             tenant=tenant.slug,
             dataset=dataset.slug,
         )
+    event_windows.check(connection, tenant, dataset, columns)
 
 
 def _key_of(dataset: Dataset, latest_by: str, where: dict[str, str]) -> str:
@@ -226,8 +256,8 @@ def _key_of(dataset: Dataset, latest_by: str, where: dict[str, str]) -> str:
 
 
 def _found(connection: postgres.Connection, slug: str) -> DeclaredState:
-    (row,) = connection.execute(FIND, [slug]).fetchall()
-    return DeclaredState(*row)
+    ((*row, dataset_id),) = connection.execute(FIND, [slug]).fetchall()
+    return replace(DeclaredState(*row), windows=event_windows.find(connection, dataset_id))
 
 
 def _newest(key: str, at: int, event_id: str, data: str | None) -> Newest:

@@ -267,5 +267,5 @@ def _write(tenant: Tenant, connection: postgres.Connection, step: _Step) -> None
     dataset_id, schema = step.dataset.dataset_id, step.schema
     connection.execute(MOVE, [schema.schema_uri, step.table_schema, dataset_id])
     for moved in dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id]):
-        event_states.check(connection, tenant, moved, moved.columns)  # it may have been declared since
+        event_states.check(connection, tenant, step.dataset, moved.columns)  # it may have been declared since
     connection.execute(INSERT_VERSION, [tenant.tenant_id, dataset_id, schema.version, schema.schema_uri])

@@ -12,7 +12,9 @@ SELECT d.dataset_id, d.tenant_id, d.slug, d.name, d.schema_uri, s.document, d.ta
     (SELECT json_agg(json_build_array(v.version, o.document) ORDER BY v.version)
         FROM dataset_versions v JOIN pdm_schemas o USING (schema_uri)
         WHERE v.dataset_id = d.dataset_id AND v.schema_uri <> d.schema_uri),
-    (SELECT json_build_array(e.state_id, e.latest_by) FROM event_states e WHERE e.dataset_id = d.dataset_id)
+    (SELECT json_build_array(e.state_id, e.latest_by, w.sums)
+        FROM event_states e LEFT JOIN event_windows w USING (dataset_id)
+        WHERE e.dataset_id = d.dataset_id)
 FROM pdm_datasets d JOIN pdm_schemas s USING (schema_uri)
 """
 ORDER = " ORDER BY d.tenant_id, d.slug"
@@ -28,4 +30,9 @@ def read(
     """
     for *row, earlier, state in connection.execute(f"{SELECT} WHERE {where}{ORDER}", values):
         versions = tuple((version, document) for version, document in earlier or ())
-        yield replace(Dataset(*row), earlier=versions, state=None if state is None else tuple(state))
+        found = replace(Dataset(*row), earlier=versions)
+        if state is not None:
+            state_id, latest_by, sums = state
+            windows = None if sums is None else tuple(sums)
+            found = replace(found, state=(state_id, latest_by), windows=windows)
+        yield found

@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from pulse_pipelines.domain.as_sent import event_data
 from pulse_pipelines.domain.columns import Column, Kind
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.tables import event_windows
+from pulse_pipelines.tables.arrow_streams import packed, unpacked
 from pulse_pipelines.tables.parquet_files import positions
 from pulse_pipelines.tables.written_files import CandidateFile, StateFrame
 from pulse_resources import postgres
@@ -98,11 +100,7 @@ def frame(dataset: Dataset, rows: pa.Table) -> StateFrame | None:
     """Of each key among rows of a dataset the newest row; None: the dataset has no state."""
     if dataset.state is None:
         return None
-    state_id, column = dataset.state
-    keys = pc.cast(rows.column(column), pa.string()).combine_chunks()
-    usable = pc.fill_null(pc.less_equal(pc.binary_length(keys), KEY_BYTES), False)
-    if not pc.all(usable).as_py():
-        rows, keys = rows.filter(usable), keys.filter(usable)
+    rows, keys = with_keys(dataset.state[1], rows)
     at = pc.cast(rows.column("timestamp"), pa.int64()).to_numpy()
     place = positions(rows).to_numpy()
     newest = _newest(keys, at, place)
@@ -120,21 +118,41 @@ def frame(dataset: Dataset, rows: pa.Table) -> StateFrame | None:
         ],
         schema=FRAME,
     )
-    return StateFrame(state_id, _packed(table))
+    return StateFrame(dataset.state[0], packed(table))
+
+
+def with_keys(column: str, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """The rows that have a key, and their keys."""
+    keys = pc.cast(rows.column(column), pa.string()).combine_chunks()
+    usable = pc.fill_null(pc.less_equal(pc.binary_length(keys), KEY_BYTES), False)
+    if pc.all(usable).as_py():
+        return rows, keys
+    return rows.filter(usable), keys.filter(usable)
 
 
 def with_frame(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> CandidateFile:
-    """A candidate that brings the newest events among its rows, if the dataset has a state."""
-    return candidate if dataset.state is None else replace(candidate, state=frame(dataset, rows))
+    """A candidate that brings the newest events among its rows, if the dataset has a state, and its buckets,
+    if this has windows."""
+    found = frame(dataset, rows)
+    if found is not None and dataset.state is not None and dataset.windows is not None:
+        fitting, keys = with_keys(dataset.state[1], rows)
+        found = replace(found, windows=event_windows.frame(dataset, keys, fitting))
+    return candidate if found is None else replace(candidate, state=found)
 
 
 def land(
-    connection: postgres.Connection, tenant_id: UUID, files: Mapping[UUID, Sequence[CandidateFile]]
+    connection: postgres.Connection,
+    tenant_id: UUID,
+    files: Mapping[UUID, Sequence[CandidateFile]],
+    *,
+    rows_are_new: bool = True,
 ) -> UUID | None:
     """Merge what files bring into the states of their datasets, in the transaction that lands the files.
 
     Args:
         files: by dataset.
+        rows_are_new: whether none of their rows is in the table; else windows are left to
+            `event_windows.changed`.
 
     Returns:
         A dataset whose state was declared when files of it were written already: they bring nothing, so that
@@ -147,7 +165,10 @@ def land(
         frames = [file.state for file in files[dataset_id]]
         if any(each is None or each.state_id != state_id for each in frames):
             return dataset_id  # type: ignore[no-any-return]
-        merge(connection, tenant_id, dataset_id, room, [each.packed for each in frames if each is not None])
+        found = [each for each in frames if each is not None]
+        merge(connection, tenant_id, dataset_id, room, [each.packed for each in found])
+        if rows_are_new and any(each.windows for each in found):
+            event_windows.land(connection, tenant_id, dataset_id, [each.windows for each in found])
     return None
 
 
@@ -182,7 +203,7 @@ def forget(connection: postgres.Connection, dataset_id: UUID, places: Sequence[t
 
 def _newest_of(frames: Iterable[bytes]) -> pa.Table:
     """Of each key in frames its newest event."""
-    tables = [pa.ipc.open_stream(packed).read_all() for packed in frames]
+    tables = [unpacked(each) for each in frames]
     if len(tables) == 1:
         return tables[0]
     every = pa.concat_tables(tables).combine_chunks()
@@ -205,11 +226,3 @@ def _text(dataset: Dataset, row: Mapping[str, Any]) -> str | None:
     document = dataset.documents.get(row["schema_version"], dataset.document)
     text = orjson.dumps(event_data(dataset, row, document))
     return text.decode() if len(text) <= DATA_BYTES else None
-
-
-def _packed(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

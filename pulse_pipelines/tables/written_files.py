@@ -29,6 +29,8 @@ class StateFrame:
     state_id: int
     packed: Packed
     """As an Arrow stream."""
+    windows: Packed | None = None
+    """Of a state with windows: the file's buckets (see `tables.event_windows`)."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def run(*arguments: object, plain: bool = False) -> Any:
 
 def test_a_state_from_its_declaration_to_its_end(stack: Settings) -> None:
     owner = make_owner()
-    owner.send(event("a", country="DE"), event("b", country="FR"))
+    owner.send(event("a", country="DE", amount=0.5), event("b", country="FR"))
     ingest(owner)
     where = (owner.tenant.slug, "orders")
     made = run("declare", *where, "country", "--max-keys", 9)
@@ -27,4 +27,13 @@ def test_a_state_from_its_declaration_to_its_end(stack: Settings) -> None:
     shown = run("show", *where, "--after", "DE")
     assert [(each["key"], each["event_id"]) for each in shown["state"]] == [("FR", "b")]
     assert "2 of at most 9 keys" in run("show", *where, plain=True)
+    assert made["windows"] is None
+    made = run("declare", *where, "country", "--sum", "amount", "--session-gap", "10m")
+    assert (made["windows"]["sums"], made["windows"]["session_gap_s"]) == (["amount"], 600)
+    of_key = ("show", *where, "--key", "DE", "--as-of", "2026-11-19T10:00:30Z")
+    found = run(*of_key)["windows"]
+    assert (found["to"], found["windows"]["5m"]["sums"]) == ("2026-11-19T10:01:00Z", {"amount": 0.5})
+    assert (found["session"]["events"], found["session"]["open"]) == (1, True)
+    assert "amount 0.5" in run(*of_key, plain=True)
+    assert "2 of at most 1,000,000 minutes" in run("show", *where, plain=True)
     assert run("drop", *where) == {"dropped": "country"}

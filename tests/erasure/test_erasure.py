@@ -31,6 +31,7 @@ from pulse_pipelines import erasure, registry
 from pulse_pipelines.curated import table as curated_table
 from pulse_pipelines.curated.rollup import Rollup
 from pulse_pipelines.domain.columns import Kind
+from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.erasure import run as erasure_run
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.ingest import settle
@@ -164,7 +165,7 @@ def erased() -> Erased:
     """Ada is erased from one of two tenants that have the same events, of two batches each."""
     owner, other = make_owner(), make_owner()
     for each in (owner, other):
-        registry.event_states.declare(each.tenant, "orders", "country")
+        registry.event_states.declare(each.tenant, "orders", "country", windows=Windows(session_gap_s=600))
         registry.event_state_build.build(each.tenant, "orders")
     for tag in ("x", "y"):
         for each in (owner, other):

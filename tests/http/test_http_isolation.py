@@ -29,6 +29,7 @@ from pulse_api.http.app import create_app
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.moves import record
 from pulse_pipelines.registry import keys
 from pulse_pipelines.sql import audit
@@ -187,7 +188,7 @@ def world(stack: Settings) -> Iterator[World]:
     a, b = make_owner(), make_owner()
     uri = registry.publish_schema(b.tenant, "secrets", json.dumps({"type": "object"})).schema_uri
     registry.create_dataset(b.tenant, "secrets", uri)
-    registry.event_states.declare(a.tenant, "orders", "country")
+    registry.event_states.declare(a.tenant, "orders", "country", windows=Windows(("count",), 600))
     make_entities(a, "things")
     make_entities(b, "secrets_kept")
     a.send(event("a"), b"not json", b"nor this", entity("a", slug="things"))

@@ -1,5 +1,6 @@
 """States over HTTP: declared, read by key and page by page, dropped; another tenant's are not there."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -51,6 +52,37 @@ def test_what_was_sent_last_is_read_by_its_key(caller: Caller) -> None:
     assert keys(caller.http.get(PATH, params={"after": "a/b c"})) == []
 
 
+def test_windows_are_those_of_the_moment_asked_for(caller: Caller) -> None:
+    windows = {"sums": ["count"], "session_gap_s": 600}
+    declared = caller.http.put(PATH, json={"latest_by": "country", "windows": windows}).json()
+    assert declared["windows"]["complete"]
+    events = [sample("a", country="DE", count=2**53), sample("b", country="DE", count=2**53 - 1)]
+    assert caller.collect(events).json()["accepted"] == 2
+    ingest(caller.owner)
+    found = caller.http.get(f"{PATH}/DE", params={"as_of": "2026-11-19T10:04:59.5Z"}).json()
+    assert found["event_id"] == "b"
+    assert found["windows"] == {
+        "to": "2026-11-19T10:05:00Z",
+        "complete": True,
+        "5m": {"from": "2026-11-19T10:00:00Z", "events": 2, "sums": {"count": 2**54 - 1}},
+        "1h": {"from": "2026-11-19T09:05:00Z", "events": 2, "sums": {"count": 2**54 - 1}},
+        "24h": {"from": "2026-11-18T10:05:00Z", "events": 2, "sums": {"count": 2**54 - 1}},
+        "session": {
+            "first": "2026-11-19T10:00:00Z",
+            "last": "2026-11-19T10:00:00Z",
+            "events": 2,
+            "open": True,
+            "complete": True,
+        },
+    }
+    now = caller.http.get(f"{PATH}/DE").json()["windows"]
+    assert (now["24h"]["events"], now["session"]["open"]) == (0, False), "long ago"
+    long_ago = caller.http.get(f"{PATH}/DE", params={"as_of": "2026-11-01T10:00:00Z"}).json()["windows"]
+    assert (long_ago["5m"], long_ago["session"]) == (None, None)
+    about = caller.http.get(PATH).json()["windows"]
+    assert (about["buckets"], about["kept_from"], about["full"]) == (1, "2026-11-18T09:01:00Z", False)
+
+
 def test_another_tenants_key_is_as_one_that_there_is_not(
     caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:
@@ -70,6 +102,11 @@ def test_what_is_not_there_is_said(caller: Caller) -> None:
     assert caller.http.put(PATH, json={"latest_by": "count"}).status_code == 409
     assert caller.http.put(PATH, json={"latest_by": "address"}).status_code == 422
     assert caller.http.put(PATH, json={"latest_by": "country", "max_keys": 10**9}).status_code == 422
+    for windows in ({"sums": ["country"]}, {"session_gap_s": 1}, {"max_buckets": 10**9}, {"sum": "count"}):
+        refused = caller.http.put(PATH, json={"latest_by": "country", "windows": windows})
+        assert refused.status_code == 422, windows
+    assert caller.http.get(f"{PATH}/DE", params={"as_of": "yesterday"}).status_code == 422
+    assert caller.http.get(f"{PATH}/DE", params={"as_of": "9999-12-31T23:59:59Z"}).status_code == 422
     assert caller.http.get(f"{PATH}/%00").status_code == 404
     assert caller.http.get(PATH, params={"after": "\0"}).status_code == 200
     assert caller.http.delete(PATH).json() == {"dropped": "country"}
@@ -82,9 +119,12 @@ def test_what_is_not_there_is_said(caller: Caller) -> None:
 def test_every_command_of_the_page_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = registered.issue_key(owner.tenant, "docs", list(KeyScope)).text
-    first, second = (re.sub(r"\bacme\b", owner.tenant.slug, each) for each in blocks("state.md"))
+    first, second, third = (re.sub(r"\bacme\b", owner.tenant.slug, each) for each in blocks("state.md"))
     run(first, tmp_path, KEY=key, PULSE=api.url)
     ingest(owner)
     said = run(second, tmp_path, KEY=key, PULSE=api.url)
     assert said.count('"event_id":"p-2"') == 2, "by its key, and in the page"
     assert said.strip().endswith('"state":[]}'), "after the last key"
+    *_, answer = run(third, tmp_path, KEY=key, PULSE=api.url).partition('{"key"')
+    (told,) = blocks("state.md", "json")
+    assert json.loads('{"key"' + answer)["windows"] == json.loads(told)["windows"], "as the page says"

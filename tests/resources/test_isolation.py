@@ -68,6 +68,8 @@ EXPECTED: dict[str, tuple[str, str, str, str, str]] = {
     "public.entity_index_readers": (OWN_FOR_OWNER, "own SIUD",  NOTHING,        NOTHING, NOTHING),
     "public.event_states":         (OWN_FOR_OWNER, "own SID",   "all S",        NOTHING, NOTHING),
     "public.event_state_keys":     (OWN_FOR_OWNER, "own SIUD",  "own SIUD",     NOTHING, NOTHING),
+    "public.event_windows":        (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
+    "public.event_window_buckets": (OWN_FOR_OWNER, "own SIUD",  "own SIUD",     NOTHING, NOTHING),
     "public.entity_syncs":         (OWN_FOR_OWNER, "own SIU",   "all SIU",      NOTHING, NOTHING),
     "public.entity_sync_ids":      (OWN_FOR_OWNER, "own I",     "own SID",      NOTHING, NOTHING),
     "public.pipes":                (OWN_FOR_OWNER, "own SIUD",  "all SU",       NOTHING, NOTHING),
@@ -214,6 +216,10 @@ STATES = (
     " WHERE tenant_id = %(tenant)s AND slug = 'orders'",
     "INSERT INTO event_state_keys (tenant_id, dataset_id, key, at, partition, event_offset, event_id)"
     " SELECT tenant_id, dataset_id, 'any', 0, 0, 0, 'any' FROM event_states WHERE tenant_id = %(tenant)s",
+    "INSERT INTO event_windows (tenant_id, dataset_id, sums, max_buckets)"
+    " SELECT tenant_id, dataset_id, '{}', 1 FROM event_states WHERE tenant_id = %(tenant)s",
+    "INSERT INTO event_window_buckets (tenant_id, dataset_id, key, minute, events, first_at, last_at, sums)"
+    " SELECT tenant_id, dataset_id, 'any', 0, 1, 0, 0, '{}' FROM event_windows WHERE tenant_id = %(tenant)s",
 )
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"

@@ -1,6 +1,8 @@
-"""/v1/datasets/{slug}/state: the newest event of each key of a dataset of events."""
+"""/v1/datasets/{slug}/state: the newest event of each key of a dataset of events, and its windows."""
 
+from dataclasses import asdict
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
 import orjson
@@ -9,19 +11,50 @@ from pydantic import BaseModel, Field
 
 from pulse_api.http.app_state import app_state
 from pulse_api.http.auth import Manager, Reader
-from pulse_api.http.models import Body, DatasetSlug
+from pulse_api.http.models import Body, DatasetSlug, Moment
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.domain.quota import STATE_KEYS
+from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.domain.windows import MAX_GAP_S, MAX_SUMS, MIN_GAP_S, Windows, plain
 from pulse_pipelines.registry import event_state_build, event_states
 from pulse_pipelines.registry.event_states import DeclaredState, Newest
+from pulse_pipelines.registry.event_windows import KeyWindows
 
 router = resource("state", "/v1/datasets/{slug}")
 BUILD_S = 20.0
 """How long a request builds."""
 MAX_LIMIT = 1_000
 Key = Annotated[str, Path(max_length=512, description="A value of the key; an integer in decimal.")]
+
+
+class WindowOfKey(BaseModel):
+    """What there was of a key in some minutes, up to `to`."""
+
+    start: datetime = Field(alias="from")
+    events: int
+    sums: dict[str, Decimal] = Field(description="Exact, by column: a number with all its digits.")
+
+
+class SessionOfKey(BaseModel):
+    """The latest session of a key: events without a longer gap between them than declared."""
+
+    first: datetime
+    last: datetime
+    events: int
+    open: bool = Field(description="Whether an event at the moment asked for would belong to it.")
+    complete: bool = Field(description="False: more events may belong to it than are kept.")
+
+
+class WindowsOfKey(BaseModel):
+    """The windows of a key; each is null where it begins before what is kept."""
+
+    to: datetime = Field(description="The end of the minute asked for, and of all windows.")
+    complete: bool = Field(description="False: they are being built, and may lack anything.")
+    five_minutes: WindowOfKey | None = Field(alias="5m")
+    hour: WindowOfKey | None = Field(alias="1h")
+    day: WindowOfKey | None = Field(alias="24h")
+    session: SessionOfKey | None = Field(description="Null: none is declared, or there was no event.")
 
 
 class NewestEvent(BaseModel):
@@ -33,6 +66,49 @@ class NewestEvent(BaseModel):
     data: dict[str, Any] | None = Field(description="As it was sent; null: more than 4,096 bytes of JSON.")
 
 
+class KeyState(NewestEvent):
+    """The newest event of a key, and its windows."""
+
+    windows: WindowsOfKey | None = Field(default=None, description="Absent: the state has none.")
+
+
+class NewWindows(Body):
+    """Counts and sums of the last 5 minutes, hour and 24 hours of each key, and sessions."""
+
+    sums: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_SUMS,
+        description="Properties that are numbers.",
+        examples=[["fare"]],
+    )
+    session_gap_s: int | None = Field(
+        default=None,
+        ge=MIN_GAP_S,
+        le=MAX_GAP_S,
+        description="A session ends where no event follows for longer than this; null: no sessions.",
+    )
+    max_buckets: int = Field(
+        default=STATE_BUCKETS,
+        ge=1,
+        le=STATE_BUCKETS,
+        description="Minutes of keys with events that are kept, at most.",
+    )
+
+
+class WindowsInfo(BaseModel):
+    """The windows of a state, and how full they are."""
+
+    sums: list[str]
+    session_gap_s: int | None
+    max_buckets: int
+    buckets: int = Field(description="Minutes of keys with events that are kept.")
+    kept_from: datetime | None = Field(
+        description="What begins before is null: 25 hours before the newest event, or less if they are full."
+    )
+    full: bool = Field(description="Whether less than these 25 hours is kept, for want of room.")
+    complete: bool = Field(description="Whether they are built; else send the PUT again.")
+
+
 class StateInfo(BaseModel):
     """A dataset's state, and how full it is."""
 
@@ -42,6 +118,7 @@ class StateInfo(BaseModel):
     left_out: int = Field(description="How often a batch brought a key for which there was no room.")
     complete: bool = Field(description="Whether it has all that the table has; else send the PUT again.")
     created_at: datetime
+    windows: WindowsInfo | None
 
 
 class StatePage(StateInfo):
@@ -51,6 +128,7 @@ class StatePage(StateInfo):
 class NewState(Body):
     latest_by: str = Field(min_length=1, max_length=256, examples=["tail_number"])
     max_keys: int = Field(default=STATE_KEYS, ge=1, le=STATE_KEYS, description="Keys that it has, at most.")
+    windows: NewWindows | None = Field(default=None, description="Null: none, or none any more.")
 
 
 class Dropped(BaseModel):
@@ -59,7 +137,7 @@ class Dropped(BaseModel):
 
 def described(found: DeclaredState) -> StateInfo:
     """A state as the API shows it."""
-    return StateInfo(**{name: getattr(found, name) for name in StateInfo.model_fields})
+    return StateInfo.model_validate(asdict(found))
 
 
 @router.get(
@@ -82,15 +160,25 @@ def page(
 
 @router.get(
     "/state/{key:path}",
-    response_model=NewestEvent,
+    response_model=KeyState,
     summary="Read one key's state",
     responses=documented(401, 403, 404, 409, 422, 429, 503),
 )
-def one(principal: Reader, slug: DatasetSlug, key: Key) -> Response:
-    """The newest event of a key, as of the latest batch that has settled."""
-    return Response(
-        orjson.dumps(_shown(event_states.newest(principal.tenant, slug, key))), media_type="application/json"
-    )
+def one(
+    principal: Reader,
+    slug: DatasetSlug,
+    key: Key,
+    as_of: Annotated[
+        Moment | None,
+        Query(description="Moment of the windows, which end with its minute; if not given: now."),
+    ] = None,
+) -> Response:
+    """The newest event of a key, and its windows, as of the latest batch that has settled."""
+    found = event_states.newest(principal.tenant, slug, key, as_of)
+    about = _shown(found)
+    if found.windows is not None:
+        about["windows"] = _shown_windows(found.windows)
+    return Response(orjson.dumps(about), media_type="application/json")
 
 
 @router.put(
@@ -103,16 +191,18 @@ async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: 
 
     Where `complete` is false, the table is large: `pulse state declare` builds to the end.
     """
-    tenant = principal.tenant
+    tenant, windows = principal.tenant, None
+    if new.windows is not None:
+        windows = Windows(tuple(new.windows.sums), new.windows.session_gap_s, new.windows.max_buckets)
     found = await app_state(request).change_long(
-        tenant.tenant_id, built, tenant, slug, new.latest_by, new.max_keys
+        tenant.tenant_id, built, tenant, slug, new.latest_by, new.max_keys, windows
     )
     return described(found)
 
 
-def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int) -> DeclaredState:
+def built(tenant: Tenant, slug: str, latest_by: str, max_keys: int, windows: Windows | None) -> DeclaredState:
     """Declare a state, and build it for a while."""
-    event_states.declare(tenant, slug, latest_by, max_keys)
+    event_states.declare(tenant, slug, latest_by, max_keys, windows)
     event_state_build.build(tenant, slug, seconds=BUILD_S)
     return event_states.find(tenant, slug)
 
@@ -128,3 +218,14 @@ def _shown(newest: Newest) -> dict[str, object]:
     data = None if newest.data is None else orjson.Fragment(newest.data)
     about = {"key": newest.key, "timestamp": newest.timestamp, "event_id": newest.event_id}
     return about | {"data": data}
+
+
+def _shown_windows(found: KeyWindows) -> dict[str, object]:
+    about: dict[str, object] = {"to": found.to, "complete": found.complete}
+    for name, window in found.windows.items():
+        about[name] = window and {
+            "from": window.start,
+            "events": window.events,
+            "sums": {column: orjson.Fragment(plain(total)) for column, total in window.sums.items()},
+        }
+    return about | {"session": found.session and asdict(found.session)}

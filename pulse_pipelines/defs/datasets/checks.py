@@ -40,7 +40,8 @@ DESCRIPTIONS = {
     "When it fails: drop the index and declare it again (`pulse index drop`, `pulse index create`), which "
     "builds it from the log. If `latest_equals_log` fails, too, see there first.",
     "state_equals_table": "ERROR. Of datasets of events with a state: of a sample of keys the state has the "
-    "newest event that the table has, and every key, unless it is full. Looked at with whole tables.\n\n"
+    "newest event that the table has, and every key, unless it is full; windows have the counts, sums and "
+    "times of a sample of minutes, and as many of them. Looked at with whole tables.\n\n"
     "When it fails: drop the state and declare it again (`pulse state drop`, `pulse state declare`), which "
     "builds it from the table.",
     "freshness": "WARN when a tenant's oldest event that is not settled waits longer than "

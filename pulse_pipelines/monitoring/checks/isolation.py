@@ -28,6 +28,8 @@ RLS_TABLES = (
     "entity_index_readers",
     "event_states",
     "event_state_keys",
+    "event_windows",
+    "event_window_buckets",
     "entity_syncs",
     "entity_sync_ids",
     "pipes",

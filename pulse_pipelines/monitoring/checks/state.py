@@ -1,4 +1,4 @@
-"""Check `state_equals_table`: the state of a dataset of events has what its table gives, by SQL."""
+"""Check `state_equals_table`: the state of a dataset of events, with its windows, is what its table gives."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,7 +6,9 @@ from typing import Any
 
 import duckdb
 
+from pulse_pipelines.monitoring.checks import windows
 from pulse_pipelines.monitoring.checks.subject import CheckResult, Subject
+from pulse_pipelines.monitoring.checks.windows import KeptWindows
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.tables.event_states import KEY_BYTES
 from pulse_resources import iceberg, postgres, readable
@@ -42,10 +44,11 @@ class _Seen:
     complete: bool = False
     """Whether it should have every key that the table has."""
     sample: tuple[tuple[Any, ...], ...] = ()
+    windows: KeptWindows | None = None
 
 
 def state_equals_table(subject: Subject) -> CheckResult:
-    """Compare a sample of the state's keys, and their number, with the table; whole tables only."""
+    """Compare a sample of keys, and of minutes of windows, and their number, with the table as a whole."""
     if subject.dataset.of_entities or subject.dataset.state is None or subject.scope.batch_id is not None:
         return CheckResult()
     look = partial(_look, subject)
@@ -60,8 +63,9 @@ def _look(subject: Subject) -> _Seen:
         if row is None:  # it was dropped meanwhile
             return _Seen(location)
         sample = connection.execute(KEYS, [dataset.dataset_id, SAMPLE]).fetchall()
+        kept = windows.look(connection, dataset.dataset_id)
     latest_by, keys, complete = row
-    return _Seen(location, latest_by, keys, complete, tuple(sample))
+    return _Seen(location, latest_by, keys, complete, tuple(sample), kept)
 
 
 def _compare(seen: _Seen) -> CheckResult:
@@ -72,7 +76,9 @@ def _compare(seen: _Seen) -> CheckResult:
         wanted = [each[0] for each in seen.sample]
         found = {row[0]: row for row in _rows(connection, NEWEST.format(key=key), [seen.location, wanted])}
         ((count,),) = _rows(connection, COUNT.format(key=key), [seen.location])
-    result = CheckResult({"keys": seen.keys})
+        kept = seen.windows
+        found_wrong = windows.problems(connection, seen.location, key, kept) if kept else ()
+    result = CheckResult({"keys": seen.keys}, list(found_wrong))
     wrong = [each[0] for each in seen.sample if found.get(each[0]) != each]
     if seen.complete and wrong:
         result.problems.append(

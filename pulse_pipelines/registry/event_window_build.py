@@ -1,0 +1,181 @@
+"""Building of windows: from the table as it was when they began, while batches add what settles since.
+
+To begin is one transaction that holds the windows: it empties them, and then reads which metadata the table
+has. A batch that settled before has its rows there; one that settles later waits, and adds its own. The rows
+of that metadata, the *base*, are added a piece at a time, each with the place up to which it was read, in one
+transaction: whoever builds on, after a crash or beside another, adds none twice. What changes rows of the
+table in another way ends the build (`tables.event_windows.changed`), and the next begins anew.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.table import FileScanTask
+
+from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.registry.datasets import find_dataset
+from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, event_windows, rewrite_file
+from pulse_resources import iceberg, object_store, postgres, readable
+from pulse_resources.errors import Gone, Terminal
+from pulse_resources.faults import fail_point
+
+PIECE = 20_000
+"""Rows of one transaction."""
+DAY_MINUTES = 1_440
+WAITING = """
+SELECT round, base, read_files, read_pieces, newest, dropped_to FROM event_windows
+WHERE dataset_id = %s AND NOT built FOR UPDATE
+"""
+PIN = "UPDATE event_windows SET base = %s WHERE dataset_id = %s RETURNING round"
+UNPIN = "UPDATE event_windows SET base = NULL WHERE dataset_id = %s AND round = %s"
+STILL = """
+SELECT FROM event_windows WHERE dataset_id = %s AND round = %s AND base IS NOT NULL
+    AND (read_files, read_pieces) = (%s, %s) FOR UPDATE
+"""
+READ = "UPDATE event_windows SET read_files = %s, read_pieces = %s WHERE dataset_id = %s"
+BUILT = """
+UPDATE event_windows SET built = true, base = NULL
+WHERE dataset_id = %s AND round = %s AND base IS NOT NULL AND (read_files, read_pieces) = (%s, %s)
+"""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """How far a build is."""
+
+    dataset: Dataset
+    round: int
+    base: str
+    """Location of the table's metadata."""
+    files: int
+    """Files of the base that were read, in the order of `_newest_first`."""
+    pieces: int
+    """Pieces of the next one that were read."""
+    after: int | None
+    """The minute after which buckets are kept, so far."""
+
+
+def build(
+    tenant: Tenant,
+    slug: str,
+    told: Callable[[int, int], None] = lambda done, of: None,
+    seconds: float = math.inf,
+) -> None:
+    """Build the windows of a dataset's state, if they are to be built; returns early if time is up.
+
+    Args:
+        told: called with the number of files that were read, and that there are.
+        seconds: no piece begins after this long.
+
+    Raises:
+        NotFound: the tenant has no such dataset.
+        Terminal: a file of the table is gone or damaged, or another engine wrote delete files.
+        OSError: the object store failed.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() <= until and (step := _look(tenant, slug)) is not None:
+        try:
+            _read(tenant, step, told, until)
+        except (Gone, FileNotFoundError):  # an erasure deletes files that no pointer reaches any more
+            with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+                if iceberg.current_location(connection, (tenant.namespace, slug)) == step.base:
+                    raise
+                connection.execute(UNPIN, [step.dataset.dataset_id, step.round])
+
+
+def _look(tenant: Tenant, slug: str) -> _Step | None:
+    """How far the build is, begun if it was not; None: there is nothing to build."""
+    dataset_id = find_dataset(tenant, slug).dataset_id
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        row = connection.execute(WAITING, [dataset_id]).fetchone()
+        if row is None:
+            return None
+        # Read now that the windows are held: what they are declared to have stays so.
+        (dataset,) = dataset_rows.read(connection, "d.dataset_id = %s", [dataset_id])
+        if row[1] is not None:
+            number, base, files, pieces, newest, dropped_to = row
+            after = event_windows.kept_after(newest, dropped_to)
+            return _Step(dataset, number, base, files, pieces, after)
+        event_windows.begin_anew(connection, dataset_id)
+        base = iceberg.current_location(connection, (tenant.namespace, slug))
+        ((number,),) = connection.execute(PIN, [base, dataset_id]).fetchall()
+    fail_point("event_window_build.began")
+    return _Step(dataset, number, base, 0, 0, None)
+
+
+def _read(tenant: Tenant, step: _Step, told: Callable[[int, int], None], until: float) -> None:
+    """Add what is left of the base; ends early if time is up, or if another goes on from here."""
+    with readable.damage_explained(step.base):
+        table = iceberg.load_table((tenant.namespace, step.dataset.slug), step.base)
+        tasks = list(table.scan().plan_files())
+    if any(task.delete_files for task in tasks):
+        raise Terminal(
+            "another engine wrote delete files into the table",
+            fix="Compact it (pulse upkeep), then declare the state again",
+            tenant=tenant.slug,
+            dataset=step.dataset.slug,
+        )
+    files = sorted(tasks, key=_newest_first)
+    for number in range(step.files, len(files)):
+        told(number, len(files))
+        if step.after is not None and _last_minute(files[number]) <= step.after:
+            break  # and so are those that follow
+        done = step.pieces if number == step.files else 0
+        for piece, rows in enumerate(_pieces(step.dataset, files[number].file.file_path)):
+            if piece < done:
+                continue
+            if time.monotonic() > until:
+                return
+            fail_point("event_window_build.read")
+            following = _add(tenant, step, rows, (number, piece + 1))
+            if following is None:
+                return
+            step = following
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        connection.execute(BUILT, _place(step))
+
+
+def _add(tenant: Tenant, step: _Step, rows: pa.Table, place: tuple[int, int]) -> _Step | None:
+    """Add a piece, if the build is where it was; returns how far it is then, or None."""
+    dataset = step.dataset
+    assert dataset.state is not None  # noqa: S101 - it has windows
+    rows, keys = event_states.with_keys(dataset.state[1], rows)
+    packed = event_windows.frame(dataset, keys, rows)
+    with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
+        if connection.execute(STILL, _place(step)).fetchone() is None:
+            return None
+        held = connection.execute(event_windows.HOLD, [dataset.dataset_id]).fetchone()
+        assert held is not None  # noqa: S101 - the transaction holds it
+        after = event_windows.add(connection, tenant.tenant_id, dataset.dataset_id, held, [packed])
+        connection.execute(READ, [*place, dataset.dataset_id])
+    fail_point("event_window_build.added")
+    return replace(step, files=place[0], pieces=place[1], after=after)
+
+
+def _pieces(dataset: Dataset, path: str) -> Iterator[pa.Table]:
+    schema = arrow_columns.arrow_schema(dataset.table_schema)
+    wanted = pa.schema([schema.field(name) for name in event_windows.columns(dataset)])
+    with object_store.file_system().open_input_file(object_store.key(path)) as content:
+        parquet = pq.ParquetFile(content)
+        present = [name for name in wanted.names if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(PIECE, columns=present):
+            yield rewrite_file.fitted(batch, wanted)
+
+
+def _newest_first(task: FileScanTask) -> tuple[int, str]:
+    return -_last_minute(task), task.file.file_path
+
+
+def _last_minute(task: FileScanTask) -> int:
+    """The last minute of the file's day."""
+    day: int = task.file.partition[0]
+    return day * DAY_MINUTES + DAY_MINUTES - 1
+
+
+def _place(step: _Step) -> list[object]:
+    return [step.dataset.dataset_id, step.round, step.files, step.pieces]

@@ -1,0 +1,424 @@
+"""Windows of states: counts, sums and sessions of a plain model, whatever comes late, again or never."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
+from support import maintenance as upkeep
+from support.backfill import move, rebuilt
+from support.faults import AtPoint
+from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+
+from chaos import batches
+from pulse_pipelines import erasure, registry
+from pulse_pipelines.domain.requests import Task
+from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
+from pulse_pipelines.monitoring.checks import inspection
+from pulse_pipelines.registry import event_state_build, event_states, event_window_build
+from pulse_pipelines.registry import event_windows as declared
+from pulse_pipelines.tables import event_windows as tables
+from pulse_resources import postgres
+from pulse_resources.errors import Conflict, QuotaExceeded, UserError
+from pulse_resources.settings import Settings
+
+SUMS = ("amount", "count")
+GAP_S = 600
+KEYS = ("DE", "FR")
+START = datetime(2026, 11, 19, 10, tzinfo=UTC)
+Shown = dict[str, Any]
+
+
+def at_minute(event_id: str, minutes: float, **data: Any) -> bytes:
+    """An event of so many minutes after START."""
+    found = json.loads(event(event_id, **data))
+    found["timestamp"] = (START + timedelta(minutes=minutes)).isoformat()
+    return json.dumps(found).encode()
+
+
+def declare(owner: Owner, *, build: bool = True, **how: Any) -> None:
+    wanted = Windows(**({"sums": SUMS, "session_gap_s": GAP_S} | how))
+    event_states.declare(owner.tenant, "orders", "country", windows=wanted)
+    if build:
+        event_state_build.build(owner.tenant, "orders")
+
+
+def model(owner: Owner, key: str, as_of: datetime) -> Shown:
+    """What the rows of the table give, in plain Python."""
+    rows = [r for r in owner.rows() if r["timestamp"] <= r["ingested_at"] + timedelta(seconds=AHEAD_S)]
+    last = minute(as_of)
+    kept = max(minute(r["timestamp"]) for r in rows) - KEPT
+    own = [r for r in rows if r["country"] == key and kept < minute(r["timestamp"]) <= last]
+    own.sort(key=lambda row: row["timestamp"])
+    found: Shown = {}
+    for name, length in LENGTHS.items():
+        inside = [row for row in own if minute(row["timestamp"]) > last - length]
+        totals = [sum(Fraction(repr(r[column])) for r in inside if r[column] is not None) for column in SUMS]
+        found[name] = (len(inside), totals) if last - length >= kept else None
+    session = []
+    for row in own:
+        if session and row["timestamp"] - session[-1] > timedelta(seconds=GAP_S):
+            session = []
+        session.append(row["timestamp"])
+    found["session"] = (session[0], session[-1], len(session)) if session else None
+    return found
+
+
+def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
+    """What is read."""
+    kept = event_states.newest(owner.tenant, "orders", key, as_of).windows
+    assert kept is not None
+    assert kept.complete, "nothing is missing"
+    found: Shown = {}
+    for name, window in kept.windows.items():
+        if window is not None:
+            found[name] = (window.events, [Fraction(window.sums[column]) for column in SUMS])
+        else:
+            found[name] = None
+    session = kept.session
+    found["session"] = session and (
+        *map(datetime.fromisoformat, (session.first, session.last)),
+        session.events,
+    )
+    return found
+
+
+def agree(owner: Owner) -> None:
+    """Windows are those of the model, as of several moments, and the check finds nothing."""
+    newest = max(row["timestamp"] for row in owner.rows())
+    keys = {row["country"] for row in owner.rows()}
+    for as_of in (
+        newest,
+        newest - timedelta(minutes=50),
+        newest + timedelta(hours=3),
+        newest - timedelta(hours=2),
+    ):
+        for key in keys:
+            assert windows(owner, key, as_of) == model(owner, key, as_of), (key, as_of)
+    assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
+    found = event_states.find(owner.tenant, "orders").windows
+    assert found is not None
+    assert found.complete
+    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+        assert connection.execute("SELECT count(*) FROM event_window_buckets").fetchone() == (found.buckets,)
+
+
+EVENT = st.builds(
+    lambda number, minutes, second, key, amount, count: at_minute(
+        f"e-{number}", minutes + second / 60, country=KEYS[key], amount=amount, count=count
+    ),
+    st.integers(0, 60),
+    st.sampled_from([0, 1, 2, 9, 20, 31, 300, 1_300, 1_499, 1_500, 1_501, 1_700]),
+    st.sampled_from([0, 1, 59.999]),
+    st.integers(0, 1),
+    st.sampled_from([0.1, 0.2, 7.5, -3, 1e-7, 1e20]),
+    st.integers(-(2**53), 2**53),
+)
+KILLED = (None, None, "event_windows.after_merge", "settle.before_commit", "settle.after_commit")
+STEP = st.one_of(
+    st.tuples(st.just("batch"), st.lists(EVENT, min_size=1, max_size=12), st.sampled_from(KILLED)),
+    st.tuples(st.just("batch"), st.lists(EVENT, min_size=1, max_size=12), st.just(None)),
+    st.sampled_from([("erase",), ("declare",), ("backfill",), ("widen",)]),
+)
+
+
+@hypothesis.settings(
+    max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+)
+@given(steps=st.lists(STEP, min_size=3, max_size=6))
+def test_any_sequence_gives_the_windows_of_the_model(stack: Settings, steps: list[Any]) -> None:
+    walk(steps)
+
+
+@pytest.mark.slow
+@hypothesis.settings(
+    max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+)
+@given(steps=st.lists(STEP, min_size=4, max_size=9))
+def test_many_sequences_give_the_windows_of_the_model(stack: Settings, steps: list[Any]) -> None:
+    walk(steps)
+
+
+def walk(steps: list[Any]) -> None:
+    owner = make_owner()
+    owner.send(at_minute("first", 1_000, country="DE", amount=1))
+    ingest(owner)
+    event_states.declare(owner.tenant, "orders", "country", windows=Windows(SUMS) if len(steps) % 2 else None)
+    for number, (what, *how) in enumerate(steps):
+        if what == "batch":
+            sent, point = how
+            owner.send(*sent, at_minute(f"fresh-{number}", 5))  # so that there is something to land
+            batch, attempt = plan_batch([owner]), 1
+            if point is not None and (number or len(steps) % 2):
+                start_attempt(batch, PULSE_FAIL_POINT=point).killed()
+                given_up = batches.current(batch)
+                assert given_up is not None
+                attempt = given_up.attempt
+            run_batch(batch, attempt)
+        elif what == "erase":
+            erasure.erase(owner.tenant, "orders", "amount=7.5")
+        elif what == "backfill":
+            rebuilt(owner)
+        elif what == "widen":
+            declare(owner, sums=SUMS[:1])
+        if what in ("declare", "widen") or not number:
+            declare(owner)
+        agree(owner)
+
+
+def test_a_batch_on_its_way_when_windows_are_declared_is_counted_once(owner: Owner, at: AtPoint) -> None:
+    event_states.declare(owner.tenant, "orders", "country")
+    owner.send(at_minute("a", 1))
+    batch = plan_batch([owner])
+    at("settle.before_swap", lambda: declare(owner))
+    run_batch(batch, raise_on_error=False)
+    assert owner.rows() == [], "it was written without windows"
+    given_up = batches.current(batch)
+    assert given_up is not None
+    run_batch(batch, given_up.attempt)
+    agree(owner)
+
+
+def test_what_settles_during_a_build_is_counted_once(
+    owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_window_build, "PIECE", 1)
+    owner.send(at_minute("a", 1), at_minute("b", 2), at_minute("c", 3))
+    ingest(owner)
+
+    def batch(name: str) -> None:
+        owner.send(at_minute(name, 2, count=5), at_minute(f"old-{name}", -60, amount=1.5))
+        ingest(owner)
+
+    at("event_window_build.began", lambda: batch("d"))
+    at("event_window_build.added", lambda: batch("e"))
+    declare(owner)
+    agree(owner)
+
+
+def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
+    owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_window_build, "PIECE", 1)
+    owner.send(*(at_minute(f"e-{number}", number, amount=number) for number in range(5)))
+    ingest(owner)
+    owner.send(at_minute("before", -1_440, amount=1))
+    ingest(owner)
+    declare(owner, build=False)
+    added = []
+
+    def crash() -> None:
+        added.append(None)
+        if len(added) == 3:
+            raise KeyboardInterrupt
+
+    at("event_window_build.added", crash, always=True)
+    with pytest.raises(KeyboardInterrupt):
+        event_state_build.build(owner.tenant, "orders")
+    found = event_states.find(owner.tenant, "orders").windows
+    assert found is not None
+    assert (found.buckets, found.complete) == (3, False)
+    shown = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=9)).windows
+    assert shown is not None
+    assert not shown.complete
+    at("event_window_build.read", lambda: event_window_build.build(owner.tenant, "orders"))
+    event_window_build.build(owner.tenant, "orders")
+    assert len(added) == 6, "none twice"
+    agree(owner)
+
+
+def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint) -> None:
+    owner.send(at_minute("a", 1, amount=1), at_minute("b", 2, country="FR", amount=7.5))
+    ingest(owner)
+    at("event_window_build.read", lambda: erasure.erase(owner.tenant, "orders", "country=FR"))
+    declare(owner)
+    agree(owner)
+
+
+def test_an_erasure_of_the_newest_event_brings_back_what_was_too_old(owner: Owner) -> None:
+    declare(owner)
+    owner.send(at_minute("a", 0, amount=1), at_minute("b", KEPT, amount=7.5), at_minute("c", 9, amount=2))
+    ingest(owner)
+    assert buckets(owner) == [(KEPT, 1), (9, 1)][::-1]
+    agree(owner)
+    erasure.erase(owner.tenant, "orders", "amount=7.5")
+    assert buckets(owner) == [(0, 1), (9, 1)]
+    agree(owner)
+    owner.send(at_minute("d", 3 * KEPT, amount=3))
+    ingest(owner)
+    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+        rounds = connection.execute("SELECT round FROM event_windows").fetchone()
+        erasure.erase(owner.tenant, "orders", "amount=1")
+        assert connection.execute("SELECT round FROM event_windows").fetchone() == rounds, "too old for them"
+    agree(owner)
+
+
+def buckets(owner: Owner) -> list[tuple[int, int]]:
+    """Minutes after START, and their events."""
+    query = "SELECT minute - %s, events FROM event_window_buckets ORDER BY minute"
+    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+        return connection.execute(query, [minute(START)]).fetchall()
+
+
+def test_what_a_backfill_lands_is_counted_and_a_crash_before_the_build_is_seen(
+    owner: Owner, at: AtPoint
+) -> None:
+    declare(owner, sums=("amount",))
+    owner.send(event("a", country="DE", count=1, amount=0.1), event("b", country="DE", count=1.5, amount=0.2))
+    ingest(owner)
+    move(owner, count={"type": "number"})
+
+    def crash() -> None:
+        raise KeyboardInterrupt
+
+    at("rewrite.after_commit", crash)
+    with pytest.raises(KeyboardInterrupt):
+        rebuilt(owner)
+    found = event_states.find(owner.tenant, "orders").windows
+    assert found is not None
+    assert not found.complete
+    assert [each.outcome for each in upkeep.done(owner, Task.WINDOWS)] == ["done"]
+    kept = event_states.newest(owner.tenant, "orders", "DE", START).windows
+    assert kept is not None
+    assert kept.windows["5m"] is not None
+    assert (kept.windows["5m"].events, kept.windows["5m"].sums) == (2, {"amount": Decimal("0.3")})
+    assert rebuilt(owner).rows == 2
+    assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
+    assert buckets(owner) == [(0, 2)]
+
+
+def test_an_event_that_claims_to_be_of_the_future_moves_no_window(owner: Owner) -> None:
+    declare(owner)
+    now = datetime.now(UTC)
+    ahead = (now - START) / timedelta(minutes=1)
+    owner.send(at_minute("now", ahead), at_minute("ahead", ahead + 30), at_minute("future", ahead + 1_000))
+    ingest(owner)
+    agree(owner)
+    shown = event_states.newest(owner.tenant, "orders", "DE").windows
+    assert shown is not None
+    assert [window and window.events for window in shown.windows.values()] == [1, 1, 1]
+
+
+def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Owner) -> None:
+    declare(owner, max_buckets=4)
+    numbers = (0, 1, 100, 1_200, 1_300)
+    owner.send(*(at_minute(f"e-{number}", number, amount=1) for number in numbers))
+    ingest(owner)
+    assert [at for at, _ in buckets(owner)] == [100, 1_200, 1_300]
+    assert looks(owner, 1_300) == {"5m": 1, "1h": 1, "24h": None}
+    agree_but_for_room(owner)
+    owner.send(at_minute("late", 0), at_minute("again", 1_300), at_minute("new", 1_301))
+    ingest(owner)
+    assert buckets(owner) == [(100, 1), (1_200, 1), (1_300, 2), (1_301, 1)]
+    agree_but_for_room(owner)
+    (said,) = (each for each in event_states.full() if each.tenant == owner.tenant.slug)
+    assert (said.left_out, said.minutes) == (0, 1_300)
+    owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in "abcde"))
+    ingest(owner)
+    assert buckets(owner) == []
+    assert looks(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
+    owner.send(at_minute("after", 1_400 + KEPT))
+    ingest(owner)
+    assert looks(owner, 1_400 + KEPT) == {"5m": 1, "1h": 1, "24h": 1}
+    assert [each for each in event_states.full() if each.tenant == owner.tenant.slug] == []
+    owner.send(
+        at_minute("one", 1_401 + KEPT), at_minute("two", 1_402 + KEPT), at_minute("three", 1_403 + KEPT)
+    )
+    owner.send(at_minute("four", 1_404 + KEPT))
+    ingest(owner)
+    assert looks(owner, 1_404 + KEPT) == {"5m": None, "1h": None, "24h": None}
+    declare(owner, max_buckets=50)
+    agree(owner)
+
+
+def looks(owner: Owner, minutes: int) -> dict[str, int | None]:
+    """Counted events as of so many minutes after START."""
+    kept = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=minutes)).windows
+    assert kept is not None
+    return {name: None if window is None else window.events for name, window in kept.windows.items()}
+
+
+def agree_but_for_room(owner: Owner) -> None:
+    """What is shown is what the model has."""
+    as_of = max(row["timestamp"] for row in owner.rows())
+    shown, expected = windows(owner, "DE", as_of), model(owner, "DE", as_of)
+    assert all(shown[name] in (None, expected[name]) for name in LENGTHS)
+    assert shown["session"] == expected["session"]
+    assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
+
+
+def test_what_cannot_be_windows_is_refused_with_words(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sums in (("country",), ("active",), ("nobody",), ("address",)):
+        with pytest.raises(UserError, match="property of the schema that is a number"):
+            declare(owner, sums=sums)
+    for how in (
+        {"session_gap_s": 59},
+        {"session_gap_s": 86_401},
+        {"max_buckets": 0},
+        {"sums": ("count",) * 9},
+    ):
+        with pytest.raises(UserError):
+            declare(owner, **how)
+    monkeypatch.setattr(declared, "TENANT_BUCKETS", 10)
+    declare(owner, max_buckets=10)
+    with pytest.raises(QuotaExceeded):
+        declare(owner, max_buckets=11)
+    with pytest.raises(UserError, match="years"):
+        event_states.newest(owner.tenant, "orders", "DE", datetime.min.replace(tzinfo=UTC))
+
+
+def test_a_newer_schema_in_which_a_sum_has_another_type_is_refused(owner: Owner) -> None:
+    declare(owner)
+    with pytest.raises(Conflict, match="count, of which the dataset's windows have sums"):
+        move(owner, count={"type": "number"})
+    declare(owner, sums=("amount",))
+    move(owner, count={"type": "number"}, more={"type": "integer"})
+    declare(owner, sums=("amount", "count", "more"))
+
+
+def test_windows_end_with_a_declaration_without_them(owner: Owner) -> None:
+    declare(owner)
+    owner.send(at_minute("a", 1))
+    ingest(owner)
+    batch = plan_in_flight(owner)
+    event_states.declare(owner.tenant, "orders", "country")
+    run_batch(batch)
+    assert event_states.find(owner.tenant, "orders").windows is None
+    assert event_states.newest(owner.tenant, "orders", "DE").windows is None
+    declare(owner)
+    agree(owner)
+
+
+def plan_in_flight(owner: Owner) -> str:
+    owner.send(at_minute("b", 2))
+    return plan_batch([owner])
+
+
+def test_the_check_sees_wrong_windows(owner: Owner) -> None:
+    declare(owner)
+    owner.send(at_minute("a", 1, amount=0.5, count=1), at_minute("b", 2, amount=3))
+    ingest(owner)
+    agree(owner)
+    for change in ("sums = '{0.6,1}'", "last_at = last_at + 1", "events = events + 1"):
+        with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+            connection.execute(
+                f"UPDATE event_window_buckets SET {change} WHERE minute = %s", [minute(START) + 1]
+            )
+        assert inspection.run("state_equals_table", owner.tenant, "orders").problems, change
+        event_windows_anew(owner)
+    agree(owner)
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        connection.execute("DELETE FROM event_window_buckets WHERE minute = %s", [minute(START) + 1])
+    assert inspection.run("state_equals_table", owner.tenant, "orders").problems
+
+
+def event_windows_anew(owner: Owner) -> None:
+    dataset = registry.find_dataset(owner.tenant, "orders")
+    with postgres.tenant_transaction("pulse_api", owner.tenant.tenant_id) as connection:
+        tables.begin_anew(connection, dataset.dataset_id)
+    event_window_build.build(owner.tenant, "orders")
