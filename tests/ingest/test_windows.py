@@ -48,9 +48,9 @@ def declare(owner: Owner, *, build: bool = True, **how: Any) -> None:
         event_state_build.build(owner.tenant, "orders")
 
 
-def model(owner: Owner, key: str, as_of: datetime) -> Shown:
-    """What the rows of the table give, in plain Python."""
-    rows = [r for r in owner.rows() if r["timestamp"] <= r["ingested_at"] + timedelta(seconds=AHEAD_S)]
+def model(table: list[Shown], key: str, as_of: datetime) -> Shown:
+    """What rows give, in plain Python."""
+    rows = [r for r in table if r["timestamp"] <= r["ingested_at"] + timedelta(seconds=AHEAD_S)]
     last = minute(as_of)
     kept = max(minute(r["timestamp"]) for r in rows) - KEPT
     own = [r for r in rows if r["country"] == key and kept < minute(r["timestamp"]) <= last]
@@ -90,8 +90,9 @@ def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
 
 def agree(owner: Owner) -> None:
     """Windows are those of the model, as of several moments, and the check finds nothing."""
-    newest = max(row["timestamp"] for row in owner.rows())
-    keys = {row["country"] for row in owner.rows()}
+    rows = owner.rows()
+    newest = max(row["timestamp"] for row in rows)
+    keys = {row["country"] for row in rows}
     for as_of in (
         newest,
         newest - timedelta(minutes=50),
@@ -99,7 +100,7 @@ def agree(owner: Owner) -> None:
         newest - timedelta(hours=2),
     ):
         for key in keys:
-            assert windows(owner, key, as_of) == model(owner, key, as_of), (key, as_of)
+            assert windows(owner, key, as_of) == model(rows, key, as_of), (key, as_of)
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []
     found = event_states.find(owner.tenant, "orders").windows
     assert found is not None
@@ -345,8 +346,9 @@ def looks(owner: Owner, minutes: int) -> dict[str, int | None]:
 
 def agree_but_for_room(owner: Owner) -> None:
     """What is shown is what the model has."""
-    as_of = max(row["timestamp"] for row in owner.rows())
-    shown, expected = windows(owner, "DE", as_of), model(owner, "DE", as_of)
+    rows = owner.rows()
+    as_of = max(row["timestamp"] for row in rows)
+    shown, expected = windows(owner, "DE", as_of), model(rows, "DE", as_of)
     assert all(shown[name] in (None, expected[name]) for name in LENGTHS)
     assert shown["session"] == expected["session"]
     assert inspection.run("state_equals_table", owner.tenant, "orders").problems == []

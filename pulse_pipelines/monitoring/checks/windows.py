@@ -31,7 +31,7 @@ SELECT key, minute, events, first_at, last_at, sums FROM event_window_buckets
 WHERE dataset_id = %s AND minute > %s ORDER BY random() LIMIT %s
 """
 ROWS = f"""
-SELECT {{key}}::VARCHAR AS k, floor(epoch_us(timestamp) / {MINUTE_US})::BIGINT AS m, epoch_us(timestamp) AS at
+SELECT {{key}}::VARCHAR AS k, floor(epoch_us(timestamp) / {MINUTE_US})::BIGINT AS m, epoch_us(timestamp) AS us
     {{columns}}
 FROM {duckdb_pool.SCAN}
 WHERE strlen({{key}}::VARCHAR) <= {KEY_BYTES} AND timestamp >= ?::TIMESTAMPTZ
@@ -39,7 +39,7 @@ WHERE strlen({{key}}::VARCHAR) <= {KEY_BYTES} AND timestamp >= ?::TIMESTAMPTZ
 """  # noqa: S608 - from constants
 COUNT = "SELECT count(DISTINCT (k, m)), count(*) FROM ({rows})"
 FOUND = """
-SELECT k, m, count(*), min(at), max(at), [{sums}], [{amounts}] FROM ({rows})
+SELECT k, m, count(*), min(us), max(us), [{sums}], [{amounts}] FROM ({rows})
 WHERE (k, m) IN (SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[])) GROUP BY k, m
 """
 
