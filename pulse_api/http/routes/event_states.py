@@ -155,7 +155,7 @@ def page(
     """The newest event of each key, `limit` keys at a time; fewer are the end."""
     found, newest = event_states.page(principal.tenant, slug, after, limit)
     about = described(found).model_dump() | {"state": [_shown(each) for each in newest]}
-    return Response(orjson.dumps(about), media_type="application/json")
+    return Response(orjson.dumps(about, option=orjson.OPT_UTC_Z), media_type="application/json")
 
 
 @router.get(
