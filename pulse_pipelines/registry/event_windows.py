@@ -59,12 +59,11 @@ WITH b AS (
     SELECT min(first_at) AS first_at, max(last_at) AS last_at, sum(events)::bigint AS events FROM b
     WHERE minute >= coalesce((SELECT max(minute) FROM b WHERE begins), minute)
 )
-SELECT w.sums, w.session_gap_s, w.newest, w.dropped_to, w.built, s.first_at, s.last_at, s.events,
-    {windows}
-FROM event_windows w, session s WHERE w.dataset_id = %(dataset)s
+SELECT w.sums, w.session_gap_s, w.newest, w.dropped_to, w.built, s.first_at, s.last_at, s.events, t.*
+FROM event_windows w, session s, (SELECT {windows} FROM b) t WHERE w.dataset_id = %(dataset)s
 """
-COUNTED = "(SELECT coalesce(sum(events), 0)::bigint FROM b WHERE minute > %(last)s - {length})"
-SUMMED = "(SELECT coalesce(sum(sums[{number}]), 0) FROM b WHERE minute > %(last)s - {length})"
+COUNTED = "coalesce(sum(events) FILTER (WHERE minute > %(last)s - {length}), 0)::bigint"
+SUMMED = "coalesce(sum(sums[{number}]) FILTER (WHERE minute > %(last)s - {length}), 0)"
 
 
 @dataclass(frozen=True)
