@@ -129,16 +129,16 @@ STEP = st.one_of(
 
 
 @hypothesis.settings(
-    max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
 )
-@given(steps=st.lists(STEP, min_size=3, max_size=6))
+@given(steps=st.lists(STEP, min_size=3, max_size=4))
 def test_any_sequence_gives_the_windows_of_the_model(stack: Settings, steps: list[Any]) -> None:
     walk(steps)
 
 
 @pytest.mark.slow
 @hypothesis.settings(
-    max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=25, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
 )
 @given(steps=st.lists(STEP, min_size=4, max_size=9))
 def test_many_sequences_give_the_windows_of_the_model(stack: Settings, steps: list[Any]) -> None:
@@ -189,17 +189,44 @@ def test_what_settles_during_a_build_is_counted_once(
     owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_window_build, "PIECE", 1)
-    owner.send(at_minute("a", 1), at_minute("b", 2), at_minute("c", 3))
-    ingest(owner)
+    declare(owner, build=False)
 
     def batch(name: str) -> None:
         owner.send(at_minute(name, 2, count=5), at_minute(f"old-{name}", -60, amount=1.5))
         ingest(owner)
 
+    batch("between declaration and build")
     at("event_window_build.began", lambda: batch("d"))
     at("event_window_build.added", lambda: batch("e"))
     declare(owner)
     agree(owner)
+
+
+def test_a_late_event_joins_two_sessions(owner: Owner) -> None:
+    declare(owner)
+    owner.send(at_minute("a", 0), at_minute("b", 10), at_minute("c", 20.1), at_minute("d", 20, country="FR"))
+    ingest(owner)
+    agree(owner)
+    assert sessions(owner, 30.1, 30.2) == [(20.1, 20.1, 1, True), (20.1, 20.1, 1, False)]
+    assert sessions(owner, 19) == [(0, 10, 2, True)]
+    owner.send(at_minute("late", 15))
+    ingest(owner)
+    agree(owner)
+    assert sessions(owner, 30) == [(0, 20.1, 4, True)]
+
+
+def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, bool]]:
+    """Of DE as of minutes after START: its first and last minute, its events, and whether it is open."""
+    found = []
+    for at in minutes:
+        shown = event_states.newest(owner.tenant, "orders", "DE", START + timedelta(minutes=at)).windows
+        assert shown is not None
+        assert shown.session is not None
+        assert shown.session.complete
+        moments = map(datetime.fromisoformat, (shown.session.first, shown.session.last))
+        first, last = ((moment - START) / timedelta(minutes=1) for moment in moments)
+        found.append((first, last, shown.session.events, shown.session.open))
+    return found
 
 
 def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
@@ -233,6 +260,7 @@ def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
     agree(owner)
 
 
+@pytest.mark.slow
 def test_a_build_that_an_erasure_overtakes_begins_anew(owner: Owner, at: AtPoint) -> None:
     owner.send(at_minute("a", 1, amount=1), at_minute("b", 2, country="FR", amount=7.5))
     ingest(owner)
@@ -319,7 +347,12 @@ def test_without_room_the_oldest_minutes_go_and_what_is_left_is_exact(owner: Own
     agree_but_for_room(owner)
     (said,) = (each for each in event_states.full() if each.tenant == owner.tenant.slug)
     assert (said.left_out, said.minutes) == (0, 1_300)
-    owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in "abcde"))
+
+
+@pytest.mark.slow
+def test_windows_are_whole_again_once_there_is_room(owner: Owner) -> None:
+    declare(owner, max_buckets=4)
+    owner.send(*(at_minute(f"at-once-{key}", 1_400, country=key) for key in ("DE", *"abcd")))
     ingest(owner)
     assert buckets(owner) == []
     assert looks(owner, 1_400) == {"5m": None, "1h": None, "24h": None}
@@ -383,6 +416,7 @@ def test_a_newer_schema_in_which_a_sum_has_another_type_is_refused(owner: Owner)
     declare(owner, sums=("amount", "count", "more"))
 
 
+@pytest.mark.slow
 def test_windows_end_with_a_declaration_without_them(owner: Owner) -> None:
     declare(owner)
     owner.send(at_minute("a", 1))
