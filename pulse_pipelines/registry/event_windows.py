@@ -50,11 +50,11 @@ TOTAL = "SELECT coalesce(sum(max_buckets), 0) FROM event_windows"
 # whose first event came later than the gap after the last event before.
 OF_KEY = """
 WITH b AS (
-    SELECT k.*, k.first_at - lag(k.last_at) OVER (ORDER BY k.minute) > 1000000 * w.session_gap_s::bigint
-        AS begins
-    FROM event_windows w JOIN event_window_buckets k USING (dataset_id)
-    WHERE w.dataset_id = %(dataset)s AND k.key = %(key)s COLLATE "C"
-        AND k.minute <= %(last)s AND k.minute > greatest(w.newest - %(kept)s, w.dropped_to)
+    SELECT minute, events, first_at, last_at, sums, first_at - lag(last_at) OVER (ORDER BY minute)
+        > 1000000 * (SELECT session_gap_s::bigint FROM event_windows WHERE dataset_id = %(dataset)s) AS begins
+    FROM event_window_buckets
+    WHERE dataset_id = %(dataset)s AND key = %(key)s COLLATE "C" AND minute <= %(last)s AND minute > (
+        SELECT greatest(newest - %(kept)s, dropped_to) FROM event_windows WHERE dataset_id = %(dataset)s)
 ), session AS (
     SELECT min(first_at) AS first_at, max(last_at) AS last_at, sum(events)::bigint AS events FROM b
     WHERE minute >= coalesce((SELECT max(minute) FROM b WHERE begins), minute)

@@ -40,12 +40,12 @@ NEVER = -(2**31)
 
 # Held until the transaction ends: who adds to the buckets is alone.
 HOLD = """
-SELECT sums, max_buckets, buckets, newest, dropped_to, built FROM event_windows
+SELECT number, sums, max_buckets, buckets, newest, dropped_to, built FROM event_windows
 WHERE dataset_id = %s FOR UPDATE
 """
 TRIM = """
 DELETE FROM event_window_buckets WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM event_window_buckets WHERE dataset_id = %s AND minute <= %s LIMIT %s))
+    SELECT ctid FROM event_window_buckets WHERE number = %s AND minute <= %s LIMIT %s))
 """
 UNKNOWN = """
 SELECT count(DISTINCT (key, minute)) FROM unnest(%(key)s::text[], %(minute)s::int[]) AS b (key, minute)
@@ -53,7 +53,7 @@ WHERE NOT EXISTS (
     SELECT FROM event_window_buckets k
     WHERE k.dataset_id = %(dataset)s AND k.key = b.key COLLATE "C" AND k.minute = b.minute)
 """
-BY_MINUTE = "SELECT minute, count(*) FROM event_window_buckets WHERE dataset_id = %s GROUP BY minute"
+BY_MINUTE = "SELECT minute, count(*) FROM event_window_buckets WHERE number = %s GROUP BY minute"
 # With a column of the parameters, `s0` and so on, for each sum.
 MERGE = """
 WITH brought AS MATERIALIZED (
@@ -69,8 +69,8 @@ WITH brought AS MATERIALIZED (
     FROM brought b WHERE k.dataset_id = %(dataset)s AND k.key = b.key AND k.minute = b.minute
 ), added AS (
     INSERT INTO event_window_buckets
-        (tenant_id, dataset_id, key, minute, events, first_at, last_at, sums)
-    SELECT %(tenant)s, %(dataset)s, key, minute, events, first_at, last_at, sums FROM brought b
+        (tenant_id, dataset_id, number, key, minute, events, first_at, last_at, sums)
+    SELECT %(tenant)s, %(dataset)s, %(number)s, key, minute, events, first_at, last_at, sums FROM brought b
     WHERE NOT EXISTS (
         SELECT FROM event_window_buckets k
         WHERE k.dataset_id = %(dataset)s AND k.key = b.key AND k.minute = b.minute)
@@ -183,7 +183,7 @@ def add(
     """
     newest: int | None
     dropped_to: int | None
-    sums, most, count, newest, dropped_to, _ = held
+    number, sums, most, count, newest, dropped_to, _ = held
     brought = pa.concat_tables([unpacked(each) for each in frames])
     if not brought.num_rows:
         return kept_after(newest, dropped_to)
@@ -191,15 +191,19 @@ def add(
     after = max(newest - KEPT, NEVER if dropped_to is None else dropped_to)
     brought = brought.filter(pc.greater(brought.column("minute"), after))
     limit = TRIMMED + 2 * brought.num_rows
-    count -= connection.execute(TRIM, [dataset_id, after, limit]).rowcount
-    full = _full(connection, dataset_id, most, count, brought) if count + brought.num_rows > most else None
+    count -= connection.execute(TRIM, [number, after, limit]).rowcount
+    full = (
+        _full(connection, dataset_id, number, most, count, brought)
+        if count + brought.num_rows > most
+        else None
+    )
     if full is not None:
         if full > after:
             after = dropped_to = full
         brought = brought.filter(pc.greater(brought.column("minute"), after))
-        count -= connection.execute(TRIM, [dataset_id, after, None]).rowcount
+        count -= connection.execute(TRIM, [number, after, None]).rowcount
     values = {name: brought.column(name).to_pylist() for name in brought.column_names}
-    values |= {"tenant": tenant_id, "dataset": dataset_id}
+    values |= {"tenant": tenant_id, "dataset": dataset_id, "number": number}
     fail_point("event_windows.before_merge")
     ((added,),) = connection.execute(_merge(len(sums)), values).fetchall()
     connection.execute(KEEP, [count + added, newest, dropped_to, dataset_id])
@@ -215,14 +219,14 @@ def kept_after(newest: int | None, dropped_to: int | None) -> int | None:
 
 
 def _full(
-    connection: postgres.Connection, dataset_id: UUID, most: int, count: int, brought: pa.Table
+    connection: postgres.Connection, dataset_id: UUID, number: int, most: int, count: int, brought: pa.Table
 ) -> int | None:
     """The minute up to which buckets must go for those that are brought; None: there is room for all."""
     places = {name: brought.column(name).to_pylist() for name in ("key", "minute")}
     ((unknown,),) = connection.execute(UNKNOWN, places | {"dataset": dataset_id}).fetchall()
     if count + unknown <= most:
         return None
-    of_minute: Counter[int] = Counter(dict(connection.execute(BY_MINUTE, [dataset_id]).fetchall()))
+    of_minute: Counter[int] = Counter(dict(connection.execute(BY_MINUTE, [number]).fetchall()))
     of_minute.update(places["minute"])  # some are there already: that leaves a little more room
     kept = 0
     for minute in sorted(of_minute, reverse=True):
@@ -240,10 +244,10 @@ def changed(connection: postgres.Connection, dataset_id: UUID, days: Iterable[da
     held = connection.execute(HOLD, [dataset_id]).fetchone()
     if held is None:
         return
-    _, _, count, newest, dropped_to, built = held
+    number, _, _, count, newest, dropped_to, built = held
     after = kept_after(newest, dropped_to)
     if built and after is not None and all(end_of(day) <= after for day in days):
-        count -= connection.execute(TRIM, [dataset_id, after, None]).rowcount  # what was not removed yet
+        count -= connection.execute(TRIM, [number, after, None]).rowcount  # what was not removed yet
         connection.execute(KEEP, [count, newest, dropped_to, dataset_id])
         return
     begin_anew(connection, dataset_id)

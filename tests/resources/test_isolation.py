@@ -218,8 +218,10 @@ STATES = (
     " SELECT tenant_id, dataset_id, 'any', 0, 0, 0, 'any' FROM event_states WHERE tenant_id = %(tenant)s",
     "INSERT INTO event_windows (tenant_id, dataset_id, sums, max_buckets)"
     " SELECT tenant_id, dataset_id, '{}', 1 FROM event_states WHERE tenant_id = %(tenant)s",
-    "INSERT INTO event_window_buckets (tenant_id, dataset_id, key, minute, events, first_at, last_at, sums)"
-    " SELECT tenant_id, dataset_id, 'any', 0, 1, 0, 0, '{}' FROM event_windows WHERE tenant_id = %(tenant)s",
+    "INSERT INTO event_window_buckets"
+    " (tenant_id, dataset_id, number, key, minute, events, first_at, last_at, sums)"
+    " SELECT tenant_id, dataset_id, number, 'any', 0, 1, 0, 0, '{}' FROM event_windows"
+    " WHERE tenant_id = %(tenant)s",
 )
 MOVES = (
     "INSERT INTO dataset_moves (tenant_id, move_id, dataset_id, slug, from_uri, schema_uri, state)"
