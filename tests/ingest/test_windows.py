@@ -202,6 +202,7 @@ def test_what_settles_during_a_build_is_counted_once(
     agree(owner)
 
 
+@pytest.mark.slow
 def test_a_late_event_joins_two_sessions(owner: Owner) -> None:
     declare(owner)
     owner.send(at_minute("a", 0), at_minute("b", 10), at_minute("c", 20.1), at_minute("d", 20, country="FR"))
