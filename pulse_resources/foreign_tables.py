@@ -5,6 +5,8 @@ place for manifests. Of the metadata only what a snapshot changes is edited; the
 wrote it.
 """
 
+import secrets
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +37,6 @@ class Following:
 
     document: Document
     snapshot_id: int
-    written: tuple[str, ...]
-    """The manifests, and their list, that were written for it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class ForeignTable:
     document: Document
     store: pafs.S3FileSystem
     """Opens the table's folder alone."""
+    mark: str = ""
+    """Hexadecimal digits with which the ids in the names of written manifests begin: 16 at most."""
+
+    def _id(self) -> uuid.UUID:
+        return uuid.UUID(hex=(self.mark + secrets.token_hex(16))[:32])
 
     @property
     def _io(self) -> PyArrowFileIO:
@@ -78,7 +83,7 @@ class ForeignTable:
         """
         transaction = self._transaction()
         kind = Replace if same_rows else Overwrite
-        producer = kind(Operation.OVERWRITE, transaction, self._io, snapshot_properties=dict(summary))
+        producer = kind(Operation.OVERWRITE, transaction, self._io, self._id(), dict(summary))
         for file in removed:
             producer.delete_data_file(file)
         for file in added:
@@ -91,9 +96,8 @@ class ForeignTable:
         snapshot = transaction.table_metadata.current_snapshot()
         if snapshot is None or not any(map(names_removed, snapshot.manifests(self._io))):
             return None
-        properties = dict(summary)
         return self._following(
-            LiveOnly(Operation.OVERWRITE, transaction, self._io, snapshot_properties=properties)
+            LiveOnly(Operation.OVERWRITE, transaction, self._io, self._id(), dict(summary))
         )
 
     def _transaction(self) -> Transaction:
@@ -104,9 +108,7 @@ class ForeignTable:
     def _following(self, producer: "_SnapshotProducer[Any]") -> Following:
         (update, *_), _ = producer._commit()  # writes manifests and their list, nothing else
         assert isinstance(update, AddSnapshotUpdate)  # noqa: S101 - pyiceberg's first one
-        written = (*producer._written_manifests, *producer._written_manifest_lists)
-        following = _with_snapshot(self.document, update.snapshot)
-        return Following(following, update.snapshot.snapshot_id, written)
+        return Following(_with_snapshot(self.document, update.snapshot), update.snapshot.snapshot_id)
 
 
 def _with_snapshot(document: Document, added: Snapshot) -> Document:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -46,7 +47,7 @@ LEAST, MOST = 1024, 64 * 1024 * 1024
 """Limits of sizes that a table's properties ask for."""
 CODECS = frozenset({"zstd", "snappy", "gzip", "uncompressed"})
 Shape = tuple[Any, ...]
-"""A file's columns: all that Parquet says of them, and the field id of each, nested ones included."""
+"""A file's columns: what Parquet says of them, and the field id of each, nested ones included."""
 Drop = Callable[[pa.RecordBatch], pa.BooleanArray]
 """Which rows to leave out."""
 
@@ -102,13 +103,21 @@ def shape(footer: pq.FileMetaData) -> Shape:
         tuple(_ids(field) for field in schema.to_arrow_schema()),
         tuple(
             (
-                *(column.path, column.physical_type, column.logical_type.to_json(), column.converted_type),
-                *(column.length, column.precision, column.scale),
+                *(column.path, column.physical_type, *_meaning(column)),
                 *(column.max_definition_level, column.max_repetition_level),
             )
             for column in columns
         ),
     )
+
+
+def _meaning(column: Any) -> tuple[str, int]:
+    """The logical type of a Parquet column, and its length in bytes: equal for all ways to write it."""
+    kind = orjson.loads(column.logical_type.to_json())
+    if kind["Type"] == "Int" and (column.physical_type, kind["isSigned"]) == (f"INT{kind['bitWidth']}", True):
+        kind = {"Type": "None"}  # DuckDB says what the physical type says already
+    told = {name: value for name, value in kind.items() if "converted_type" not in name}
+    return orjson.dumps(told).decode(), 0 if kind["Type"] == "Decimal" else column.length
 
 
 def _ids(field: pa.Field) -> Shape:
