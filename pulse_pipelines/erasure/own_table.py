@@ -6,7 +6,7 @@ covered, and what they commit after it is not. The files that the history had ar
 commit: a process that dies after it leaves them to the next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure import own_removing
 from pulse_pipelines.erasure.own_subject import Names, Wanted, names_of
 from pulse_pipelines.lake import own
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
@@ -27,13 +27,11 @@ from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Rewritten
 from pulse_pipelines.tables.reachable_files import ReachableFiles, plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
-from pulse_resources import object_store, postgres, table_metadata
+from pulse_resources import object_store, table_metadata
 from pulse_resources.errors import PulseError, Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.foreign_tables import Following, ForeignTable
 
-REMOVING = "own_removing"
-"""Key in the record: by table, the files to remove once its history is dropped."""
 PROPERTY = "pulse.erasure-id"
 DEAD = timedelta(hours=1)
 """Age of a file of Pulse's own that no process is still about to commit: their time is limited."""
@@ -152,7 +150,7 @@ class OwnErasure:
         if not outcome.has_column:
             return
         own.live_files(seen)
-        before = self._written_down(erasure_id, self._reached(seen))
+        before = own_removing.note(self.tenant, erasure_id, self.own.shown, self._reached(seen))
         fail_point("own.erase.planned")
         outcome.uuid = str(seen.metadata.table_uuid)
         while True:
@@ -165,7 +163,7 @@ class OwnErasure:
         outcome.searched = len(self._rows)
         outcome.objects = self._remove(erasure_id, before | self._written)
         fail_point("own.erase.removed")
-        self._write_down(erasure_id, None)
+        own_removing.forget(self.tenant, erasure_id, self.own.shown)
 
     def _commit(self, erasure_id: str, outcome: Outcome) -> _Erased:
         summary = {PROPERTY: erasure_id}
@@ -279,21 +277,6 @@ class OwnErasure:
         ]
         removed = orphan_files.remove(self.tenant, look, found, with_log=False, by_log=False, by=by)
         return removed.objects
-
-    def _written_down(self, erasure_id: str, reached: set[str]) -> set[str]:
-        """Record the files, with those that an interrupted erasure recorded; returns all of them."""
-        found = reached | set(self._known(erasure_id).get(self.own.shown, ()))
-        self._write_down(erasure_id, sorted(found))
-        return found
-
-    def _known(self, erasure_id: str) -> dict[str, list[str]]:
-        return record.find(self.tenant, erasure_id).steps.get(REMOVING) or {}
-
-    def _write_down(self, erasure_id: str, paths: Sequence[str] | None) -> None:
-        removing = {name: known for name, known in self._known(erasure_id).items() if name != self.own.shown}
-        removing |= {} if paths is None else {self.own.shown: list(paths)}
-        with postgres.tenant_transaction("pulse_pipeline", self.tenant.tenant_id) as connection:
-            record.done(connection, self.tenant, erasure_id, REMOVING, removing)
 
 
 def _said(error: BaseException) -> str:
