@@ -45,6 +45,8 @@ def erase(
 ) -> None:
     """Remove a person's events from tables, their history, the raw zone, dead letters and summaries.
 
+    Without --dataset also from the tenant's own tables that ask for it (the property pulse.erasure).
+
     It covers events that have settled, and ends by searching every store again. There is a receipt for
     each dataset in which nothing is left; it says what Kafka still holds, and until when. If it was
     interrupted, the same command resumes it. It cannot be undone.
@@ -77,20 +79,25 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
     found = erasure.everywhere.find(owner, where)
     if dry_run or not yes:
         previews = erasure.everywhere.preview(owner, found)
+        own = erasure.everywhere.count_own(owner, found)
         if dry_run:
-            left = list(erasure.everywhere.left_out(owner, found))
+            left = list(erasure.everywhere.left_out(owner, found, own))
+            counted = {each.table: each.rows for each in own if each.has_column and not each.reason}
             if as_json:
-                emit({"datasets": previews, "left_out": left})
+                emit({"datasets": previews, "own_tables": counted, "left_out": left})
                 return
             rows = ((slug, s.rows, s.raw_events, s.dead_letters) for slug, s in previews.items())
             show_table(("dataset", "rows", "raw events", "dead letters"), rows, empty="")
+            if counted:
+                show_table(("own table", "rows"), counted.items(), empty="")
             _show_left_out(left)
             return
-        _confirm(owner, previews.values())
+        _confirm(owner, previews.values(), sum(each.rows for each in own))
     with working("erasing") as begins:
         receipts = erasure.everywhere.erase(owner, found, lambda step: begins(f"erasing from {step}"))
         begins("looking for what is left out")
-        left = list(erasure.everywhere.left_out(owner, found))
+        became = erasure.everywhere.own_of(owner, receipts)
+        left = list(erasure.everywhere.left_out(owner, found, became))
     if as_json:
         emit({"datasets": receipts, "left_out": left})
     else:
@@ -107,11 +114,11 @@ def _show_left_out(left: "Iterable[erasure.everywhere.LeftOut]") -> None:
         remark(f"not covered: {each.what}. {each.fix}")
 
 
-def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"]) -> None:
+def _confirm(owner: Tenant, previews: Iterable["erasure.ErasurePreview"], own: int = 0) -> None:
     if not sys.stdin.isatty():
         raise UserError("erasing needs a confirmation", fix="Look with --dry-run, then add --yes")
     found = list(previews)
-    rows, raw = sum(each.rows for each in found), sum(each.raw_events for each in found)
+    rows, raw = own + sum(each.rows for each in found), sum(each.raw_events for each in found)
     letters = sum(each.dead_letters for each in found)
     question = (
         f"Erase {rows:,} rows, {raw:,} raw events and {letters:,} dead letters of {owner.slug}, for good?"
@@ -161,6 +168,7 @@ def _show_receipt(receipt: dict[str, Any], where: str) -> None:
             ("dead letters", removed["dead_letters"]),
             ("summaries", removed["summaries"]),
             ("events of the state", removed["states"]),
+            *((f"rows of {each['table']}", each["rows"]) for each in receipt["own_tables"]),
             ("verified", f"nothing is left in {_counts(receipt['verified']['looked_at'])}"),
         )
     )

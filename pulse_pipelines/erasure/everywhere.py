@@ -4,7 +4,7 @@ Each dataset gets an erasure of its own, with record and receipt. What this cann
 remedy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from pyiceberg.table import Table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import record, rows, run
+from pulse_pipelines.erasure import own_tables, record, rows, run
 from pulse_pipelines.erasure.accounting import Places
+from pulse_pipelines.erasure.own_table import Outcome
 from pulse_pipelines.erasure.remains import deleted_slugs
 from pulse_pipelines.erasure.run import ErasurePreview
 from pulse_pipelines.erasure.subject import ENVELOPE, Subject, subject
@@ -89,6 +90,18 @@ def preview(tenant: Tenant, found: Everywhere) -> dict[str, ErasurePreview]:
     return {slug: run.preview(tenant, slug, found.where, found.no_dataset(slug)) for slug in found.slugs}
 
 
+def count_own(tenant: Tenant, found: Everywhere) -> list[Outcome]:
+    """Count what the erasure would remove now from tables of the tenant's own that ask for it."""
+    return own_tables.count(tenant, subject(found.datasets[0], found.where)) if found.datasets else []
+
+
+def own_of(tenant: Tenant, receipts: Sequence[Mapping[str, Any]]) -> Sequence[Outcome]:
+    """What became of the own tables that ask for it, by the record of the first receipt."""
+    for receipt in receipts[:1]:
+        return own_tables.outcomes(record.find(tenant, receipt["erasure_id"]).steps)
+    return ()
+
+
 def erase(
     tenant: Tenant, found: Everywhere, progress: Callable[[str], None] = lambda step: None
 ) -> list[dict[str, Any]]:
@@ -107,8 +120,12 @@ def erase(
     return receipts
 
 
-def left_out(tenant: Tenant, found: Everywhere) -> Iterator[LeftOut]:
-    """Find data that is not erased: entity versions with the value, and files of deleted datasets."""
+def left_out(tenant: Tenant, found: Everywhere, own: Sequence[Outcome]) -> Iterator[LeftOut]:
+    """Find data that is not erased: entity versions with the value, files of deleted datasets, own tables.
+
+    Args:
+        own: outcomes of the own tables that ask for erasures.
+    """
     for dataset in found.entities:
         wanted = subject(dataset, found.where).covering(record.settled(tenant, dataset))
         files = live_table.of_current(partial(_matching, wanted), tenant, dataset)
@@ -119,6 +136,13 @@ def left_out(tenant: Tenant, found: Everywhere) -> Iterator[LeftOut]:
     if gone := [slug for slug in deleted_slugs(tenant) if slug not in found.known]:
         fix = "They were not looked at. To erase from the raw zone, create a dataset of the slug, then erase"
         yield LeftOut(f"files of deleted datasets: {', '.join(gone)}", fix)
+    for each in own:
+        if each.reason is not None and each.has_column:
+            fix = "Delete the rows there with an engine, then expire its snapshots"
+            yield LeftOut(f"the tenant's own table {each.table}: {each.reason}", fix)
+    if not found.datasets and (asking := own_tables.asking(tenant)):
+        fix = "Create a dataset of events: an erasure from it searches them"
+        yield LeftOut(f"own tables: {', '.join(table.shown for table in asking)}", fix)
 
 
 def _matching(wanted: Subject, table: Table) -> list[tuple[DataFile, Places]]:

@@ -1,13 +1,13 @@
 """Copies that an erasure cannot reach, and until when they exist: in Kafka, in claims, in other tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import own_tables
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake import catalog
 from pulse_pipelines.pipes.transforms.queries import readers
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
@@ -40,8 +40,11 @@ def deleted_slugs(tenant: Tenant) -> list[str]:
         return [slug for (slug,) in connection.execute(DELETED_SLUGS, [tenant.tenant_id])]
 
 
-def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
+def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Places that may still hold the person's events: `where`, `until` (ISO 8601, None: for ever), `why`.
+
+    Args:
+        steps: the erasure's results.
 
     Raises:
         KafkaException: the broker does not answer.
@@ -52,7 +55,7 @@ def remains(tenant: Tenant, subject: Subject) -> list[dict[str, Any]]:
         _claims(subject),
         *_transforms(tenant, subject),
         *(_deleted(each) for each in gone),
-        *_own(tenant),
+        *own_tables.remains(tenant, subject, steps),
     ]
 
 
@@ -93,16 +96,6 @@ def _transforms(tenant: Tenant, subject: Subject) -> Iterable[dict[str, Any]]:
             "until": None,
             "why": "its latest state follows with the pipe's next run, its earlier versions stay: run the "
             "pipe, then erase there, too",
-        }
-
-
-def _own(tenant: Tenant) -> Iterable[dict[str, Any]]:
-    """All tables of the tenant's own, by their names: which of them hold copies, only its engines know."""
-    for each in catalog.own_tables(tenant):
-        yield {
-            "where": f"the tenant's own table {each.shown}: its rows, and those of its earlier snapshots",
-            "until": None,
-            "why": "its engines write it, it was not searched: delete the rows there, then expire snapshots",
         }
 
 

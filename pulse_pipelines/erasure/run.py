@@ -13,7 +13,18 @@ from typing import Any
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, raw, record, rows, staged, states, verify
+from pulse_pipelines.erasure import (
+    curated,
+    history,
+    letters,
+    own_tables,
+    raw,
+    record,
+    rows,
+    staged,
+    states,
+    verify,
+)
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
@@ -47,6 +58,7 @@ def _steps(rewriter: Rewriter) -> dict[str, Step]:
         raw.STEP: raw.erase,
         history.STEP: history.forget,
         curated.STEP: curated.erase,
+        own_tables.STEP: own_tables.erase,
     }
 
 
@@ -92,13 +104,14 @@ def erase(
     Args:
         where: see `erasure.subject`.
         progress: called with the name of each step when it begins, and with the data files written so far.
-        known: if given, also erases what was received for datasets that are not among these.
+        known: if given, also erases what was received for datasets that are not among these, and from
+            tables of the tenant's own that ask for it.
 
     Raises:
         NotFound: the tenant has no such dataset.
         UserError: `where` is no valid condition.
         Terminal: the table is gone, or has delete files of another engine; or the dataset was deleted
-            meanwhile, and the error says where its files are.
+            meanwhile, and the error says where its files are; or an own table is beyond the limits.
         Transient: the table is being rewritten, the object store failed, Spark does not answer, or
             something is left after all rounds; retry.
         PySparkException: a task failed; retry.
@@ -119,7 +132,8 @@ def erase(
         except Terminal as error:
             raise _because_deleted(tenant, found, error) from error
         fail_point("erase.verified")
-        return receipt(tenant, record.finish(tenant, erasure.erasure_id, remains(tenant, found), verified))
+        left = remains(tenant, found, record.find(tenant, erasure.erasure_id).steps)
+        return receipt(tenant, record.finish(tenant, erasure.erasure_id, left, verified))
 
 
 def _until_clean(
@@ -177,6 +191,7 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
     """The receipt as JSON: what was removed from where, and what remains. It does not contain the value."""
     steps = erasure.steps
     raw_zone = steps[raw.STEP]
+    own = own_tables.erased(steps)
     return {
         "erasure_id": erasure.erasure_id,
         "tenant": tenant.slug,
@@ -192,11 +207,22 @@ def receipt(tenant: Tenant, erasure: Erasure) -> dict[str, Any]:
             "summaries": steps[rows.STEP]["summaries"] + steps[curated.SUMMARIES],
             "states": steps[rows.STEP].get("states", 0),
             "snapshots": steps[history.STEP]["snapshots_dropped"],
+            "own_rows": sum(each.rows for each in own),
         },
         "table": steps[rows.STEP] | steps[history.STEP],
         "raw_zone": {name: raw_zone[name] for name in ("objects", "orphans")},
         "dead_letters": steps[letters.STEP],
         "curated": steps[curated.STEP],
+        "own_tables": [
+            {
+                "table": each.table,
+                "rows": each.rows,
+                "files": each.files,
+                "snapshots_dropped": each.snapshots,
+                "objects_deleted": each.objects,
+            }
+            for each in own
+        ],
         "verified": steps["verified"],
         "remains": steps["remains"],
     }

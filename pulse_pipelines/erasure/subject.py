@@ -6,7 +6,7 @@ number as a number, whatever the schema requires, since dead letters hold values
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,9 +55,7 @@ class Subject:
     @property
     def number(self) -> int | float | None:
         """The value as a number, if it is one."""
-        if _INTEGER.fullmatch(self.value):
-            return int(self.value)
-        return float(self.value) if _NUMBER.fullmatch(self.value) else None
+        return number_of(self.value)
 
     def covering(self, covers: Mapping[int, int]) -> "Subject":
         """The same subject, limited to events before these offsets."""
@@ -86,14 +84,9 @@ class Subject:
         return self.number is not None or self.value.encode() in content or b"\\" in content
 
     def _says(self, document: object, path: Sequence[str]) -> bool:
-        if type(document) is list:
-            return any(self._says(item, path) for item in document)
-        if path:
-            return type(document) is dict and any(
-                self._says(document[name], path[steps:])
-                for steps, name in _prefixes(path)
-                if name in document
-            )
+        return within(document, path, self._is)
+
+    def _is(self, document: object) -> bool:
         if type(document) is str:
             return document == self.value
         number = self.number
@@ -243,6 +236,24 @@ def _declared(kind: FieldType, steps: Sequence[str]) -> FieldType | None:
     return member and _declared(member, steps[1:])
 
 
-def _prefixes(path: Sequence[str]) -> Iterator[tuple[int, str]]:
+def within(document: object, path: Sequence[str], equals: Callable[[object], bool]) -> bool:
+    """Whether decoded JSON has a value at a path, through lists."""
+    if type(document) is list:
+        return any(within(item, path, equals) for item in document)
+    if path:
+        return type(document) is dict and any(
+            within(document[name], path[steps:], equals) for steps, name in prefixes(path) if name in document
+        )
+    return equals(document)
+
+
+def number_of(value: str) -> int | float | None:
+    """A value as a number, if it is one."""
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    return float(value) if _NUMBER.fullmatch(value) else None
+
+
+def prefixes(path: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The names that a path can begin with, shortest first, each with its number of steps."""
     return ((steps, ".".join(path[:steps])) for steps in range(1, len(path) + 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import ManifestFile
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.erasure import curated, history, letters, raw, rows, staged, states
+from pulse_pipelines.erasure import curated, history, letters, own_tables, raw, rows, staged, states
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.maintenance.remove_orphan_files import in_flight
@@ -73,6 +73,11 @@ def look(tenant: Tenant, subject: Subject, erasure: Erasure) -> Verified:
     for name in names:
         left = curated.leftovers(tenant, subject, erasure, name)
         _add(found, curated.STEP, [f"a rollup from before, {path}" for path in left])
+    if own_tables.erased(erasure.steps):
+        own = own_tables.left(tenant, subject, erasure)
+        found.looked_at["files of own tables"] = sum(each.searched for each in own)
+        _add(found, own_tables.STEP, [f"{each.rows} rows in {each.table}" for each in own if each.rows])
+        _add(found, own_tables.STEP, [f"unread: {each.table}, {each.reason}" for each in own if each.reason])
     return found
 
 

@@ -1,52 +1,51 @@
 """Upkeep of tables of a tenant's own: all are checked, those whose property `pulse.upkeep` is `true` tidied.
 
-The check: every file that a snapshot names is in the tenant's folder. Then snapshots expire, by Iceberg's own
-properties of the table where it has them, and orphans go. All of it reads what the tenant's engines wrote, so
-it is done by a key of the table's folder alone, and in a process whose memory and time are limited: files
-that are made to exhaust it end that tenant's upkeep only. A table whose files cannot be read, or are spelled
-in a way that cannot be compared, is left as it is.
+The check: every file that a snapshot names is in the tenant's folder. Then snapshots expire, by Iceberg's
+own properties of the table where it has them, orphans go, and small files are merged (`merge_own`). All of
+it reads what the tenant's engines wrote, so it is done by a key of the table's folder alone, and in a
+process whose memory and time are limited: files that are made to exhaust it end that tenant's upkeep only.
+Merging decodes data, so it comes last, and the process says before it what it has found. A table whose
+files cannot be read, or are spelled in a way that cannot be compared, is left as it is.
 
-An engine writes its files before it asks the catalog to commit them, and Pulse does not know it meanwhile: so
-only orphans of more than `upkeep.own_orphan_hours` are removed.
+An engine writes its files before it asks the catalog to commit them, and Pulse does not know it meanwhile:
+so only orphans of more than `upkeep.own_orphan_hours` are removed.
 """
 
-import resource
+import random
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import partial
+from typing import Any
 from uuid import UUID
 
 import orjson
-from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, metadata, paths, purges, updates
+from pulse_pipelines.lake import catalog, metadata, own, purges
 from pulse_pipelines.lake.catalog import ROLE, OwnTable
-from pulse_pipelines.maintenance import state
+from pulse_pipelines.lake.own import NotRewritten
+from pulse_pipelines.maintenance import merge_own, state
 from pulse_pipelines.maintenance.expire_snapshots import beyond
-from pulse_pipelines.maintenance.history import Done
-from pulse_pipelines.sql.confinement import data_bytes
-from pulse_pipelines.tables import orphan_files
+from pulse_pipelines.maintenance.history import Done, Skipped
+from pulse_pipelines.sql.confinement import limit_memory
+from pulse_pipelines.tables import leases, orphan_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
-from pulse_pipelines.tables.orphan_files import Access
 from pulse_pipelines.tables.reachable_files import Outside, ReachableFiles
-from pulse_resources import iceberg, object_store, table_metadata, vended
-from pulse_resources.errors import PulseError, Terminal
-from pulse_resources.file_io import file_io_of
+from pulse_resources import object_store, table_metadata
+from pulse_resources.errors import Terminal, Transient
 from pulse_resources.settings import UpkeepSettings, load_settings
-from pulse_resources.vended import Mode
 
 ASKS = "pulse.upkeep"
 """Table property by which a tenant asks for upkeep."""
+MERGES = "pulse.upkeep.merge"
+"""Table property by which it asks for upkeep without merges: `false`."""
 MAX_AGE, MIN_KEPT = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 MEMORY, SECONDS = 1024**3, 600
 """Limits of the process, beyond what it has when it begins."""
-_UNREADABLE = (*updates.WRONG, PulseError, FileNotFoundError, OverflowError, EOFError, AssertionError)
 _HOUR_MS = 3_600_000
 
 
@@ -56,17 +55,28 @@ def keep(tenant: Tenant, done: Done) -> None:
     Raises:
         Terminal: a table names files outside of the tenant's folder; or the process failed, or exceeded its
             limits. What it committed stands.
+        Skipped: an erasure, which searches these tables, is under way.
     """
+    try:
+        with leases.rewriting(tenant.tenant_id, of="tenant"):
+            _keep(tenant, done)
+    except Transient as error:
+        raise Skipped(error.message, fix=error.fix, **error.where) from None
+
+
+def _keep(tenant: Tenant, done: Done) -> None:
     command = [sys.executable, "-m", __name__, str(tenant.tenant_id), tenant.slug]
+    failed: str | None = None
     try:
         ended = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise Terminal(f"upkeep of own tables took more than {SECONDS} s", tenant=tenant.slug) from None
-    if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1][:500] if said else "it said nothing"
-        raise Terminal(f"upkeep of own tables ended with {ended.returncode}: {why}", tenant=tenant.slug)
-    found = orjson.loads(ended.stdout.splitlines()[-1])
+        output = ended.stdout
+        if ended.returncode:
+            said = ended.stderr.decode(errors="replace").strip().splitlines()
+            why = said[-1][:500] if said else "it said nothing"
+            failed = f"upkeep of own tables ended with {ended.returncode}: {why}"
+    except subprocess.TimeoutExpired as error:
+        output, failed = error.stdout or b"", f"upkeep of own tables took more than {SECONDS} s"
+    found = _last(output)
     done.after = found["numbers"]
     if found["outside"]:
         raise Terminal(
@@ -74,15 +84,24 @@ def keep(tenant: Tenant, done: Done) -> None:
             fix="No key of theirs opens these files; ask the tenant what wrote the tables",
             tenant=tenant.slug,
         )
+    if failed:
+        raise Terminal(failed, tenant=tenant.slug)
     done.detail = "; ".join(found["left"])[:2_000] or None
+
+
+def _last(output: bytes) -> dict[str, Any]:
+    """The last line that the process printed as a whole."""
+    whole, _, _ = output.rpartition(b"\n")
+    found: dict[str, Any] = {"numbers": {}, "left": [], "outside": []}
+    return found | (orjson.loads(whole.splitlines()[-1]) if whole else {})
 
 
 def main(tenant: Tenant) -> None:
     """Look after a tenant's own tables in this process, with limits; prints what was done as JSON."""
-    most = data_bytes() + MEMORY
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    kept = Keeper(tenant).keep()
-    print(orjson.dumps(asdict(kept)).decode())
+    limit_memory(MEMORY)
+    keeper = Keeper(tenant)
+    for part in (keeper.tidy, keeper.merge):
+        print(orjson.dumps(asdict(part())).decode(), flush=True)
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,8 @@ class Kept:
     """What upkeep did with a tenant's own tables."""
 
     numbers: dict[str, int]
-    """Of tables checked, and those that asked for it; of snapshots expired, objects and folders removed."""
+    """Of tables checked, and those that asked for it; of snapshots expired, objects and folders removed; of
+    data files merged, and the files that they were merged into."""
     left: list[str]
     """Tables that were left as they are, and why."""
     outside: list[str]
@@ -104,9 +124,17 @@ class Keeper:
         self._tenant = tenant
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
+        self._kept = Kept({}, [], [])
+        self._sound: list[OwnTable] = []
+        """Tables that asked for upkeep, and had it."""
 
     def keep(self) -> Kept:
-        """Finish removals of folders, check all tables, and tidy those that ask for it.
+        """All of it. Raises as `tidy`."""
+        self.tidy()
+        return self.merge()
+
+    def tidy(self) -> Kept:
+        """Finish removals of folders, check all tables, and expire and sweep those that ask for it.
 
         Raises:
             OSError: the object store failed.
@@ -116,71 +144,78 @@ class Keeper:
         numbers["folders"] = purges.finish(self._tenant)
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age)
         left, outside = [], []
-        for own in catalog.own_tables(self._tenant):
+        for each in catalog.own_tables(self._tenant):
             try:
                 numbers["tables"] += 1
-                if (stray := self._stray(own)) is not None:
-                    outside.append(f"{own.shown}: {stray[:200]}")
-                elif self._asks(own):
+                if (stray := self._stray(each)) is not None:
+                    outside.append(f"{each.shown}: {stray[:200]}")
+                elif own.property_of(self._tenant, each, ASKS) == "true":
                     numbers["asked"] += 1
-                    numbers["snapshots"] += self._expire(own)
-                    numbers["objects"] += self._sweep(own)
+                    numbers["snapshots"] += self._expire(each)
+                    numbers["objects"] += self._sweep(each)
+                    self._sound.append(each)
             except Outside as error:
-                outside.append(f"{own.shown}: {error}")
-            except _UNREADABLE as error:
-                left.append(f"{own.shown}: {type(error).__name__}: {str(error)[:200]}")
-        return Kept(dict(numbers), left, outside)
+                outside.append(f"{each.shown}: {error}")
+            except own.UNREADABLE as error:
+                left.append(f"{each.shown}: {type(error).__name__}: {str(error)[:200]}")
+        self._kept = Kept(dict(numbers), left, outside)
+        return self._kept
 
-    def _stray(self, own: OwnTable) -> str | None:
+    def merge(self) -> Kept:
+        """Merge small files of the tables that were tidied, in any order: none is always the last one."""
+        budget, merged, into = merge_own.Budget(), 0, 0
+        asking = [each for each in self._sound if own.property_of(self._tenant, each, MERGES) != "false"]
+        for each in random.sample(asking, len(asking)):
+            try:
+                done = merge_own.merge(self._tenant, each, budget)
+                merged, into = merged + done.files, into + done.into
+                left = [f"{count} files not merged: {why}" for why, count in done.left.items()]
+            except NotRewritten as error:
+                left = [f"not merged: {error.message}"]
+            except merge_own.UNREADABLE as error:
+                left = [f"not merged: {type(error).__name__}: {str(error)[:200]}"]
+            self._kept.left.extend(f"{each.shown}: {why}" for why in left)
+        self._kept.numbers.update(merged=merged, merged_into=into)
+        return self._kept
+
+    def _stray(self, table: OwnTable) -> str | None:
         """A file outside of the tenant's folder that a snapshot of the table names."""
         folder = f"{metadata.folder(self._tenant)}/"
-        reached = ReachableFiles(self._access(own).store, own.location).of(self._look(own), by_log=False)
+        seen = own.see(self._tenant, table)
+        reached = ReachableFiles(seen.store.store, table.location).of(seen.table, by_log=False)
         return min((path for path in reached if not path.startswith(folder)), default=None)
 
-    def _asks(self, own: OwnTable) -> bool:
-        document = orjson.loads(metadata.read(self._tenant, own.at).content)
-        return str((document.get("properties") or {}).get(ASKS)).lower() == "true"
-
-    def _look(self, own: OwnTable) -> Table:
-        """The table as it is now, if it still is in the folder that the catalog gave it."""
-        at = catalog.location(self._tenant, own.namespace, own.name)
-        store = self._access(own).store
-        document = table_metadata.read(at, store)
-        if table_metadata.folder(at) != own.location or document["location"] != own.location:
-            raise Terminal("the table is in another folder")
-        paths.check(self._tenant, document)
-        table = TableMetadataUtil.parse_obj(document)
-        return Table(own.row, table, at, file_io_of(lambda: store), NoopCatalog(iceberg.CATALOG))
-
-    def _access(self, own: OwnTable) -> Access:
-        return Access(metadata.client(vended.credentials([own.location], Mode.WRITE)), ROLE, own.location)
-
-    def _expire(self, own: OwnTable) -> int:
+    def _expire(self, table: OwnTable) -> int:
         now, gone = state.database_time(), set[int]()
 
         def stage(lost: SwapLost | None) -> Work | None:
             nonlocal gone
-            table, store = self._look(own), self._access(own).store
-            gone = beyond(table.metadata, now, wishes(table.metadata, self._settings))
+            seen = own.see(self._tenant, table)
+            gone = beyond(seen.metadata, now, wishes(seen.metadata, self._settings))
             if not gone:
                 return None
-            at = table.metadata_location
-            following = table_metadata.without_snapshots(table_metadata.read(at, store), gone)
-            return Work([Next(own.row, at, table_metadata.write_next(following, at, store=store))])
+            at = seen.table.metadata_location
+            following = table_metadata.without_snapshots(seen.document, gone)
+            new = table_metadata.write_next(following, at, store=seen.store.store)
+            return Work([Next(table.row, at, new)])
 
         def expired(work: Work) -> bool:
-            return not gone & {snapshot.snapshot_id for snapshot in self._look(own).metadata.snapshots}
+            seen = own.see(self._tenant, table)
+            return not gone & {snapshot.snapshot_id for snapshot in seen.metadata.snapshots}
 
         commit(self._tenant, stage, expired, role=ROLE, point="own.expire")
         return len(gone)
 
-    def _sweep(self, own: OwnTable) -> int:
-        by = self._access(own)
-        found = object_store.aged(own.location, self._min_age)
+    def _sweep(self, table: OwnTable) -> int:
+        by = own.access(table)
+        found = object_store.aged(table.location, self._min_age)
         if not found:
             return 0
+
+        def look() -> Table:
+            return own.see(self._tenant, table).table
+
         # What earlier metadata files reach is not kept: the tenant said how much of the history it wants.
-        look = partial(self._look, own)
         return orphan_files.remove(self._tenant, look, found, by_log=False, by=by).objects
 
 

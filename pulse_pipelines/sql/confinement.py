@@ -77,9 +77,8 @@ def limit_resources(allowed: Confinement) -> None:
     """Apply the kernel's limits: memory, processor time, files; and the process dies with its parent."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # first candidate of the OOM killer
-    libc = ctypes.CDLL(None)
-    libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+    die_with_parent()
+    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
     limits = {
         resource.RLIMIT_DATA: data_bytes() + allowed.memory_bytes + _SLACK,
         resource.RLIMIT_CPU: allowed.cpu_seconds,
@@ -90,6 +89,22 @@ def limit_resources(allowed: Confinement) -> None:
     for kind, most in limits.items():
         resource.setrlimit(kind, (most, most))
     os.umask(0o777)
+
+
+def limit_memory(memory: int) -> None:
+    """Limit a process that decodes a tenant's files: it also dies with its parent, which holds the lease.
+
+    Args:
+        memory: bytes beyond what it has.
+    """
+    die_with_parent()
+    most = data_bytes() + memory
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def ca_file(store: ObjectStoreSettings) -> str:

@@ -62,7 +62,7 @@ class ReachableFiles:
         for location in earlier if by_log else ():
             if (document := self._document(location)) is not None:
                 reached |= self._of_document(document, known)
-        return frozenset(map(_plain, reached) if self._store else reached)
+        return frozenset(map(plain, reached) if self._store else reached)
 
     def _document(self, location: str) -> Document | None:
         if location not in self._documents:
@@ -93,7 +93,7 @@ class ReachableFiles:
         return reached.union(found, *(self._data[path] for path in found))
 
     def _inside(self, path: str) -> str:
-        if self._store and not _plain(path).startswith(f"{self._folder}/"):
+        if self._store and not plain(path).startswith(f"{self._folder}/"):
             raise Outside("a manifest is not in the table's folder", path=path[:300])
         return path
 
@@ -127,8 +127,12 @@ def _is_append(snapshot: Document) -> bool:
     return summary.get("operation") == "append" and BATCH_PROPERTY in summary
 
 
-def _plain(path: str) -> str:
-    """A path as a listing has it: engines write s3a:// and s3n:// for s3://."""
+def plain(path: str) -> str:
+    """A path as a listing has it: engines write s3a:// and s3n:// for s3://.
+
+    Raises:
+        Terminal: it is not plain, and no two readers need mean the same by it.
+    """
     scheme, found, key = path.partition("://")
     parts = key.split("/")
     if not found or scheme not in ("s3", "s3a", "s3n") or {"", ".", ".."} & set(parts):

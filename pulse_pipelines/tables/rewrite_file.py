@@ -94,7 +94,7 @@ def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> Rewritte
         parquet = pq.ParquetFile(content)
         left = parquet.metadata.num_rows - len(file.without)
         with parquet_files.parquet_writer(sink, schema, left, collected) as writer:
-            for batch in parquet.iter_batches(_rows_at_a_time(parquet.metadata)):
+            for batch in parquet.iter_batches(rows_at_a_time(parquet.metadata)):
                 rows = _without(batch, file.without)
                 if rows.num_rows:
                     writer.write_table(fitted(rows, schema))
@@ -107,7 +107,8 @@ def rewrite(file: Rewrite, pause: Callable[[], None] = lambda: None) -> Rewritte
     return RewrittenFile(file.path, path, written, size, metrics)
 
 
-def _rows_at_a_time(footer: pq.FileMetaData) -> int:
+def rows_at_a_time(footer: pq.FileMetaData) -> int:
+    """Rows of a file to have in memory at a time: BATCH_ROWS, or fewer where they are large."""
     size: int = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     rows: int = footer.num_rows
     return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))

@@ -217,6 +217,7 @@ def test_the_receipt_says_what_was_removed_and_what_remains(erased: Erased) -> N
         "summaries": 1,
         "states": 1,
         "snapshots": 2,
+        "own_rows": 0,
     }
     assert receipt["table"]["days"] == {"2026-11-18": 2, "2026-11-19": 4}
     assert receipt["covers"]["partition 0"] == "offsets below 26"

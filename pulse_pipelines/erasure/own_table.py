@@ -1,0 +1,294 @@
+"""Erasure from one own table, in this process: search, rewrite, forget the history, remove files.
+
+One commit replaces the files with such rows and drops every earlier snapshot; large ones are replaced in
+parts before it. All of the snapshot that it replaces was searched, so whatever engines commit before it is
+covered, and what they commit after it is not. The files that the history had are written down before the
+commit: a process that dies after it leaves them to the next.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pyarrow as pa
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import own_removing
+from pulse_pipelines.erasure.own_subject import Names, Wanted, names_of
+from pulse_pipelines.lake import own
+from pulse_pipelines.lake.catalog import ROLE, OwnTable
+from pulse_pipelines.lake.errors import NoSuchTable
+from pulse_pipelines.lake.own import NotRewritten, Seen
+from pulse_pipelines.tables import foreign_files, orphan_files
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.foreign_files import Rewritten
+from pulse_pipelines.tables.reachable_files import ReachableFiles, plain
+from pulse_pipelines.tables.rewrite_file import rows_at_a_time
+from pulse_resources import object_store, table_metadata
+from pulse_resources.errors import PulseError, Transient
+from pulse_resources.faults import fail_point
+from pulse_resources.foreign_tables import Following, ForeignTable
+
+PROPERTY = "pulse.erasure-id"
+DEAD = timedelta(hours=1)
+"""Age of a file of Pulse's own that no process is still about to commit: their time is limited."""
+PART_BYTES = 256 * 1024 * 1024
+"""Size of the files that one commit replaces, about."""
+UNREADABLE = (*own.UNREADABLE, pa.ArrowException, ValidationException)
+"""Exceptions that mean that a table's files cannot be searched or written."""
+
+
+@dataclass
+class Outcome:
+    """What became of a table, or would."""
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    """Data files that had such rows."""
+    searched: int = 0
+    snapshots: int = 0
+    """Snapshots that were dropped."""
+    objects: int = 0
+    """Files that were deleted."""
+    uuid: str = ""
+    sequence: int = 0
+    """Of the snapshot that was searched as a whole: later files are not covered."""
+    reason: str | None = None
+    """Why it was not searched, or has nothing to search."""
+    has_column: bool = True
+
+
+@dataclass(frozen=True)
+class _Erased(Work):
+    rows: int
+    files: int
+    snapshots: int
+    snapshot_id: int | None
+    last: bool
+    sequence: int
+
+
+@dataclass
+class OwnErasure:
+    """The erasure of one value from one table."""
+
+    tenant: Tenant
+    own: OwnTable
+    wanted: Wanted
+    _rows: dict[str, int] = field(default_factory=dict)
+    """Matching rows, by the paths of files that were searched."""
+    _again: dict[str, Rewritten] = field(default_factory=dict)
+    _written: set[str] = field(default_factory=set)
+
+    def count(self) -> Outcome:
+        """Count what an erasure would remove; changes nothing."""
+        return self._guarded(self._count)
+
+    def erase(self, erasure_id: str) -> Outcome:
+        """Remove the rows, the history and its files.
+
+        Raises:
+            Transient: other writers kept committing first: run it again.
+            OSError, psycopg.OperationalError: run it again.
+        """
+        return self._guarded(lambda outcome: self._erase(erasure_id, outcome))
+
+    def left(self, uuid: str, sequence: int) -> Outcome:
+        """Search all files of the table that an erasure covered, again."""
+
+        def look(outcome: Outcome) -> None:
+            seen = own.see(self.tenant, self.own)
+            if str(seen.metadata.table_uuid) != uuid:
+                return
+            names = names_of(seen.metadata)
+            for entry in own.live_entries(seen, with_deletes=True).values():
+                if (entry.sequence_number or 0) <= sequence:
+                    rows = self._search(seen, entry.data_file, names)
+                    outcome.searched += 1
+                    outcome.rows, outcome.files = outcome.rows + rows, outcome.files + bool(rows)
+
+        return self._guarded(look)
+
+    def _guarded(self, do: Callable[[Outcome], None]) -> Outcome:
+        outcome = Outcome(self.own.shown)
+        try:
+            do(outcome)
+        except NoSuchTable:
+            return Outcome(self.own.shown, reason="it was dropped", has_column=False)
+        except (MemoryError, Transient):
+            raise
+        except UNREADABLE as error:
+            said = error.message if isinstance(error, PulseError) else _said(error)
+            outcome.reason = said.replace(self.wanted.value, "…")
+        return outcome
+
+    def _see(self, outcome: Outcome) -> Seen:
+        """The table now. Raises NotRewritten: it cannot be searched, or not changed."""
+        seen = own.see(self.tenant, self.own)
+        outcome.has_column = bool(self.wanted.columns(seen.metadata))
+        if outcome.has_column:
+            own.check_rewritable(seen.metadata)
+            if (other := self.wanted.incomparable(seen.metadata)) is not None:
+                raise NotRewritten(f"{other}: only strings, integers and numbers can be compared")
+            if more := sorted(name for name in seen.metadata.refs if name != "main"):
+                raise NotRewritten(f"it has branches or tags, whose snapshots stay: {', '.join(more)[:100]}")
+        return seen
+
+    def _count(self, outcome: Outcome) -> None:
+        seen = self._see(outcome)
+        if outcome.has_column:
+            found = self._matching(seen, own.live_files(seen))
+            outcome.searched = len(self._rows)
+            outcome.rows, outcome.files = sum(self._rows[file.file_path] for file in found), len(found)
+
+    def _erase(self, erasure_id: str, outcome: Outcome) -> None:
+        seen = self._see(outcome)
+        if not outcome.has_column:
+            return
+        own.live_files(seen)
+        before = own_removing.note(self.tenant, erasure_id, self.own.shown, self._reached(seen))
+        fail_point("own.erase.planned")
+        outcome.uuid = str(seen.metadata.table_uuid)
+        while True:
+            work = self._commit(erasure_id, outcome)
+            outcome.rows, outcome.files = outcome.rows + work.rows, outcome.files + work.files
+            outcome.snapshots += work.snapshots
+            outcome.sequence = work.sequence
+            if work.last:
+                break
+        outcome.searched = len(self._rows)
+        outcome.objects = self._remove(erasure_id, before | self._written)
+        fail_point("own.erase.removed")
+        own_removing.forget(self.tenant, erasure_id, self.own.shown)
+
+    def _commit(self, erasure_id: str, outcome: Outcome) -> _Erased:
+        summary = {PROPERTY: erasure_id}
+
+        def stage(lost: SwapLost | None) -> _Erased:
+            seen = self._see(outcome)
+            live = own.live_files(seen)
+            hit = self._matching(seen, live)
+            part = _part(hit)
+            rewritten = [self._rewritten(seen, file) for file in part]
+            following = replace(seen.foreign, mark=erasure_id)
+            number = seen.metadata.current_snapshot_id
+            if part:
+                added = [each.file for each in rewritten if each.file is not None]
+                step = following.replaced(part, added, summary, same_rows=False)
+                following, number = self._followed(following, step), step.snapshot_id
+            last, gone = len(part) == len(hit), set[int]()
+            if last:
+                if number is not None and (alone := following.live_only(summary)) is not None:
+                    following, number = self._followed(following, alone), alone.snapshot_id
+                gone = {each["snapshot-id"] for each in following.document.get("snapshots") or ()}
+                gone -= {number}
+            document = table_metadata.without_snapshots({"snapshots": []} | following.document, gone)
+            at = seen.table.metadata_location
+            new = table_metadata.write_next(document, at, with_log=not last, store=seen.store.store)
+            self._written.add(new)
+            rows = sum(each.dropped for each in rewritten)
+            dropped = len(gone & {each.snapshot_id for each in seen.metadata.snapshots})
+            sequence = int(document.get("last-sequence-number") or 0)
+            table = [Next(self.own.row, at, new)]
+            return _Erased(table, rows, len(part), dropped, number, last, sequence)
+
+        def committed(work: _Erased) -> bool:
+            seen = own.see(self.tenant, self.own)
+            if seen.table.metadata_location == work.tables[0].new:
+                return True
+            known = {each.snapshot_id for each in seen.metadata.snapshots}
+            return work.files > 0 and work.snapshot_id in known
+
+        work = commit(self.tenant, stage, committed, role=ROLE, point="own.erase")
+        assert work is not None  # noqa: S101 - `stage` always stages
+        return work
+
+    @staticmethod
+    def _followed(before: ForeignTable, step: Following) -> ForeignTable:
+        return replace(before, document=step.document)
+
+    def _matching(self, seen: Seen, live: dict[str, DataFile]) -> list[DataFile]:
+        """Files with matching rows, in order."""
+        names = names_of(seen.metadata)
+        for path, file in live.items():
+            if path not in self._rows:
+                self._rows[path] = self._search(seen, file, names)
+        return [file for path, file in sorted(live.items()) if self._rows[path]]
+
+    def _search(self, seen: Seen, file: DataFile, names: Names) -> int:
+        found = 0
+        with foreign_files.opened(seen.store.store, file) as parquet:
+            foreign_files.shape(parquet.metadata)
+            known = parquet.schema_arrow
+            columns = self.wanted.wanted_columns(known, names)
+            size = rows_at_a_time(parquet.metadata)
+            for batch in parquet.iter_batches(size, columns=columns, use_threads=False) if columns else ():
+                with_ids = pa.schema([known.field(name) for name in batch.schema.names])
+                rows = pa.RecordBatch.from_arrays(batch.columns, schema=with_ids)
+                found += self.wanted.mask(rows, names).true_count
+        return found
+
+    def _rewritten(self, seen: Seen, file: DataFile) -> Rewritten:
+        """The file without the matching rows."""
+        if file.file_path not in self._again:
+            if self._rows[file.file_path] == file.record_count:
+                again = Rewritten(None, file.record_count)
+            elif file.spec_id != seen.metadata.default_spec_id:
+                raise NotRewritten("a file with such rows is of an earlier partition spec")
+            else:
+                names = names_of(seen.metadata)
+                again = foreign_files.write_again(
+                    seen.store.store, [file], seen.metadata, lambda rows: self.wanted.mask(rows, names)
+                )
+                if again.dropped != self._rows[file.file_path]:
+                    raise NotRewritten("a file changed while it was written again")
+            self._again[file.file_path] = again
+            self._written.update([plain(again.file.file_path)] if again.file else [])
+        again = self._again[file.file_path]
+        if again.file and again.file.spec_id != seen.metadata.default_spec_id:
+            raise NotRewritten("its partition spec changed meanwhile")
+        return again
+
+    def _reached(self, seen: Seen) -> set[str]:
+        """All files that the table's history has, in its log as well."""
+        return set(ReachableFiles(seen.store.store, self.own.location).of(seen.table))
+
+    def _remove(self, erasure_id: str, before: set[str]) -> int:
+        """Delete the files that the table had before and has no more, and remains of Pulse's own.
+
+        Manifests that this erasure wrote and did not commit name removed files, with bounds of their columns.
+        """
+
+        def look() -> Table:
+            return own.see(self.tenant, self.own).table
+
+        by = own.access(self.own)
+        dead = object_store.store_time() - DEAD
+        found = [
+            each
+            for each in object_store.listed(self.own.location, by.store)
+            if each.path in before
+            or erasure_id in each.name.replace("-", "")
+            or (each.name.startswith(foreign_files.PREFIX) and each.modified <= dead)
+        ]
+        removed = orphan_files.remove(self.tenant, look, found, with_log=False, by_log=False, by=by)
+        return removed.objects
+
+
+def _said(error: BaseException) -> str:
+    return f"it cannot be read or written: {type(error).__name__}: {str(error)[:100]}"
+
+
+def _part(hit: list[DataFile]) -> list[DataFile]:
+    """The first of the files, about as many as one commit replaces."""
+    part, size = list[DataFile](), 0
+    for file in hit:
+        if part and size + file.file_size_in_bytes > PART_BYTES:
+            break
+        part.append(file)
+        size += file.file_size_in_bytes
+    return part

@@ -1,0 +1,138 @@
+"""Tables of the tenant's own: erased from where their property `pulse.erasure` is `true`.
+
+The engines' tables are the tenant's: an erasure changes one, and drops its history, only where it is asked
+to. An erasure from all datasets covers them; the receipt names those that it left, with the reason.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.erasure import record
+from pulse_pipelines.erasure.own_subject import paths_of
+from pulse_pipelines.erasure.own_table import Outcome
+from pulse_pipelines.erasure.record import Erasure
+from pulse_pipelines.erasure.subject import Subject
+from pulse_pipelines.lake import catalog, own
+from pulse_pipelines.lake.catalog import OwnTable
+from pulse_resources import postgres
+from pulse_resources.errors import PulseError, Terminal
+
+STEP = "own_tables"
+ASKS = "pulse.erasure"
+"""Table property by which a tenant asks for it."""
+SECONDS = 600
+"""Time limit of a table's process."""
+WHY_NOT = "its engines write it, it was not searched: delete the rows there, then expire snapshots"
+ONE_DATASET = (
+    "an erasure from all datasets (without --dataset) erases there: the receipt of its first dataset says so"
+)
+
+
+def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+    """Erase from each table that asks for it, if the erasure is one from all datasets.
+
+    Raises:
+        Terminal: a table is beyond the limits; what was erased stays so.
+    """
+    if subject.known is None:
+        return
+    known = {entry["table"]: Outcome(**entry) for entry in erasure.steps.get(STEP, ())}
+    for table in asking(tenant):
+        found = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
+        before = known.get(table.shown, Outcome(table.shown))
+        for name in ("rows", "files", "snapshots", "objects"):
+            setattr(found, name, getattr(before, name) + getattr(found, name))
+        known[table.shown] = found
+        with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+            entries = [asdict(each) for each in known.values()]
+            record.done(connection, tenant, erasure.erasure_id, STEP, entries)
+
+
+def count(tenant: Tenant, subject: Subject) -> list[Outcome]:
+    """What an erasure from all datasets would remove now from tables that ask for it; changes nothing."""
+    return [_process(tenant, table, subject, do="count") for table in asking(tenant)]
+
+
+def left(tenant: Tenant, subject: Subject, erasure: Erasure) -> list[Outcome]:
+    """Search the tables that the erasure covered again, for files that they had then."""
+    there = {table.shown: table for table in catalog.own_tables(tenant)}
+    return [
+        _process(tenant, there[each.table], subject, do="left", uuid=each.uuid, sequence=each.sequence)
+        for each in erased(erasure.steps)
+        if each.table in there
+    ]
+
+
+def erased(steps: Mapping[str, Any]) -> list[Outcome]:
+    """The tables that an erasure searched, by its record."""
+    return [each for each in outcomes(steps) if each.reason is None and each.has_column]
+
+
+def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The tables that were not searched: which of them hold copies, only their engines know."""
+    done = {each.table: each for each in outcomes(steps)}
+    asked = {table.shown for table in asking(tenant)}
+    for name in (table.shown for table in catalog.own_tables(tenant)):
+        outcome = done.get(name)
+        if outcome is not None and outcome.reason is None:
+            continue  # searched, or it has no such column
+        why = f"it was not erased from: {outcome.reason}" if outcome else WHY_NOT
+        yield {
+            "where": f"the tenant's own table {name}: its rows, and those of its earlier snapshots",
+            "until": None,
+            "why": ONE_DATASET if outcome is None and name in asked and subject.known is None else why,
+        }
+
+
+def asking(tenant: Tenant) -> list[OwnTable]:
+    """The tables whose property asks for erasures."""
+    return [table for table in catalog.own_tables(tenant) if _asks(tenant, table)]
+
+
+def _asks(tenant: Tenant, table: OwnTable) -> bool:
+    try:
+        return own.property_of(tenant, table, ASKS) == "true"
+    except (PulseError, ValueError, AttributeError):  # its metadata is damaged: it is named
+        return False
+
+
+def outcomes(steps: Mapping[str, Any]) -> Sequence[Outcome]:
+    """What became of each table that asks for erasures, by the record."""
+    return [Outcome(**entry) for entry in steps.get(STEP, ())]
+
+
+def _process(tenant: Tenant, table: OwnTable, subject: Subject, **asked: object) -> Outcome:
+    given = {
+        "tenant_id": str(tenant.tenant_id),
+        "tenant": tenant.slug,
+        "table": asdict(table),
+        "paths": paths_of(subject),
+        "value": subject.value,
+    } | asked
+    command = [sys.executable, "-m", "pulse_pipelines.erasure.own_process"]
+    try:
+        ended = subprocess.run(
+            command, input=orjson.dumps(given), capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _beyond(f"it took more than {SECONDS} s", tenant, table) from None
+    if ended.returncode:
+        said = ended.stderr.decode(errors="replace").strip().splitlines()
+        why = said[-1][:300].replace(subject.value, "…") if said else "it said nothing"
+        raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
+    return Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
+
+
+def _beyond(why: str, tenant: Tenant, table: OwnTable) -> Terminal:
+    return Terminal(
+        f"the person could not be erased from the tenant's own table {table.shown}: {why}",
+        fix="Repeat the command: files that were written again stay so. If it fails again, delete the rows "
+        f"with an engine and set the table's property {ASKS} to false: the receipt then names the table",
+        tenant=tenant.slug,
+    )

@@ -1,0 +1,121 @@
+"""Tables of a tenant's own as Pulse itself reads and changes them: by a key of the table's folder alone."""
+
+from dataclasses import dataclass
+
+import orjson
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.transforms import UnknownTransform
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import catalog, metadata, paths, updates
+from pulse_pipelines.lake.catalog import ROLE, OwnTable
+from pulse_pipelines.tables.orphan_files import Access
+from pulse_resources import iceberg, table_metadata, vended
+from pulse_resources.errors import PulseError, Terminal
+from pulse_resources.file_io import file_io_of
+from pulse_resources.foreign_tables import ForeignTable
+from pulse_resources.table_metadata import Document
+from pulse_resources.vended import Mode
+
+UNREADABLE = (*updates.WRONG, PulseError, FileNotFoundError, OverflowError, EOFError, AssertionError)
+"""Exceptions for which a table is left as it is: its metadata is damaged, or made to look so."""
+
+
+class NotRewritten(Terminal):
+    """A table whose data files Pulse does not write again, and why."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A table at one moment."""
+
+    name: iceberg.TableName
+    document: Document
+    table: Table
+    store: Access
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self.table.metadata
+
+    @property
+    def foreign(self) -> ForeignTable:
+        """For staging what follows."""
+        return ForeignTable(self.name, self.table.metadata_location, self.document, self.store.store)
+
+
+def access(own: OwnTable) -> Access:
+    """A key that opens the table's folder, and nothing else."""
+    return Access(metadata.client(vended.credentials([own.location], Mode.WRITE)), ROLE, own.location)
+
+
+def see(tenant: Tenant, own: OwnTable) -> Seen:
+    """The table as it is now, if it still is in the folder that the catalog gave it.
+
+    Raises:
+        Terminal: it is elsewhere; its metadata is gone or names another folder.
+        NoSuchTable: it was dropped.
+        ValueError and other errors of `UNREADABLE`: its metadata is damaged.
+    """
+    at = catalog.location(tenant, own.namespace, own.name)
+    by = access(own)
+    document = table_metadata.read(at, by.store)
+    if table_metadata.folder(at) != own.location or document["location"] != own.location:
+        raise Terminal("the table is in another folder")
+    paths.check(tenant, document)
+    parsed = TableMetadataUtil.parse_obj(document)
+    table = Table(own.row, parsed, at, file_io_of(lambda: by.store), NoopCatalog(iceberg.CATALOG))
+    return Seen(own.row, document, table, by)
+
+
+def property_of(tenant: Tenant, own: OwnTable, name: str) -> str | None:
+    """A property of the table when it was listed, in lower case; None: it has none."""
+    document: Document = orjson.loads(metadata.read(tenant, own.at).content)
+    value = (document.get("properties") or {}).get(name)
+    return None if value is None else str(value).lower()
+
+
+def check_rewritable(metadata: TableMetadata) -> None:
+    """Check that Pulse can write data files of this table.
+
+    Raises:
+        NotRewritten: the table's format, partitions or order are such that a file could differ.
+    """
+    if metadata.format_version != 2:
+        raise NotRewritten(f"it is of format version {metadata.format_version}")
+    if any("encryption" in name for name in metadata.properties):
+        raise NotRewritten("it is encrypted")
+    if any(isinstance(field.transform, UnknownTransform) for field in metadata.spec().fields):
+        raise NotRewritten("it is partitioned by a transform that Pulse does not know")
+
+
+def live_entries(seen: Seen, *, with_deletes: bool = False) -> dict[str, ManifestEntry]:
+    """The data files of the table's current snapshot, by their paths.
+
+    Args:
+        with_deletes: it may have delete files, which may delete any of the rows.
+
+    Raises:
+        NotRewritten: it has delete files, or a manifest that is encrypted, or one file twice.
+        OSError: the object store failed.
+    """
+    snapshot, found = seen.metadata.current_snapshot(), dict[str, ManifestEntry]()
+    for manifest in snapshot.manifests(seen.table.io) if snapshot else ():
+        if manifest.content is not ManifestContent.DATA:
+            if with_deletes:
+                continue
+            raise NotRewritten("it has delete files")
+        if manifest.key_metadata:
+            raise NotRewritten("it is encrypted")
+        for entry in manifest.fetch_manifest_entry(seen.table.io, discard_deleted=True):
+            if found.setdefault(entry.data_file.file_path, entry) is not entry:
+                raise NotRewritten("its snapshot has a file twice")
+    return found
+
+
+def live_files(seen: Seen) -> dict[str, DataFile]:
+    """As `live_entries`, without the sequence numbers."""
+    return {path: entry.data_file for path, entry in live_entries(seen).items()}

@@ -1,0 +1,247 @@
+"""Merging of small data files of a table of a tenant's own, of one partition each, in one commit.
+
+Rows and columns stay what they are (see `tables.foreign_files`). Files whose like cannot be written are
+left, and so are all files of a table with delete files. Files are merged by size, the smallest first, so
+that one is written again about as often as its partition doubles. A file that went meanwhile ends its
+group: engines that change the table win.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+
+from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.lake import own
+from pulse_pipelines.lake.catalog import ROLE, OwnTable
+from pulse_pipelines.lake.own import NotRewritten, Seen
+from pulse_pipelines.tables import foreign_files
+from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
+from pulse_pipelines.tables.foreign_files import Shape, Unfit
+from pulse_resources import table_metadata
+
+MIN_FILES = 5
+"""Files that are merged, at least: as in Iceberg's own procedure."""
+SMALL = 0.75
+"""A file of at least this part of the target is not small, as there."""
+MOST_FILES, MOST_BYTES, SECONDS = 2_000, 512 * 1024 * 1024, 240.0
+"""Limits of a run, of all tables of a tenant together."""
+TABLE_FILES = 1_000
+"""Small files of one table that a run looks at."""
+AT_A_TIME = 4
+"""Footers read in parallel."""
+PROPERTY = "pulse.upkeep-merge"
+"""Snapshot property: how many files were merged."""
+UNREADABLE = (*own.UNREADABLE, OSError, MemoryError, pa.ArrowException, ValidationException)
+"""Exceptions for which a group, or its table, is left: its files are damaged, or made to look so."""
+
+
+@dataclass
+class Budget:
+    """What is left of a run."""
+
+    files: int = MOST_FILES
+    bytes: int = MOST_BYTES
+    until: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.until
+
+    def check(self) -> None:
+        """Raise Unfit if the time is over."""
+        if self.late:
+            raise Unfit("the time for it was over")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files of one partition, and the file that has their rows."""
+
+    before: Sequence[DataFile]
+    after: DataFile
+
+    def stands(self, live: dict[str, DataFile], spec_id: int) -> bool:
+        """Whether all of its files are still the table's, and their partitions written as before."""
+        return spec_id == self.after.spec_id and all(each.file_path in live for each in self.before)
+
+
+@dataclass
+class Merged:
+    """What was done with a table."""
+
+    files: int = 0
+    into: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    """Numbers of files that were left, by the reason."""
+
+
+@dataclass(frozen=True)
+class _Merge(Work):
+    groups: Sequence[Group]
+    snapshot_id: int
+
+
+def merge(tenant: Tenant, table: OwnTable, budget: Budget) -> Merged:
+    """Merge small files of a table, as far as the budget goes.
+
+    Raises:
+        NotRewritten: the table is of a kind that is left alone.
+        Transient: other writers kept committing first; nothing was changed.
+        errors of `UNREADABLE`: its files cannot be read; nothing was changed.
+    """
+    merged = Merged()
+    made: list[Group] | None = None
+
+    def stage(lost: SwapLost | None) -> _Merge | None:
+        nonlocal made
+        seen = own.see(tenant, table)
+        _check(seen.metadata)
+        live = own.live_files(seen)
+        if made is None:
+            made = list(_groups(seen, live, budget, merged))
+        spec_id = seen.metadata.default_spec_id
+        for each in made:
+            if not each.stands(live, spec_id):
+                merged.left["was replaced meanwhile"] += len(each.before)
+        made = [each for each in made if each.stands(live, spec_id)]
+        if not made:
+            return None
+        count = sum(len(each.before) for each in made)
+        following = seen.foreign.replaced(
+            (file for each in made for file in each.before),
+            (each.after for each in made),
+            {PROPERTY: str(count)},
+            same_rows=True,
+        )
+        at = seen.table.metadata_location
+        new = table_metadata.write_next(following.document, at, store=seen.store.store)
+        return _Merge([Next(table.row, at, new)], made, following.snapshot_id)
+
+    def committed(work: _Merge) -> bool:
+        return own.see(tenant, table).metadata.snapshot_by_id(work.snapshot_id) is not None
+
+    work = commit(tenant, stage, committed, role=ROLE, point="own.merge")
+    if work is not None:
+        merged.files = sum(len(each.before) for each in work.groups)
+        merged.into = len(work.groups)
+    return merged
+
+
+def _check(metadata: TableMetadata) -> None:
+    own.check_rewritable(metadata)
+    if metadata.sort_order().fields:
+        raise NotRewritten("it has a sort order, which a merge would not keep")
+    if metadata.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower() != "parquet":
+        raise NotRewritten("its files are not to be Parquet")
+
+
+def _groups(seen: Seen, live: dict[str, DataFile], budget: Budget, merged: Merged) -> Iterator[Group]:
+    """Merge files of partitions, those with the most small files first."""
+    metadata, store = seen.metadata, seen.store.store
+    target = _target(metadata)
+    partitions: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
+    for each in live.values():
+        if each.spec_id != metadata.default_spec_id:
+            merged.left["is of an earlier partition spec"] += 1
+        elif each.sort_order_id:
+            merged.left["is sorted"] += 1
+        elif any(type(value) is float for value in _partition(each)):
+            merged.left["is of a partition of floating-point numbers"] += 1
+        elif 0 < each.file_size_in_bytes < target * SMALL:
+            partitions[_partition(each)].append(each)
+    looked = TABLE_FILES
+    for files in sorted(partitions.values(), key=len, reverse=True):
+        most = min(looked, budget.files)
+        if len(files) < MIN_FILES or most < MIN_FILES or budget.late:
+            return
+        files = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))[:most]
+        looked -= len(files)
+        budget.files -= len(files)
+        for alike in _alike(store, files, merged).values():
+            for chosen in batches(alike, target):
+                if (group := _group(store, chosen, metadata, budget, merged)) is not None:
+                    yield group
+
+
+def _group(
+    store: pafs.S3FileSystem, chosen: list[DataFile], metadata: TableMetadata, budget: Budget, merged: Merged
+) -> Group | None:
+    size = sum(file.file_size_in_bytes for file in chosen)
+    if size > budget.bytes or budget.late:
+        return None
+    budget.bytes -= size
+    try:
+        written = foreign_files.write_again(store, chosen, metadata, alive=budget.check)
+    except UNREADABLE as error:
+        merged.left[_why(error)] += len(chosen)
+        return None
+    return None if written.file is None else Group(chosen, written.file)
+
+
+def _alike(
+    store: pafs.S3FileSystem, files: Sequence[DataFile], merged: Merged
+) -> dict[Shape, list[DataFile]]:
+    """The files by their columns."""
+    with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="footers") as pool:
+        shapes = list(pool.map(partial(_shape, store), files))
+    found: dict[Shape, list[DataFile]] = defaultdict(list)
+    for file, (shape, why) in zip(files, shapes, strict=True):
+        if shape is None:
+            merged.left[why] += 1
+        else:
+            found[shape].append(file)
+    return found
+
+
+def _shape(store: pafs.S3FileSystem, file: DataFile) -> tuple[Shape | None, str]:
+    try:
+        with foreign_files.opened(store, file) as parquet:
+            return foreign_files.shape(parquet.metadata), ""
+    except UNREADABLE as error:
+        return None, _why(error)
+
+
+def _partition(file: DataFile) -> tuple[Any, ...]:
+    return tuple(file.partition[number] for number in range(len(file.partition)))
+
+
+def _why(error: BaseException) -> str:
+    return error.message if isinstance(error, Unfit) else f"{type(error).__name__}: {str(error)[:100]}"
+
+
+def _target(metadata: TableMetadata) -> int:
+    given = metadata.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES)
+    return min(int(given or TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT), MOST_BYTES)
+
+
+def batches(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
+    """Sets of files to merge, of the target's size at most: the smallest, then others no larger than these.
+
+    A file that is larger than all others of its set together is not worth its writing: it is left out.
+    """
+    left = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))
+    while left:
+        chosen, total = list[DataFile](), 0
+        for each in left:
+            size = each.file_size_in_bytes
+            if chosen and (total + size > target or (len(chosen) >= MIN_FILES and size > total)):
+                break
+            chosen.append(each)
+            total += size
+        left = left[len(chosen) :]
+        while len(chosen) > 1 and 2 * chosen[-1].file_size_in_bytes > total:
+            total -= chosen.pop().file_size_in_bytes
+        if len(chosen) < MIN_FILES:
+            return
+        yield chosen
