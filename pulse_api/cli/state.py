@@ -1,7 +1,7 @@
 """`pulse state`: the newest event of each key of a dataset of events, and its windows."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from pulse_api.cli.output import AsJson, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.quota import STATE_BUCKETS, STATE_KEYS
 from pulse_pipelines.domain.windows import Windows, plain
-from pulse_pipelines.registry.event_windows import KeyWindows
+
+if TYPE_CHECKING:
+    from pulse_pipelines.registry.event_windows import KeyWindows
 
 app = typer.Typer(no_args_is_help=True, help="States: the newest event of each key of a dataset of events.")
 
@@ -108,7 +110,7 @@ def drop_state(tenant: TenantSlug, slug: DatasetSlug, as_json: AsJson = False) -
         say(f"the state by {column} is dropped")
 
 
-def _show_windows(found: KeyWindows | None) -> None:
+def _show_windows(found: "KeyWindows | None") -> None:
     if found is None:
         return
     rows = []
