@@ -398,16 +398,25 @@ def upkeep(
 
 
 @app.command()
-def lake() -> None:
+def lake(
+    peer: Annotated[bool, typer.Option(help="Run the peer, too: Apache's reference server.")] = True,
+) -> None:
     """The REST catalog: loadTable of a table of 120 snapshots, and commits to tables of a tenant's own."""
-    commits = Table("tables", "commits to each", "per second", "p50 ms", "p99 ms", title="commits")
-    table = Table("connections", "per second", "p50 ms", "p99 ms", "bytes", title="loadTable")
+    commits = Table("catalog", "tables", "commits to each", "per second", "p50 ms", "p99 ms", title="commits")
+    table = Table("catalog", "connections", "per second", "p50 ms", "p99 ms", "bytes", title="loadTable")
+
+    def measured(name: str, catalog: lakes.Catalog) -> None:
+        for connections, rate, p50, p99, size in lakes.measure(catalog, load.DATASET):
+            table.add_row(name, str(connections), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{size:,}")
+        for tables, each, rate, p50, p99 in lakes.commits(catalog):
+            commits.add_row(name, str(tables), str(each), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}")
+
     with stack("--only", "postgres,kafka,minio,lake"):
         owner = lakes.build()
-        for connections, rate, p50, p99, size in lakes.measure(owner, load.DATASET):
-            table.add_row(str(connections), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{size:,}")
-        for tables, each, rate, p50, p99 in lakes.commits(owner):
-            commits.add_row(str(tables), str(each), f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}")
+        measured("Pulse", lakes.ours(owner))
+        if peer:
+            with lakes.reference(owner, load.DATASET, load_settings().home / "reference.log") as catalog:
+                measured("Apache's reference server", catalog)
     console.print(table)
     console.print(commits)
 
