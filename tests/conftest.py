@@ -22,6 +22,7 @@ pytest_plugins = [
     "support.traces",
     "support.browser",
     "support.catalog",
+    "support.own_tables",
 ]
 
 STARTING = frozenset({"stack", "home", "layout", "room"})

@@ -101,7 +101,7 @@ def backfill(
             dataset=slug,
         )
     choose_version(dataset, version)
-    done = _backfilled(spark, tenant, slug, day, version, parallelism, run_id)
+    done = _backfilled(spark, tenant, dataset, day, version, parallelism, run_id)
     try:
         event_window_build.build(tenant, slug)
     except (PulseError, OSError, psycopg.Error):  # the day is committed; upkeep builds them
@@ -112,16 +112,16 @@ def backfill(
 def _backfilled(
     spark: SparkSession,
     tenant: Tenant,
-    slug: str,
+    dataset: Dataset,
     day: date,
     version: int | None,
     parallelism: int,
     run_id: str | None,
 ) -> Backfilled:
-    dataset, began = registry.find_dataset(tenant, slug), time.monotonic()
+    began = time.monotonic()
     with leases.rewriting(dataset.dataset_id, wait_seconds=LEASE_WAIT_S):
         for _ in range(MAX_TRIES):
-            plan = plan_day(tenant, slug, day)
+            plan = plan_day(tenant, dataset.slug, day)
             chosen = choose_version(plan.dataset, version)
             backfill_id = f"backfill-{parquet_files.token()}"
             rebuilt = rebuild(spark, plan, backfill_id, chosen, parallelism)
@@ -135,7 +135,7 @@ def _backfilled(
         "other writers keep changing the day",
         fix="Nothing was changed: try again",
         tenant=tenant.slug,
-        dataset=slug,
+        dataset=dataset.slug,
         day=day,
     )
 

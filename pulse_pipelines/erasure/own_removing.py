@@ -15,8 +15,9 @@ REMOVING = "own_removing"
 
 def note(tenant: Tenant, erasure_id: str, table: str, reached: Collection[str]) -> set[str]:
     """Note a table's files, with those that an interrupted erasure noted; returns all of them."""
-    found = {*reached, *_known(tenant, erasure_id).get(table, ())}
-    _write(tenant, erasure_id, _known(tenant, erasure_id) | {table: sorted(found)})
+    known = _known(tenant, erasure_id)
+    found = {*reached, *known.get(table, ())}
+    _write(tenant, erasure_id, known | {table: sorted(found)})
     return found
 
 

@@ -20,6 +20,7 @@ from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.lake import catalog, own
 from pulse_pipelines.lake.catalog import OwnTable
+from pulse_pipelines.sql.confinement import last_words
 from pulse_resources import postgres
 from pulse_resources.errors import PulseError, Terminal
 
@@ -77,7 +78,7 @@ def erased(steps: Mapping[str, Any]) -> list[Outcome]:
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """The tables that were not searched: which of them hold copies, only their engines know."""
     done = {each.table: each for each in outcomes(steps)}
-    asked = {table.shown for table in asking(tenant)}
+    asked = {table.shown for table in asking(tenant)} if subject.known is None else set()
     for name in (table.shown for table in catalog.own_tables(tenant)):
         outcome = done.get(name)
         if outcome is not None and outcome.reason is None:
@@ -86,7 +87,7 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
         yield {
             "where": f"the tenant's own table {name}: its rows, and those of its earlier snapshots",
             "until": None,
-            "why": ONE_DATASET if outcome is None and name in asked and subject.known is None else why,
+            "why": ONE_DATASET if outcome is None and name in asked else why,
         }
 
 
@@ -123,8 +124,7 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **asked: object)
     except subprocess.TimeoutExpired:
         raise _beyond(f"it took more than {SECONDS} s", tenant, table) from None
     if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1][:300].replace(subject.value, "…") if said else "it said nothing"
+        why = last_words(ended.stderr)[:300].replace(subject.value, "…")
         raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
     return Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
 

@@ -110,11 +110,13 @@ def merge(tenant: Tenant, table: OwnTable, budget: Budget) -> Merged:
         live = own.live_files(seen)
         if made is None:
             made = list(_groups(seen, live, budget, merged))
-        spec_id = seen.metadata.default_spec_id
+        spec_id, standing = seen.metadata.default_spec_id, list[Group]()
         for each in made:
-            if not each.stands(live, spec_id):
+            if each.stands(live, spec_id):
+                standing.append(each)
+            else:
                 merged.left["was replaced meanwhile"] += len(each.before)
-        made = [each for each in made if each.stands(live, spec_id)]
+        made = standing
         if not made:
             return None
         count = sum(len(each.before) for each in made)

@@ -31,7 +31,7 @@ from pulse_pipelines.lake.own import NotRewritten
 from pulse_pipelines.maintenance import merge_own, state
 from pulse_pipelines.maintenance.expire_snapshots import beyond
 from pulse_pipelines.maintenance.history import Done, Skipped
-from pulse_pipelines.sql.confinement import limit_memory
+from pulse_pipelines.sql.confinement import last_words, limit_memory
 from pulse_pipelines.tables import leases, orphan_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import Outside, ReachableFiles
@@ -71,9 +71,8 @@ def _keep(tenant: Tenant, done: Done) -> None:
         ended = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
         output = ended.stdout
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").strip().splitlines()
-            why = said[-1][:500] if said else "it said nothing"
-            failed = f"upkeep of own tables ended with {ended.returncode}: {why}"
+            why = last_words(ended.stderr)
+            failed = f"upkeep of own tables ended with {ended.returncode}: {why[:500]}"
     except subprocess.TimeoutExpired as error:
         output, failed = error.stdout or b"", f"upkeep of own tables took more than {SECONDS} s"
     found = _last(output)

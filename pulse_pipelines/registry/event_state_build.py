@@ -12,19 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow.parquet as pq
-
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.registry import event_window_build
+from pulse_pipelines.registry import event_window_build, table_rows
 from pulse_pipelines.registry.datasets import find_dataset
-from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, rewrite_file
-from pulse_resources import iceberg, object_store, postgres, readable
-from pulse_resources.errors import Terminal
+from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states
+from pulse_resources import iceberg, postgres, readable
 from pulse_resources.faults import fail_point
 
-PIECE = 20_000
-"""Rows of one transaction."""
 LACKS = "SELECT marks FROM event_states WHERE dataset_id = %s AND built < marks"
 HOLD = """
 SELECT max_keys - keys FROM event_states WHERE dataset_id = %s AND state_id = %s AND marks = %s FOR UPDATE
@@ -82,28 +77,17 @@ def _read(tenant: Tenant, told: Callable[[int, int], None], until: float, seen: 
     if not seen.location:
         return True
     dataset = seen.dataset
-    with readable.damage_explained(seen.location):
-        table = iceberg.load_table((tenant.namespace, dataset.slug), seen.location)
-        tasks = list(table.scan().plan_files())
-    if any(task.delete_files for task in tasks):
-        raise Terminal(
-            "another engine wrote delete files into the table",
-            fix="Compact it (pulse upkeep), then declare the state again",
-            tenant=tenant.slug,
-            dataset=dataset.slug,
-        )
+    files = table_rows.files(tenant, dataset, seen.location)
     schema = arrow_columns.arrow_schema(dataset.table_schema)
-    for number, task in enumerate(tasks):
-        told(number, len(tasks))
-        path = object_store.key(task.file.file_path)
-        with object_store.file_system().open_input_file(path) as content:
-            for batch in pq.ParquetFile(content).iter_batches(PIECE):
-                if time.monotonic() > until:
-                    return True
-                frame = event_states.frame(dataset, rewrite_file.fitted(batch, schema))
-                fail_point("event_state_build.read")
-                if frame is None or not _merge(tenant, seen, frame.packed):
-                    return False
+    for number, file in enumerate(files):
+        told(number, len(files))
+        for rows in table_rows.pieces(file, schema):
+            if time.monotonic() > until:
+                return True
+            frame = event_states.frame(dataset, rows)
+            fail_point("event_state_build.read")
+            if frame is None or not _merge(tenant, seen, frame.packed):
+                return False
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         return connection.execute(BUILT, _place(seen)).rowcount == 1
 

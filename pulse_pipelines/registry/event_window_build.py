@@ -9,24 +9,23 @@ table in another way ends the build (`tables.event_windows.changed`), and the ne
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.table import FileScanTask
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
+from pulse_pipelines.domain.windows import EPOCH, end_of
+from pulse_pipelines.registry import table_rows
 from pulse_pipelines.registry.datasets import find_dataset
-from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, event_windows, rewrite_file
-from pulse_resources import iceberg, object_store, postgres, readable
-from pulse_resources.errors import Gone, Terminal
+from pulse_pipelines.tables import arrow_columns, dataset_rows, event_states, event_windows
+from pulse_resources import iceberg, postgres
+from pulse_resources.errors import Gone
 from pulse_resources.faults import fail_point
 
-PIECE = 20_000
-"""Rows of one transaction."""
-DAY_MINUTES = 1_440
 WAITING = """
 SELECT round, base, read_files, read_pieces, newest, dropped_to FROM event_windows
 WHERE dataset_id = %s AND NOT built FOR UPDATE
@@ -110,23 +109,14 @@ def _look(tenant: Tenant, slug: str) -> _Step | None:
 
 def _read(tenant: Tenant, step: _Step, told: Callable[[int, int], None], until: float) -> None:
     """Add what is left of the base; ends early if time is up, or if another goes on from here."""
-    with readable.damage_explained(step.base):
-        table = iceberg.load_table((tenant.namespace, step.dataset.slug), step.base)
-        tasks = list(table.scan().plan_files())
-    if any(task.delete_files for task in tasks):
-        raise Terminal(
-            "another engine wrote delete files into the table",
-            fix="Compact it (pulse upkeep), then declare the state again",
-            tenant=tenant.slug,
-            dataset=step.dataset.slug,
-        )
-    files = sorted(tasks, key=_newest_first)
+    files = sorted(table_rows.files(tenant, step.dataset, step.base), key=_newest_first)
+    wanted = _columns(step.dataset)
     for number in range(step.files, len(files)):
         told(number, len(files))
         if step.after is not None and _last_minute(files[number]) <= step.after:
             break  # and so are those that follow
         done = step.pieces if number == step.files else 0
-        for piece, rows in enumerate(_pieces(step.dataset, files[number].file.file_path)):
+        for piece, rows in enumerate(table_rows.pieces(files[number], wanted)):
             if piece < done:
                 continue
             if time.monotonic() > until:
@@ -157,14 +147,9 @@ def _add(tenant: Tenant, step: _Step, rows: pa.Table, place: tuple[int, int]) ->
     return replace(step, files=place[0], pieces=place[1], after=after)
 
 
-def _pieces(dataset: Dataset, path: str) -> Iterator[pa.Table]:
+def _columns(dataset: Dataset) -> pa.Schema:
     schema = arrow_columns.arrow_schema(dataset.table_schema)
-    wanted = pa.schema([schema.field(name) for name in event_windows.columns(dataset)])
-    with object_store.file_system().open_input_file(object_store.key(path)) as content:
-        parquet = pq.ParquetFile(content)
-        present = [name for name in wanted.names if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(PIECE, columns=present):
-            yield rewrite_file.fitted(batch, wanted)
+    return pa.schema([schema.field(name) for name in event_windows.columns(dataset)])
 
 
 def _newest_first(task: FileScanTask) -> tuple[int, str]:
@@ -173,8 +158,7 @@ def _newest_first(task: FileScanTask) -> tuple[int, str]:
 
 def _last_minute(task: FileScanTask) -> int:
     """The last minute of the file's day."""
-    day: int = task.file.partition[0]
-    return day * DAY_MINUTES + DAY_MINUTES - 1
+    return end_of(EPOCH.date() + timedelta(days=task.file.partition[0]))
 
 
 def _place(step: _Step) -> list[object]:

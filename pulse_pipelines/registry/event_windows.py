@@ -33,7 +33,6 @@ FIND = """
 SELECT sums, session_gap_s, max_buckets, buckets, newest, dropped_to, built
 FROM event_windows WHERE dataset_id = %s
 """
-HOLD = "SELECT sums, max_buckets, dropped_to FROM event_windows WHERE dataset_id = %s FOR UPDATE"
 DECLARE = """
 INSERT INTO event_windows (tenant_id, dataset_id, sums, session_gap_s, max_buckets)
 VALUES (%s, %s, %s, %s, %s)
@@ -156,13 +155,14 @@ def declare(
         connection.execute(DROP, [dataset_id])
         return
     wanted = checked(dataset, windows, where)
-    held = connection.execute(HOLD, [dataset_id]).fetchone()
+    held = connection.execute(event_windows.HOLD, [dataset_id]).fetchone()
     values = (dataset.tenant_id, dataset_id, list(wanted.sums), wanted.session_gap_s, wanted.max_buckets)
     connection.execute(DECLARE, values)
-    if held is None or tuple(held[0]) != wanted.sums:
+    _, sums, most, _, _, dropped_to, _ = held or (None,) * 7
+    if held is None or tuple(sums) != wanted.sums:
         connection.execute(RENUMBER, [dataset_id])
         event_windows.begin_anew(connection, dataset_id)
-    elif wanted.max_buckets > held[1] and held[2] is not None:
+    elif wanted.max_buckets > most and dropped_to is not None:
         event_windows.begin_anew(connection, dataset_id)
     (total,) = connection.execute(TOTAL).fetchone() or (0,)
     if total > TENANT_BUCKETS:
@@ -214,9 +214,8 @@ def of_key(
         windows[name] = whole if after is None or start > after else None
     session = None
     if gap is not None and after is not None and events is not None:
-        reach = (
-            first_at - gap * 1_000_000
-        ) // MINUTE_US  # an earlier event of this minute could belong to it
+        # An earlier event of this minute could belong to it.
+        reach = (first_at - gap * 1_000_000) // MINUTE_US
         still = (as_of - EPOCH) // timedelta(microseconds=1) - last_at <= gap * 1_000_000
         session = Session(_moment(first_at), _moment(last_at), events, still, built and reach > after)
     return KeyWindows(_at(last + 1), built, windows, session)

@@ -107,6 +107,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
+def last_words(stderr: bytes) -> str:
+    """The last line of what a process that failed wrote, for its error."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
 def ca_file(store: ObjectStoreSettings) -> str:
     """The certificate authorities for the object store's certificate."""
     return str(store.ca_file or ssl.get_default_verify_paths().cafile or "")

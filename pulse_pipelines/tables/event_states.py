@@ -100,7 +100,11 @@ def frame(dataset: Dataset, rows: pa.Table) -> StateFrame | None:
     """Of each key among rows of a dataset the newest row; None: the dataset has no state."""
     if dataset.state is None:
         return None
-    rows, keys = with_keys(dataset.state[1], rows)
+    state_id, column = dataset.state
+    return _frame(dataset, state_id, *with_keys(column, rows))
+
+
+def _frame(dataset: Dataset, state_id: int, rows: pa.Table, keys: pa.Array) -> StateFrame:
     at = pc.cast(rows.column("timestamp"), pa.int64()).to_numpy()
     place = positions(rows).to_numpy()
     newest = _newest(keys, at, place)
@@ -118,7 +122,7 @@ def frame(dataset: Dataset, rows: pa.Table) -> StateFrame | None:
         ],
         schema=FRAME,
     )
-    return StateFrame(dataset.state[0], packed(table))
+    return StateFrame(state_id, packed(table))
 
 
 def with_keys(column: str, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -133,11 +137,14 @@ def with_keys(column: str, rows: pa.Table) -> tuple[pa.Table, pa.Array]:
 def with_frame(dataset: Dataset, candidate: CandidateFile, rows: pa.Table) -> CandidateFile:
     """A candidate that brings the newest events among its rows, if the dataset has a state, and its buckets,
     if this has windows."""
-    found = frame(dataset, rows)
-    if found is not None and dataset.state is not None and dataset.windows is not None:
-        fitting, keys = with_keys(dataset.state[1], rows)
+    if dataset.state is None:
+        return candidate
+    state_id, column = dataset.state
+    fitting, keys = with_keys(column, rows)
+    found = _frame(dataset, state_id, fitting, keys)
+    if dataset.windows is not None:
         found = replace(found, windows=event_windows.frame(dataset, keys, fitting))
-    return candidate if found is None else replace(candidate, state=found)
+    return replace(candidate, state=found)
 
 
 def land(

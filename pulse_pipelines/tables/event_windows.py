@@ -188,7 +188,7 @@ def add(
     if not brought.num_rows:
         return kept_after(newest, dropped_to)
     newest = max(int(pc.max(brought.column("minute")).as_py()), NEVER if newest is None else newest)
-    after = max(newest - KEPT, NEVER if dropped_to is None else dropped_to)
+    after = _kept_after(newest, dropped_to)
     brought = brought.filter(pc.greater(brought.column("minute"), after))
     limit = TRIMMED + 2 * brought.num_rows
     count -= connection.execute(TRIM, [number, after, limit]).rowcount
@@ -213,8 +213,10 @@ def add(
 
 def kept_after(newest: int | None, dropped_to: int | None) -> int | None:
     """The minute after which buckets are kept; None: there was no event yet."""
-    if newest is None:
-        return None
+    return None if newest is None else _kept_after(newest, dropped_to)
+
+
+def _kept_after(newest: int, dropped_to: int | None) -> int:
     return max(newest - KEPT, NEVER if dropped_to is None else dropped_to)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, StringType
 from support.catalog import Guest
-from support.engines import duck, rest
+from support.engines import duck
 from support.faults import AtPoint, often
 from support.forged import Forger
 from support.http import Api
@@ -38,28 +37,13 @@ ASKS = {"pulse.erasure": "true"}
 MAIL = pa.schema([("id", pa.int64()), ("email", pa.string())])
 
 
-@pytest.fixture
-def lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
-    with catalog.client(writer.key.text) as client:
-        client.post("/v1/namespaces", json={"namespace": ["own"]})
-        yield Lake(client)
-
-
-@pytest.fixture
-def engine(catalog: Api, writer: Guest, lake: Lake) -> Iterator[RestCatalog]:
-    found = rest(catalog, writer)
-    yield found
-    for name in found.list_tables("own"):
-        found.drop_table(name)
-
-
 def mails(first: int, *mail: str) -> pa.Table:
     return pa.table({"id": range(first, first + len(mail)), "email": mail}, MAIL)
 
 
-def make(engine: RestCatalog, **properties: str) -> Table:
+def make(own_engine: RestCatalog, **properties: str) -> Table:
     """Ada in a file with another, in one of her own, and in one that an engine deleted her from."""
-    table = engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", MAIL, properties=ASKS | properties)
+    table = own_engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", MAIL, properties=ASKS | properties)
     table.append(mails(0, "b@x", ADA))
     table.append(mails(2, ADA))
     table.append(mails(3, "c@x", ADA))
@@ -68,8 +52,8 @@ def make(engine: RestCatalog, **properties: str) -> Table:
     return table
 
 
-def ids(engine: RestCatalog, table: Table) -> list[int]:
-    return sorted(engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist())
+def ids(own_engine: RestCatalog, table: Table) -> list[int]:
+    return sorted(own_engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist())
 
 
 def run(guest: Guest, *arguments: str, where: str = f"data.email={ADA}") -> tuple[int, Any]:
@@ -99,18 +83,18 @@ def where_is(table: Table, value: str = ADA) -> list[str]:
 
 
 def test_rows_go_with_all_history_where_the_table_asks(
-    catalog: Api, engine: RestCatalog, writer: Guest
+    catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
-    asking, silent = make(engine), make(engine, **{"pulse.erasure": "false"})
-    without = engine.create_table("own.without", pa.schema([("id", pa.int64())]), properties=ASKS)
+    asking, silent = make(own_engine), make(own_engine, **{"pulse.erasure": "false"})
+    without = own_engine.create_table("own.without", pa.schema([("id", pa.int64())]), properties=ASKS)
     without.append(pa.table({"id": [1]}))
     before = {
-        each.name(): engine.load_table(each.name()[-2:]).metadata_location for each in (silent, without)
+        each.name(): own_engine.load_table(each.name()[-2:]).metadata_location for each in (silent, without)
     }
     shown = f"own.{asking.name()[-1]}"
     code, seen = run(writer, "--dry-run")
     assert (code, seen["own_tables"], seen["left_out"]) == (0, {shown: 2}, [])
-    assert ids(engine, asking) == [0, 1, 2, 3, 5]
+    assert ids(own_engine, asking) == [0, 1, 2, 3, 5]
     code, done = run(writer, "--yes")
     assert (code, done["left_out"]) == (0, []), done
     (receipt,) = done["datasets"]
@@ -131,9 +115,9 @@ def test_rows_go_with_all_history_where_the_table_asks(
     named = [each["where"] for each in receipt["remains"] if "own table" in each["where"]]
     assert [silent.name()[-1] in each for each in named] == [True]
     for each in (silent, without):
-        assert engine.load_table(each.name()[-2:]).metadata_location == before[each.name()]
-    assert ids(engine, asking) == [0, 3, 5]
-    now = engine.load_table(asking.name()[-2:])
+        assert own_engine.load_table(each.name()[-2:]).metadata_location == before[each.name()]
+    assert ids(own_engine, asking) == [0, 3, 5]
+    now = own_engine.load_table(asking.name()[-2:])
     assert len(now.metadata.snapshots) == 1
     with duck(catalog, writer) as connection:
         found = connection.execute(f"SELECT id FROM {writer.tenant.slug}.{shown} ORDER BY id").fetchall()
@@ -143,30 +127,30 @@ def test_rows_go_with_all_history_where_the_table_asks(
     assert (verified[0], verified[1]["clean"]) == (0, True), "what came later is not covered"
 
 
-def test_an_erasure_of_one_dataset_names_the_table(engine: RestCatalog, writer: Guest) -> None:
-    table = make(engine)
+def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writer: Guest) -> None:
+    table = make(own_engine)
     code, receipt = run(writer, "--dataset", "orders", "--yes")
     (named,) = (each for each in receipt["remains"] if "own table" in each["where"])
     assert (code, "without --dataset" in named["why"], receipt["own_tables"]) == (0, True, [])
-    assert len(ids(engine, table)) == 5
+    assert len(ids(own_engine, table)) == 5
 
 
 def test_what_cannot_be_searched_is_named_with_the_reason(
-    engine: RestCatalog, writer: Guest, lake: Lake
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
     made = {
-        "delete files": make(engine),
-        "branches or tags": make(engine),
-        "format version 1": make(engine, **{"format-version": "1"}),
-        "of type date": make(engine),
+        "delete files": make(own_engine),
+        "branches or tags": make(own_engine),
+        "format version 1": make(own_engine, **{"format-version": "1"}),
+        "of type date": make(own_engine),
     }
-    table = engine.load_table(made["delete files"].name()[-2:])
+    table = own_engine.load_table(made["delete files"].name()[-2:])
     forger, live = Forger(table), table.current_snapshot()
     assert live
     forged = forger.manifest(f"{table.location()}/data/x.parquet", deletes=True)
     listing = forger.manifest_list(*live.manifests(table.io), forged)
-    assert lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
-    table = engine.load_table(made["branches or tags"].name()[-2:])
+    assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
+    table = own_engine.load_table(made["branches or tags"].name()[-2:])
     table.manage_snapshots().create_tag(table.metadata.snapshots[0].snapshot_id, "kept").commit()
     with made["of type date"].update_schema() as change:
         change.delete_column("email")
@@ -178,63 +162,63 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
         reason = OwnErasure(writer.tenant, own, Wanted(paths_of(wanted), ADA)).count().reason
         assert why in str(reason)
         if why != "delete files":
-            engine.drop_table(table.name()[-2:])
+            own_engine.drop_table(table.name()[-2:])
     table = made["delete files"]
-    before = engine.load_table(table.name()[-2:]).metadata_location
+    before = own_engine.load_table(table.name()[-2:]).metadata_location
     code, done = run(writer, "--yes")
     (left,) = done["left_out"]
     assert (code, table.name()[-1] in left["what"], "delete files" in left["what"]) == (1, True, True)
     named = [each["why"] for each in done["datasets"][0]["remains"] if table.name()[-1] in each["where"]]
     assert named == ["it was not erased from: it has delete files"]
-    assert engine.load_table(table.name()[-2:]).metadata_location == before
+    assert own_engine.load_table(table.name()[-2:]).metadata_location == before
 
 
 @pytest.mark.parametrize("point", often(["planned", "staged", "after_commit", "removed"], "after_commit"))
 def test_one_that_was_killed_is_gone_on_with(
-    engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch, point: str
+    own_engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    table = make(engine)
+    table = make(own_engine)
     with monkeypatch.context() as dying:
         dying.setenv("PULSE_FAIL_POINT", f"own.erase.{point}")
         code, said = run(writer, "--yes")
     assert (code, "ended with -9" in said, ADA in said) == (1, True, False), said
-    assert ids(engine, table) == ([0, 1, 2, 3, 5] if point in ("planned", "staged") else [0, 3, 5])
+    assert ids(own_engine, table) == ([0, 1, 2, 3, 5] if point in ("planned", "staged") else [0, 3, 5])
     code, done = run(writer, "--yes")
     assert code == 0, done
-    assert ids(engine, table) == [0, 3, 5]
+    assert ids(own_engine, table) == [0, 3, 5]
     assert where_is(table) == []
 
 
 def test_what_takes_too_long_is_an_error_that_says_what_to_do(
-    engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch
+    own_engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make(engine)
+    table = make(own_engine)
     with monkeypatch.context() as patched:
         patched.setattr(own_tables, "SECONDS", 0.01)
         code, said = run(writer, "--yes")
     assert code == 1
     assert "took more than" in said
     assert "set the table's property pulse.erasure to false" in said.replace("\n", " ")
-    assert len(ids(engine, table)) == 5
+    assert len(ids(own_engine, table)) == 5
 
 
 def test_what_engines_commit_before_is_covered_and_after_it_is_not(
-    engine: RestCatalog, writer: Guest, at: AtPoint
+    own_engine: RestCatalog, writer: Guest, at: AtPoint
 ) -> None:
-    table = make(engine)
+    table = make(own_engine)
     wanted = subject(registry.find_dataset(writer.tenant, "orders"), f"data.email={ADA}")
     erasure = record.begin(writer.tenant, wanted)
     (own,) = names.own_tables(writer.tenant)
     looked_for = Wanted(paths_of(wanted), ADA)
 
     def write(number: int) -> None:
-        engine.load_table(table.name()[-2:]).append(mails(number, ADA, "e@x"))
+        own_engine.load_table(table.name()[-2:]).append(mails(number, ADA, "e@x"))
 
     at("own.erase.staged", lambda: write(10))
     at("upkeep.before_delete", lambda: write(20))
     outcome = OwnErasure(writer.tenant, own, looked_for).erase(erasure.erasure_id)
     assert (outcome.rows, outcome.reason) == (3, None)
-    assert ids(engine, table) == [0, 3, 5, 11, 20, 21]
+    assert ids(own_engine, table) == [0, 3, 5, 11, 20, 21]
     again = OwnErasure(writer.tenant, own, looked_for)
     assert again.left(outcome.uuid, outcome.sequence).rows == 0
     assert again.left(outcome.uuid, outcome.sequence + 1).rows == 1, "it would be found"
@@ -242,28 +226,30 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
 
 
 @pytest.mark.slow
-def test_a_column_is_found_by_the_names_that_it_had(engine: RestCatalog, writer: Guest) -> None:
+def test_a_column_is_found_by_the_names_that_it_had(own_engine: RestCatalog, writer: Guest) -> None:
     """Files have the name of when they were written, another than is looked for."""
-    table = make(engine)
+    table = make(own_engine)
     with table.update_schema() as change:
         change.rename_column("email", "contact")
         change.add_column("mail", StringType())
     columns = pa.schema([("id", pa.int64()), ("contact", pa.string()), ("mail", pa.string())])
-    engine.load_table(table.name()[-2:]).append(
+    own_engine.load_table(table.name()[-2:]).append(
         pa.table({"id": [7], "contact": ["x"], "mail": [ADA]}, columns)
     )
     for name in ("contact", "mail"):
-        with engine.load_table(table.name()[-2:]).update_schema() as change:
+        with own_engine.load_table(table.name()[-2:]).update_schema() as change:
             change.rename_column(name, f"{name}_address")
     for where, rows in (("data.email", 2), ("data.mail_address", 1)):
         code, done = run(writer, "--yes", where=f"{where}={ADA}")
         assert (code, done["datasets"][0]["removed"]["own_rows"]) == (0, rows)
-    assert ids(engine, table) == [0, 3, 5]
+    assert ids(own_engine, table) == [0, 3, 5]
     assert where_is(table) == []
 
 
 @pytest.mark.slow
-def test_what_was_copied_from_a_dataset_is_found(engine: RestCatalog, catalog: Api, writer: Guest) -> None:
+def test_what_was_copied_from_a_dataset_is_found(
+    own_engine: RestCatalog, catalog: Api, writer: Guest
+) -> None:
     """A copy by DuckDB: `context` and `_extra` are JSON text in it, and the id is `id`."""
     owner = writer.owner
     document = json.loads(event("copied"))
@@ -276,13 +262,13 @@ def test_what_was_copied_from_a_dataset_is_found(engine: RestCatalog, catalog: A
     with duck(catalog, writer) as connection:
         slug = writer.tenant.slug
         connection.execute(f"CREATE TABLE {slug}.own.copy AS SELECT * FROM {slug}.events.orders")
-    table = engine.load_table("own.copy")
+    table = own_engine.load_table("own.copy")
     with table.transaction() as transaction:
         transaction.set_properties(ASKS)
     for where in ("context.ip=192.0.2.7", f"data.nick={ADA}", "event_id=other"):
         code, done = run(writer, "--yes", where=where)
         assert (code, done["datasets"][0]["removed"]["own_rows"]) == (0, 1), (where, done)
-    assert ids(engine, table) == []
+    assert ids(own_engine, table) == []
 
 
 ROWS: dict[str, tuple[Any, pa.DataType, str, bool]] = {
@@ -334,9 +320,9 @@ def test_a_value_is_found_in_columns_of_every_kind(name: str) -> None:
     assert wanted.wanted_columns(rows.schema, {}) == ["c"]
 
 
-def test_names_are_known_by_field_ids(engine: RestCatalog) -> None:
-    table = make(engine)
+def test_names_are_known_by_field_ids(own_engine: RestCatalog) -> None:
+    table = make(own_engine)
     with table.update_schema() as change:
         change.rename_column("email", "contact")
-    known = names_of(engine.load_table(table.name()[-2:]).metadata)
+    known = names_of(own_engine.load_table(table.name()[-2:]).metadata)
     assert known[2] == {"email", "contact"}

@@ -13,13 +13,13 @@ from support.ingest import (
     Owner,
     event,
     ingest,
+    next_attempt,
     plan_batch,
     run_batch,
     start_attempt,
 )
 from support.topics import accept, follow, recreate
 
-from chaos import batches
 from chaos.surroundings import superuser
 from pulse_pipelines import dead_letters
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -38,9 +38,7 @@ def of_version(event_id: str, version: int) -> bytes:
 def die_after_the_gate(batch: str) -> int:
     """Attempt 1 dies once the gate has judged; returns the attempt that follows."""
     start_attempt(batch, **STOPPED).killed()
-    given_up = batches.current(batch)
-    assert given_up is not None
-    return given_up.attempt
+    return next_attempt(batch)
 
 
 def send(owner: Owner, partition: int, *payloads: bytes) -> None:
@@ -122,9 +120,7 @@ def test_a_gate_and_rows_that_disagree_settle_nothing(owner: Owner, monkeypatch:
         with pytest.raises(Transient, match="1 ids were let through by the gate, and 2 rows land"):
             run_batch(batch)
     assert (ids(owner), owner.claims()) == ([], 0)
-    given_up = batches.current(batch)
-    assert given_up is not None
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     assert (ids(owner), owner.claims()) == (["a", "b"], 2)
 
 
@@ -154,9 +150,7 @@ def test_what_a_crash_of_postgres_empties_is_drained_again(owner: Owner) -> None
         connection.execute(f"TRUNCATE staging.dead_letters_{batch}_1")
     running.goes_on()
     assert ids(owner) == []
-    given_up = batches.current(batch)
-    assert given_up is not None
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     assert (ids(owner), owner.claims()) == (["a"], 1)
     assert [letter["reason"] for letter in owner.dead_letters()] == ["undecodable"]
     assert reconcile_tenant(owner.tenant).balanced

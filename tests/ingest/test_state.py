@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 from support.backfill import move, rebuilt
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+from support.ingest import (
+    Owner,
+    event,
+    ingest,
+    make_owner,
+    next_attempt,
+    plan_batch,
+    run_batch,
+    start_attempt,
+)
 
-from chaos import batches
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.quota import STATE_KEYS
 from pulse_pipelines.monitoring.checks import inspection
@@ -86,9 +94,7 @@ def test_the_state_is_that_of_a_plain_model(owner: Owner, seed: int) -> None:
         attempt = 1
         if point is not None:
             start_attempt(batch, PULSE_FAIL_POINT=point).killed()
-            given_up = batches.current(batch)
-            assert given_up is not None
-            attempt = given_up.attempt
+            attempt = next_attempt(batch)
         run_batch(batch, attempt)
         assert brief(owner) == model(owner), point
     found = event_states.find(owner.tenant, "orders")
@@ -143,9 +149,7 @@ def test_a_batch_on_its_way_when_a_state_is_declared_misses_nothing(owner: Owner
     at("settle.before_swap", lambda: declare(owner))
     run_batch(batch, raise_on_error=False)
     assert owner.rows() == [], "it was written without the state"
-    given_up = batches.current(batch)
-    assert given_up is not None
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     assert brief(owner) == model(owner) != {}
 
 

@@ -18,10 +18,18 @@ from support.entities import (
     seen,
 )
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+from support.ingest import (
+    Owner,
+    event,
+    ingest,
+    make_owner,
+    next_attempt,
+    plan_batch,
+    run_batch,
+    start_attempt,
+)
 from support.lake import spark
 
-from chaos import batches
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
 from pulse_pipelines.backfill.run import backfill
@@ -149,9 +157,7 @@ def test_a_killed_run_leaves_the_log_as_it_was(owner: Owner) -> None:
     batch = plan_batch([owner])
     start_attempt(batch, PULSE_FAIL_POINT="heads.after_advance").killed()
     assert pages(owner) == []
-    given_up = batches.current(batch)
-    assert given_up is not None
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     assert as_model(pages(owner)) == model(sent)
     assert counts(owner) == (3, 2, 1, 0)
 

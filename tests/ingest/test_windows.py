@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from support import maintenance as upkeep
 from support.backfill import move, rebuilt
 from support.faults import AtPoint
-from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+from support.ingest import (
+    Owner,
+    event,
+    ingest,
+    make_owner,
+    next_attempt,
+    plan_batch,
+    run_batch,
+    start_attempt,
+)
 
-from chaos import batches
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
 from pulse_pipelines.monitoring.checks import inspection
-from pulse_pipelines.registry import event_state_build, event_states, event_window_build
+from pulse_pipelines.registry import event_state_build, event_states, event_window_build, table_rows
 from pulse_pipelines.registry import event_windows as declared
 from pulse_pipelines.tables import event_windows as tables
 from pulse_resources import postgres
@@ -157,9 +165,7 @@ def walk(steps: list[Any]) -> None:
             batch, attempt = plan_batch([owner]), 1
             if point is not None and (number or len(steps) % 2):
                 start_attempt(batch, PULSE_FAIL_POINT=point).killed()
-                given_up = batches.current(batch)
-                assert given_up is not None
-                attempt = given_up.attempt
+                attempt = next_attempt(batch)
             run_batch(batch, attempt)
         elif what == "erase":
             erasure.erase(owner.tenant, "orders", "amount=7.5")
@@ -179,16 +185,14 @@ def test_a_batch_on_its_way_when_windows_are_declared_is_counted_once(owner: Own
     at("settle.before_swap", lambda: declare(owner))
     run_batch(batch, raise_on_error=False)
     assert owner.rows() == [], "it was written without windows"
-    given_up = batches.current(batch)
-    assert given_up is not None
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     agree(owner)
 
 
 def test_what_settles_during_a_build_is_counted_once(
     owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_window_build, "PIECE", 1)
+    monkeypatch.setattr(table_rows, "PIECE", 1)
     declare(owner, build=False)
 
     def batch(name: str) -> None:
@@ -233,7 +237,7 @@ def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, boo
 def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
     owner: Owner, at: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_window_build, "PIECE", 1)
+    monkeypatch.setattr(table_rows, "PIECE", 1)
     owner.send(*(at_minute(f"e-{number}", number, amount=number) for number in range(5)))
     ingest(owner)
     owner.send(at_minute("before", -1_440, amount=1))

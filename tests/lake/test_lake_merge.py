@@ -1,7 +1,6 @@
 """Small files of a tenant's own tables are merged: equal rows for every engine; engines win."""
 
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 from support.catalog import Guest
-from support.engines import duck, rest, spark
+from support.engines import duck, spark
 from support.faults import AtPoint, often
 from support.forged import Forger, put
 from support.forked import forked
@@ -38,47 +37,31 @@ PEOPLE = pa.schema(
 )
 
 
-@pytest.fixture
-def lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
-    with catalog.client(writer.key.text) as client:
-        client.post("/v1/namespaces", json={"namespace": ["own"]})
-        yield Lake(client)
-
-
-@pytest.fixture
-def engine(catalog: Api, writer: Guest, lake: Lake) -> Iterator[RestCatalog]:
-    """Pages of tables that a test made are gone after it."""
-    found = rest(catalog, writer)
-    yield found
-    for name in found.list_tables("own"):
-        found.drop_table(name)
-
-
 def people(*numbers: int, land: str = "de") -> pa.Table:
     rows = [{"id": number, "land": land, "tags": [land, None, str(number)]} for number in numbers]
     return pa.Table.from_pylist(rows, PEOPLE)
 
 
-def make(engine: RestCatalog, rows: int = 6, schema: pa.Schema = PEOPLE, **properties: str) -> Table:
+def make(own_engine: RestCatalog, rows: int = 6, schema: pa.Schema = PEOPLE, **properties: str) -> Table:
     """A table of as many files as rows."""
     name = f"own.t{uuid.uuid4().hex[:8]}"
-    table = engine.create_table(name, schema, properties=ASKS | properties)
+    table = own_engine.create_table(name, schema, properties=ASKS | properties)
     for number in range(rows):
         table.append(people(number))
     return table
 
 
-def loaded(engine: RestCatalog, table: Table) -> Table:
-    return engine.load_table(table.name()[-2:])
+def loaded(own_engine: RestCatalog, table: Table) -> Table:
+    return own_engine.load_table(table.name()[-2:])
 
 
-def rows(engine: RestCatalog, table: Table, snapshot: int | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = loaded(engine, table).scan(snapshot_id=snapshot).to_arrow().to_pylist()
+def rows(own_engine: RestCatalog, table: Table, snapshot: int | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = loaded(own_engine, table).scan(snapshot_id=snapshot).to_arrow().to_pylist()
     return sorted(found, key=str)
 
 
-def files(engine: RestCatalog, table: Table) -> list[DataFile]:
-    return [task.file for task in loaded(engine, table).scan().plan_files()]
+def files(own_engine: RestCatalog, table: Table) -> list[DataFile]:
+    return [task.file for task in loaded(own_engine, table).scan().plan_files()]
 
 
 def keep(tenant: Tenant) -> Kept:
@@ -87,10 +70,10 @@ def keep(tenant: Tenant) -> Kept:
 
 
 def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
-    catalog: Api, engine: RestCatalog, writer: Guest
+    catalog: Api, own_engine: RestCatalog, writer: Guest
 ) -> None:
     """By the job: columns were renamed, widened, added and dropped; for PyIceberg and DuckDB."""
-    table = make(engine, rows=0)
+    table = make(own_engine, rows=0)
     with table.update_spec() as spec:
         spec.add_identity("land")
     for number in range(6):
@@ -109,22 +92,22 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
         pa.schema([("id", pa.int64()), ("country", pa.string()), ("nick", pa.string())]),
     )
     for _ in range(5):
-        loaded(engine, table).append(later)
-    before, past = rows(engine, table), rows(engine, table, old.snapshot_id)
-    schema, count = loaded(engine, table).schema(), len(files(engine, table))
+        loaded(own_engine, table).append(later)
+    before, past = rows(own_engine, table), rows(own_engine, table, old.snapshot_id)
+    schema, count = loaded(own_engine, table).schema(), len(files(own_engine, table))
     assert count == 18
     (kept,) = done(writer.owner, Task.OWN)
     assert (kept.after["merged"], kept.after["merged_into"], kept.detail) == (17, 3, None)
-    now = loaded(engine, table)
+    now = loaded(own_engine, table)
     snapshot = now.current_snapshot()
     assert snapshot
     assert snapshot.summary
     assert snapshot.summary.operation.value == "replace"
     assert (snapshot.summary["total-records"], snapshot.summary["total-data-files"]) == ("18", "4")
-    assert rows(engine, table) == before
-    assert rows(engine, table, old.snapshot_id) == past
+    assert rows(own_engine, table) == before
+    assert rows(own_engine, table, old.snapshot_id) == past
     assert now.schema() == schema
-    assert sorted(file.partition[0] for file in files(engine, table)) == ["de", "de", "fr", "it"]
+    assert sorted(file.partition[0] for file in files(own_engine, table)) == ["de", "de", "fr", "it"]
     assert rows_where(now, "country = 'fr'") == [10, 11, 12, 13, 14, 15]
     assert rows_where(now, "id > 100") == [2**40] * 5
     assert rows_where(now, "id = 3") == [3]
@@ -133,7 +116,7 @@ def test_rows_and_columns_stay_what_they_are_while_the_table_evolves(
         found = connection.execute(read).to_arrow_table().to_pylist()
     assert sorted(found, key=str) == before
     now.delete("id = 3")
-    assert len(rows(engine, table)) == 17
+    assert len(rows(own_engine, table)) == 17
     assert keep(writer.tenant).numbers["merged"] == 0, "there is nothing left to merge"
 
 
@@ -143,7 +126,7 @@ def rows_where(table: Table, condition: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_what_spark_wrote_spark_reads(catalog: Api, engine: RestCatalog, writer: Guest) -> None:
+def test_what_spark_wrote_spark_reads(catalog: Api, own_engine: RestCatalog, writer: Guest) -> None:
     """Types that Parquet can have in more than one way, nested ones, nulls; the options of the table."""
     session, lake = spark(catalog, writer)
     name = f"{lake}.own.t{uuid.uuid4().hex[:8]}"
@@ -163,15 +146,15 @@ def test_what_spark_wrote_spark_reads(catalog: Api, engine: RestCatalog, writer:
             f" array(named_struct('n', {number}), NULL)), map('k', {number}.5)"
         ).collect()
     before = session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()
-    table = engine.load_table(f"own.{name.rpartition('.')[2]}")
+    table = own_engine.load_table(f"own.{name.rpartition('.')[2]}")
     kept = keep(writer.tenant)
     assert (kept.numbers["merged"], kept.numbers["merged_into"]) == (5, 1), kept.left
     session.sql(f"REFRESH TABLE {name}").collect()
     assert repr(session.sql(f"SELECT * FROM {name} ORDER BY id").toArrow().to_pylist()) == repr(before)
     found = session.sql(f"SELECT id FROM {name} WHERE price = 3.25 AND day < DATE '1901-01-01'").toArrow()
     assert found["id"].to_pylist() == [3]
-    (merged,) = files(engine, table)
-    with loaded(engine, table).io.new_input(merged.file_path).open() as content:
+    (merged,) = files(own_engine, table)
+    with loaded(own_engine, table).io.new_input(merged.file_path).open() as content:
         footer = pq.read_metadata(content)
     assert footer.row_group(0).column(0).compression == "GZIP"
     assert before[3]["price"] == Decimal("3.25")
@@ -179,13 +162,13 @@ def test_what_spark_wrote_spark_reads(catalog: Api, engine: RestCatalog, writer:
 
 @pytest.mark.parametrize("change", ["append", "delete", "overwrite"])
 def test_an_engine_that_writes_meanwhile_wins(
-    engine: RestCatalog, writer: Guest, at: AtPoint, change: str
+    own_engine: RestCatalog, writer: Guest, at: AtPoint, change: str
 ) -> None:
     """A commit between staging and swap: what it added is beside the merge; what it removed ends it."""
-    table = make(engine)
+    table = make(own_engine)
 
     def write() -> None:
-        other = loaded(engine, table)
+        other = loaded(own_engine, table)
         if change == "append":
             other.append(people(100))
         elif change == "delete":
@@ -196,47 +179,49 @@ def test_an_engine_that_writes_meanwhile_wins(
     at("own.merge.staged", write)
     kept = keep(writer.tenant)
     wanted = {"append": {*range(6), 100}, "delete": {0, 1, 3, 4, 5}, "overwrite": {200, 201}}[change]
-    assert {row["id"] for row in rows(engine, table)} == wanted
-    assert len(rows(engine, table)) == len(wanted)
+    assert {row["id"] for row in rows(own_engine, table)} == wanted
+    assert len(rows(own_engine, table)) == len(wanted)
     assert kept.numbers["merged"] == (6 if change == "append" else 0)
     assert any("replaced meanwhile" in why for why in kept.left) is (change != "append")
 
 
 @pytest.mark.parametrize("point", often(["staged", "after_commit"], "staged"))
-def test_a_merge_that_is_killed_is_done_or_not(engine: RestCatalog, writer: Guest, point: str) -> None:
-    table = make(engine)
-    before = rows(engine, table)
+def test_a_merge_that_is_killed_is_done_or_not(own_engine: RestCatalog, writer: Guest, point: str) -> None:
+    table = make(own_engine)
+    before = rows(own_engine, table)
     forked(keep, writer.tenant, PULSE_FAIL_POINT=f"own.merge.{point}").killed()
-    assert rows(engine, table) == before
-    assert len(files(engine, table)) == (6 if point == "staged" else 1)
+    assert rows(own_engine, table) == before
+    assert len(files(own_engine, table)) == (6 if point == "staged" else 1)
     assert keep(writer.tenant).numbers["merged"] == (6 if point == "staged" else 0)
-    assert rows(engine, table) == before
-    loaded(engine, table).append(people(9))
+    assert rows(own_engine, table) == before
+    loaded(own_engine, table).append(people(9))
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0, UPKEEP__HISTORY_HOURS=0, UPKEEP__HISTORY_MINIMUM=1):
         assert keep(writer.tenant).left == []
     data = {path for path in objects(f"{table.location()}/data") if path.endswith(".parquet")}
-    assert data == {file.file_path for file in files(engine, table)}, "what it left behind is removed"
+    assert data == {file.file_path for file in files(own_engine, table)}, "what it left behind is removed"
 
 
-def test_what_cannot_be_kept_is_left_with_a_reason(engine: RestCatalog, writer: Guest, lake: Lake) -> None:
+def test_what_cannot_be_kept_is_left_with_a_reason(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
+) -> None:
     made = {
-        "delete files": make(engine),
-        "sort order": make(engine),
-        "format version 1": make(engine, **{"format-version": "1"}),
-        "without field ids": make(engine, 0),
-        "not Parquet": make(engine, 0),
-        "another size": make(engine, 0),
-        "file twice": make(engine, 0),
-        "earlier partition spec": make(engine),
+        "delete files": make(own_engine),
+        "sort order": make(own_engine),
+        "format version 1": make(own_engine, **{"format-version": "1"}),
+        "without field ids": make(own_engine, 0),
+        "not Parquet": make(own_engine, 0),
+        "another size": make(own_engine, 0),
+        "file twice": make(own_engine, 0),
+        "earlier partition spec": make(own_engine),
     }
-    forger = Forger(loaded(engine, made["delete files"]))
-    live = loaded(engine, made["delete files"]).current_snapshot()
+    forger = Forger(loaded(own_engine, made["delete files"]))
+    live = loaded(own_engine, made["delete files"]).current_snapshot()
     assert live
     listing = forger.manifest_list(
         *live.manifests(made["delete files"].io),
         forger.manifest(f"{made['delete files'].location()}/data/x.parquet", deletes=True),
     )
-    assert lake.commit(made["delete files"].name()[-1], *forger.updates(listing)).status_code == 200
+    assert own_lake.commit(made["delete files"].name()[-1], *forger.updates(listing)).status_code == 200
     with made["sort order"].update_sort_order() as sort:
         sort.asc("id", IdentityTransform())
     with made["earlier partition spec"].update_spec() as change:
@@ -254,10 +239,10 @@ def test_what_cannot_be_kept_is_left_with_a_reason(engine: RestCatalog, writer: 
         paths = [f"{table.location()}/data/{number}.parquet" for number in range(5)]
         added = [entry(table, path, **each) for path in paths]
         register(table, added + (added[:1] if why == "file twice" else []))
-    before = {why: loaded(engine, table).metadata.current_snapshot_id for why, table in made.items()}
+    before = {why: loaded(own_engine, table).metadata.current_snapshot_id for why, table in made.items()}
     kept = keep(writer.tenant)
     for why, table in made.items():
-        assert loaded(engine, table).metadata.current_snapshot_id == before[why], why
+        assert loaded(own_engine, table).metadata.current_snapshot_id == before[why], why
         said = [each for each in kept.left if table.name()[-1] in each]
         assert len(said) == 1, (why, kept.left)
         assert why in said[0]
@@ -286,11 +271,11 @@ def register(table: Table, added: list[DataFile]) -> None:
             append.append_data_file(each)
 
 
-def test_hostile_tables_end_their_own_merge_only(engine: RestCatalog, writer: Guest) -> None:
+def test_hostile_tables_end_their_own_merge_only(own_engine: RestCatalog, writer: Guest) -> None:
     """Bytes that are no Parquet behind true sizes, properties that name code, or sizes of nothing."""
-    garbage = make(engine)
-    for file in files(engine, garbage):
-        with loaded(engine, garbage).io.new_input(file.file_path).open() as content:
+    garbage = make(own_engine)
+    for file in files(own_engine, garbage):
+        with loaded(own_engine, garbage).io.new_input(file.file_path).open() as content:
             (size,) = (len(content.read()),)
         put(file.file_path, b"PAR1" + b"\xff" * (size - 8) + b"PAR1")
     hostile = []
@@ -301,25 +286,25 @@ def test_hostile_tables_end_their_own_merge_only(engine: RestCatalog, writer: Gu
         {"write.parquet.compression-codec": "lzo", "write.parquet.compression-level": "99"},
         {"write.py-location-provider.impl": "antigravity.fly", "commit.retry.num-retries": "x"},
     ):
-        hostile.append(make(engine))
-        with loaded(engine, hostile[-1]).transaction() as transaction:
+        hostile.append(make(own_engine))
+        with loaded(own_engine, hostile[-1]).transaction() as transaction:
             transaction.set_properties(properties)
-    sound = make(engine)
-    before = rows(engine, sound)
+    sound = make(own_engine)
+    before = rows(own_engine, sound)
     kept = keep(writer.tenant)
     said = "\n".join(kept.left)
-    assert rows(engine, sound) == before
-    assert [len(files(engine, each)) for each in (sound, *hostile)] == [1, 1, 6, 6, 1, 1], said
+    assert rows(own_engine, sound) == before
+    assert [len(files(own_engine, each)) for each in (sound, *hostile)] == [1, 1, 6, 6, 1, 1], said
     assert f"{garbage.name()[-1]}: 6 files not merged" in said
     assert all(each.name()[-1] in said for each in hostile[1:3])
-    assert rows(engine, hostile[0]) == before
+    assert rows(own_engine, hostile[0]) == before
     assert kept.numbers["merged"] == 4 * 6
 
 
-def test_a_table_can_have_upkeep_without_merges(engine: RestCatalog, writer: Guest) -> None:
-    table = make(engine, **{"pulse.upkeep.merge": "false"})
+def test_a_table_can_have_upkeep_without_merges(own_engine: RestCatalog, writer: Guest) -> None:
+    table = make(own_engine, **{"pulse.upkeep.merge": "false"})
     assert keep(writer.tenant).numbers["merged"] == 0
-    assert len(files(engine, table)) == 6
+    assert len(files(own_engine, table)) == 6
 
 
 def of(*sizes: int) -> list[DataFile]:
@@ -349,29 +334,29 @@ def test_small_files_are_merged_as_they_grow(
     assert found == expected
 
 
-def test_a_run_is_bounded(engine: RestCatalog, writer: Guest) -> None:
+def test_a_run_is_bounded(own_engine: RestCatalog, writer: Guest) -> None:
     """What does not fit is left to the next run."""
-    table = make(engine, 12)
+    table = make(own_engine, 12)
     (own,) = names.own_tables(writer.tenant)
     budget = merge_own.Budget(files=7)
     assert merge_own.merge(writer.tenant, own, budget).files == 7
     assert merge_own.merge(writer.tenant, own, budget).files == 0
     assert merge_own.merge(writer.tenant, own, merge_own.Budget(bytes=100)).files == 0
-    assert len(rows(engine, table)) == 12
+    assert len(rows(own_engine, table)) == 12
 
 
-def test_nothing_else_of_the_metadata_changes(engine: RestCatalog, writer: Guest, lake: Lake) -> None:
+def test_nothing_else_of_the_metadata_changes(own_engine: RestCatalog, writer: Guest, own_lake: Lake) -> None:
     """Properties, statistics and the retention of branches stay as an engine wrote them."""
-    table = loaded(engine, make(engine))
+    table = loaded(own_engine, make(own_engine))
     snapshot = table.current_snapshot()
     assert snapshot
     ref = {"action": "set-snapshot-ref", "type": "branch", "snapshot-id": snapshot.snapshot_id}
     kept = {"min-snapshots-to-keep": 3, "max-snapshot-age-ms": 10**12}
-    answer = lake.commit(table.name()[-1], ref | {"ref-name": "main"} | kept, ref | {"ref-name": "other"})
+    answer = own_lake.commit(table.name()[-1], ref | {"ref-name": "main"} | kept, ref | {"ref-name": "other"})
     assert answer.status_code == 200, answer.text
-    before = table_metadata.read(loaded(engine, table).metadata_location)
+    before = table_metadata.read(loaded(own_engine, table).metadata_location)
     assert keep(writer.tenant).numbers["merged"] == 6
-    after = table_metadata.read(loaded(engine, table).metadata_location)
+    after = table_metadata.read(loaded(own_engine, table).metadata_location)
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {
         *("snapshots", "snapshot-log", "metadata-log", "refs"),
         *("current-snapshot-id", "last-sequence-number", "last-updated-ms"),

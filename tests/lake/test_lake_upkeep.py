@@ -33,40 +33,28 @@ def ids(*values: int) -> pa.Table:
 
 
 @pytest.fixture
-def lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
-    with catalog.client(writer.key.text) as client:
-        client.post("/v1/namespaces", json={"namespace": ["own"]})
-        yield Lake(client)
-
-
-@pytest.fixture
-def engine(catalog: Api, writer: Guest, lake: Lake) -> RestCatalog:
-    return rest(catalog, writer)
-
-
-@pytest.fixture
 def no_age() -> Iterator[None]:
     """Orphans are removed whatever their age: nobody else writes."""
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
         yield
 
 
-def make(engine: RestCatalog, **properties: str) -> Table:
+def make(own_engine: RestCatalog, **properties: str) -> Table:
     """A table with four snapshots, of which the last deleted the first's row."""
-    table = engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=properties)
+    table = own_engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=properties)
     for number in range(3):
         table.append(ids(number))
     table.delete("id = 0")
     return table
 
 
-def plain(engine: RestCatalog) -> Table:
+def plain(own_engine: RestCatalog) -> Table:
     """A table without snapshots."""
-    return engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema)
+    return own_engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema)
 
 
-def rows(engine: RestCatalog, table: Table) -> list[int]:
-    found: list[int] = engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist()
+def rows(own_engine: RestCatalog, table: Table) -> list[int]:
+    found: list[int] = own_engine.load_table(table.name()[-2:]).scan().to_arrow()["id"].to_pylist()
     return sorted(found)
 
 
@@ -75,10 +63,10 @@ def keep(writer: Guest) -> Kept:
     return Keeper(writer.tenant).keep()
 
 
-def test_upkeep_is_where_it_is_asked_for(engine: RestCatalog, writer: Guest, no_age: None) -> None:
+def test_upkeep_is_where_it_is_asked_for(own_engine: RestCatalog, writer: Guest, no_age: None) -> None:
     """By the job, in a process of its own: one table has one snapshot and its files, the other keeps all."""
-    asking = make(engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
-    silent = make(engine)
+    asking = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "1"})
+    silent = make(own_engine)
     before = {each.location(): objects(each.location()) for each in (asking, silent)}
     assert Task.OWN in {each.task for each in policy.needs(writer.tenant.slug)}
     (kept,) = done(writer.owner, Task.OWN)
@@ -87,18 +75,18 @@ def test_upkeep_is_where_it_is_asked_for(engine: RestCatalog, writer: Guest, no_
     assert objects(silent.location()) == before[silent.location()]
     left = objects(asking.location())
     assert len(before[asking.location()] - left) >= kept.after["objects"] > 0
-    now = engine.load_table(asking.name()[-2:])
+    now = own_engine.load_table(asking.name()[-2:])
     assert len(now.metadata.snapshots) == 1
-    assert rows(engine, asking) == [1, 2]
+    assert rows(own_engine, asking) == [1, 2]
     now.append(ids(9))
-    assert rows(engine, asking) == [1, 2, 9]
+    assert rows(own_engine, asking) == [1, 2, 9]
     assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug)}
     assert Task.OWN not in {each.task for each in policy.needs(writer.tenant.slug, recent=True)}
-    engine.drop_table(asking.name()[-2:])
+    own_engine.drop_table(asking.name()[-2:])
 
 
-def test_young_files_are_somebody_s_who_may_commit_them(engine: RestCatalog, writer: Guest) -> None:
-    table = make(engine, **ASKS)
+def test_young_files_are_somebody_s_who_may_commit_them(own_engine: RestCatalog, writer: Guest) -> None:
+    table = make(own_engine, **ASKS)
     uncommitted = f"{table.location()}/data/in-flight.parquet"
     put(uncommitted, b"x")
     before = objects(table.location())
@@ -107,40 +95,42 @@ def test_young_files_are_somebody_s_who_may_commit_them(engine: RestCatalog, wri
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
         keep(writer)
     assert uncommitted not in objects(table.location())
-    assert rows(engine, table) == [1, 2]
-    engine.drop_table(table.name()[-2:])
+    assert rows(own_engine, table) == [1, 2]
+    own_engine.drop_table(table.name()[-2:])
 
 
-def test_a_commit_in_between_is_kept(engine: RestCatalog, writer: Guest, no_age: None, at: AtPoint) -> None:
+def test_a_commit_in_between_is_kept(
+    own_engine: RestCatalog, writer: Guest, no_age: None, at: AtPoint
+) -> None:
     """One while the expiry is staged, one while orphans are searched: both win, and lose no file."""
-    table = make(engine, **ASKS | {"history.expire.min-snapshots-to-keep": "2"})
+    table = make(own_engine, **ASKS | {"history.expire.min-snapshots-to-keep": "2"})
     late = [
-        at(point, lambda n=n: engine.load_table(table.name()[-2:]).append(ids(n)))
+        at(point, lambda n=n: own_engine.load_table(table.name()[-2:]).append(ids(n)))
         for n, point in enumerate(("own.expire.staged", "upkeep.fence.staged", "upkeep.before_delete"), 10)
     ]
     found = keep(writer)
     assert (all(late), found.left) == (True, [])
-    assert rows(engine, table) == [1, 2, 10, 11, 12]
-    assert len(engine.load_table(table.name()[-2:]).metadata.snapshots) >= 3
-    engine.drop_table(table.name()[-2:])
+    assert rows(own_engine, table) == [1, 2, 10, 11, 12]
+    assert len(own_engine.load_table(table.name()[-2:]).metadata.snapshots) >= 3
+    own_engine.drop_table(table.name()[-2:])
 
 
 def test_a_name_of_another_scheme_is_no_orphan(
-    engine: RestCatalog, writer: Guest, lake: Lake, no_age: None
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake, no_age: None
 ) -> None:
     """Hadoop's engines write s3a://; a name that cannot be compared leaves the table as it is."""
     for way, stays in (
         (lambda p: p.replace("s3://", "s3a://"), True),
         (lambda p: p.replace("/data/", "//data/"), False),
     ):
-        table = engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=ASKS)
+        table = own_engine.create_table(f"own.t{uuid.uuid4().hex[:8]}", ids().schema, properties=ASKS)
         sink = pa.BufferOutputStream()
         pq.write_table(ids(5), sink)
         path = f"{table.location()}/data/named.parquet"
         put(path, sink.getvalue().to_pybytes())
         forger = Forger(table)
         listing = forger.manifest_list(forger.manifest(way(path)))
-        assert lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
+        assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
         orphan = f"{table.location()}/data/orphan.parquet"
         put(orphan, b"x")
         found = keep(writer)
@@ -148,11 +138,11 @@ def test_a_name_of_another_scheme_is_no_orphan(
         assert path in left
         assert (orphan in left) is not stays
         assert any(table.name()[-1] in each for each in found.left) is not stays, found
-        engine.drop_table(table.name()[-2:])
+        own_engine.drop_table(table.name()[-2:])
 
 
 def test_a_table_that_leads_elsewhere_is_reported(
-    engine: RestCatalog, writers: tuple[Guest, Guest], catalog: Api, lake: Lake, no_age: None
+    own_engine: RestCatalog, writers: tuple[Guest, Guest], catalog: Api, own_lake: Lake, no_age: None
 ) -> None:
     """The isolation check: of every own table, whether or not it asks for upkeep; for the operator."""
     other = rest(catalog, writers[1])
@@ -162,25 +152,25 @@ def test_a_table_that_leads_elsewhere_is_reported(
     (task,) = theirs.scan().plan_files()
     (manifest,) = theirs.current_snapshot().manifests(theirs.io)  # type: ignore[union-attr]
     for leads in (lambda f: f.manifest(task.file.file_path), lambda f: manifest):
-        table = plain(engine)
+        table = plain(own_engine)
         forger = Forger(table)
         updates = forger.updates(forger.manifest_list(leads(forger)))
-        assert lake.commit(table.name()[-1], *updates).status_code == 200
+        assert own_lake.commit(table.name()[-1], *updates).status_code == 200
         assert [table.name()[-1] in each for each in keep(writers[0]).outside] == [True]
         if leads(forger) is not manifest:
-            engine.drop_table(table.name()[-2:])
+            own_engine.drop_table(table.name()[-2:])
     (reported,) = do(writers[0].owner, Task.OWN)
     assert (reported.outcome, table.name()[-1] in str(reported.detail)) == ("failed", True)
     assert task.file.file_path in objects(theirs.location())
-    engine.drop_table(table.name()[-2:])
+    own_engine.drop_table(table.name()[-2:])
     assert keep(writers[0]).outside == []
     other.drop_table("own.theirs")
 
 
 def test_damaged_files_leave_their_table_and_no_other(
-    engine: RestCatalog, writer: Guest, no_age: None
+    own_engine: RestCatalog, writer: Guest, no_age: None
 ) -> None:
-    damaged, sound = make(engine, **ASKS), make(engine, **ASKS)
+    damaged, sound = make(own_engine, **ASKS), make(own_engine, **ASKS)
     put(str(damaged.current_snapshot().manifest_list), b"Obj\x01 no Avro")  # type: ignore[union-attr]
     orphans = [f"{each.location()}/data/orphan.parquet" for each in (damaged, sound)]
     for each in orphans:
@@ -189,22 +179,24 @@ def test_damaged_files_leave_their_table_and_no_other(
     assert [damaged.name()[-1] in each for each in found.left] == [True]
     assert [each in objects(each.rpartition("/data/")[0]) for each in orphans] == [True, False]
     for each in (damaged, sound):
-        engine.drop_table(each.name()[-2:])
+        own_engine.drop_table(each.name()[-2:])
 
 
-def test_a_purge_that_died_is_finished(engine: RestCatalog, writer: Guest, lake: Lake, at: AtPoint) -> None:
+def test_a_purge_that_died_is_finished(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake, at: AtPoint
+) -> None:
     """The table is dropped, its files are there; nothing enters the folder again, and upkeep removes them."""
-    table = make(engine)
+    table = make(own_engine)
 
     def die() -> None:
         raise OSError("the object store is gone")
 
     at("lake.purge", die)
     name = table.name()[-1]
-    assert lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code >= 500
+    assert own_lake.client.delete(f"{OWN}/tables/{name}?purgeRequested=true").status_code >= 500
     assert objects(table.location())
     body: dict[str, Any] = {"name": name, "metadata-location": table.metadata_location}
-    refused = lake.client.post(f"{OWN}/register", json=body)
+    refused = own_lake.client.post(f"{OWN}/register", json=body)
     assert (refused.status_code, "were removed" in refused.text) == (400, True), refused.text
     assert keep(writer).numbers["folders"] == 1
     assert not objects(table.location())
@@ -212,18 +204,18 @@ def test_a_purge_that_died_is_finished(engine: RestCatalog, writer: Guest, lake:
 
 
 def test_what_never_was_a_table_goes_and_what_was_one_stays(
-    engine: RestCatalog, writer: Guest, lake: Lake
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:
-    dropped = make(engine)
-    engine.drop_table(dropped.name()[-2:])
-    staged = lake.client.post(
+    dropped = make(own_engine)
+    own_engine.drop_table(dropped.name()[-2:])
+    staged = own_lake.client.post(
         f"{OWN}/tables", json={"name": "staged", "schema": SCHEMA, "stage-create": True}
     )
     location = staged.json()["metadata"]["location"]
     put(f"{location}/data/x.parquet", b"x")
     died = paths.new_location(writer.tenant)
     put(f"{died}/metadata/00000-{uuid.uuid4()}.metadata.json", b"{}")
-    held = lake.make()
+    held = own_lake.make()
     assert keep(writer).numbers["folders"] == 0, "they are young"
     with with_settings(UPKEEP__OWN_ORPHAN_HOURS=0):
         assert keep(writer).numbers["folders"] == 2
@@ -232,10 +224,10 @@ def test_what_never_was_a_table_goes_and_what_was_one_stays(
     assert objects(dropped.location())
     assert objects(held.location)
     late = {"action": "set-location", "location": location}
-    answer = lake.commit("staged", late, *CREATION, requirements=[{"type": "assert-create"}])
+    answer = own_lake.commit("staged", late, *CREATION, requirements=[{"type": "assert-create"}])
     assert (answer.status_code, "were removed" in answer.text) == (400, True), answer.text
     body = {"name": "again", "metadata-location": engine_metadata(dropped)}
-    assert lake.client.post(f"{OWN}/register", json=body).status_code == 200
+    assert own_lake.client.post(f"{OWN}/register", json=body).status_code == 200
     assert names.find(writer.tenant, ("own",), "again")
 
 
@@ -246,10 +238,10 @@ def engine_metadata(table: Table) -> str:
 
 
 def test_upkeep_opens_nothing_but_the_table_s_folder(
-    engine: RestCatalog, writer: Guest, no_age: None
+    own_engine: RestCatalog, writer: Guest, no_age: None
 ) -> None:
     """A forged metadata file with another location is no way to have other files removed."""
-    table, victim = make(engine, **ASKS), make(engine)
+    table, victim = make(own_engine, **ASKS), make(own_engine)
     bystander = f"{victim.location()}/data/uncommitted.parquet"
     put(bystander, b"x")
     with object_store.file_system().open_input_file(object_store.key(table.metadata_location)) as source:
@@ -258,5 +250,5 @@ def test_upkeep_opens_nothing_but_the_table_s_folder(
     found = keep(writer)
     assert any(table.name()[-1] in each for each in found.left)
     assert bystander in objects(victim.location())
-    engine.drop_table(victim.name()[-2:])
-    engine.drop_table(table.name()[-2:])
+    own_engine.drop_table(victim.name()[-2:])
+    own_engine.drop_table(table.name()[-2:])

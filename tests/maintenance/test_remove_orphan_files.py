@@ -3,11 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.ingest import Owner, event, ingest, plan_batch, run_batch, start_attempt
+from support.ingest import Owner, event, ingest, next_attempt, plan_batch, run_batch, start_attempt
 from support.lake import table
 from support.maintenance import done, live_files, objects, orders
 
-from chaos import batches
 from chaos.surroundings import with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
@@ -67,9 +66,7 @@ def test_what_a_dead_attempt_left_is_removed_once_its_batch_settled(owner: Owner
     left = objects(table(owner).location()) | objects(raw_prefix(owner))
     done(owner, Task.SWEEP, Task.RAW)
     assert {p for p in left if batch in p} <= objects(table(owner).location()) | objects(raw_prefix(owner))
-    given_up = batches.current(batch)
-    assert given_up
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     swept, raw = done(owner, Task.SWEEP, Task.RAW)
     found = objects(table(owner).location()) | objects(raw_prefix(owner))
     assert not {path for path in found if f"/{batch}-1-" in path}

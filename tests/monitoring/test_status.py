@@ -8,9 +8,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client.parser import text_string_to_metric_families
 from support.http import Api
-from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch, start_attempt
+from support.ingest import (
+    Owner,
+    event,
+    ingest,
+    make_owner,
+    next_attempt,
+    plan_batch,
+    run_batch,
+    start_attempt,
+)
 
-from chaos import batches
 from chaos.surroundings import superuser
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.http import metrics as http_metrics
@@ -173,9 +181,7 @@ def test_a_dead_letter_keeps_no_claim_of_an_attempt_that_found_it_valid(owner: O
     with superuser() as connection:
         change = "UPDATE pdm_datasets SET schema_uri = %s WHERE tenant_id = %s RETURNING schema_uri"
         connection.execute(change, [stricter, owner.tenant.tenant_id])
-    given_up = batches.current(batch)
-    assert given_up
-    run_batch(batch, given_up.attempt)
+    run_batch(batch, next_attempt(batch))
     assert [letter["reason"] for letter in owner.dead_letters()] == ["schema_violation"]
     assert owner.claims() == 0
     with superuser() as connection:

@@ -1,0 +1,28 @@
+"""Tables of a tenant's own, made through the REST catalog in the namespace `own`."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from support.catalog import Guest
+from support.engines import rest
+from support.http import Api
+from support.rest_catalog import Lake
+
+
+@pytest.fixture
+def own_lake(catalog: Api, writer: Guest) -> Iterator[Lake]:
+    """Requests by the writer's key."""
+    with catalog.client(writer.key.text) as client:
+        client.post("/v1/namespaces", json={"namespace": ["own"]})
+        yield Lake(client)
+
+
+@pytest.fixture
+def own_engine(catalog: Api, writer: Guest, own_lake: Lake) -> Iterator[RestCatalog]:
+    """PyIceberg by that key; the tables that a test made are gone after it."""
+    found = rest(catalog, writer)
+    yield found
+    for name in found.list_tables("own"):
+        found.drop_table(name)
