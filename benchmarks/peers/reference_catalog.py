@@ -19,6 +19,7 @@ from psycopg import sql
 from pulse_resources.local.downloads import Jar, jars
 from pulse_resources.local.ports import choose_any
 from pulse_resources.local.prerequisites import java
+from pulse_resources.local.spark import POSTGRES_DRIVER
 from pulse_resources.settings import load_settings
 
 VERSION, JETTY = "1.11.0", "12.1.5"
@@ -35,7 +36,7 @@ SERVER = jars(
     Jar(f"{_JETTY}.ee10", "jetty-ee10-servlet", JETTY),
     Jar(f"{_JETTY}.compression", "jetty-compression-server", JETTY),
     Jar(f"{_JETTY}.compression", "jetty-compression-gzip", JETTY),
-    Jar("org.postgresql", "postgresql", "42.7.8", alone=True),
+    Jar("org.postgresql", "postgresql", POSTGRES_DRIVER, alone=True),
     Jar("org.slf4j", "slf4j-simple", "2.0.17"),
     Jar("dev.failsafe", "failsafe", "3.3.2", alone=True),
     Jar("commons-logging", "commons-logging", "1.2", alone=True),

@@ -32,6 +32,7 @@ Work = Callable[[Tenant, random.Random], str]
 EVENTS = 60
 GAVE_WAY = re.compile("was replaced meanwhile|: Transient: ")
 """What upkeep of own tables says of files that it did not merge, since an engine was first."""
+OWN_WORK = {"merged files": "merged", "removed files": "objects"}
 OF_A_DAY = (Task.MERGE, Task.SORT)
 OF_A_TABLE = (Task.MANIFESTS, Task.EXPIRE, Task.SWEEP)
 EAGER = {
@@ -129,8 +130,8 @@ def _own_upkeep(tenant: Tenant, draw: random.Random) -> str:
     (done,) = upkeep(_no_spark, [need], run_id=None, seconds=600)
     left = [why for why in (done.detail or "").split("; ") if why and not GAVE_WAY.search(why)]
     assert (done.outcome, left) == ("done", []), f"upkeep of own tables: {done}"
-    did = [name for name in ("merged", "objects") if done.after[name]]
-    return " and ".join(["upkeep of own tables", *did])
+    did = [what for what, number in OWN_WORK.items() if done.after[number]]
+    return "upkeep of own tables" + (f" that {' and '.join(did)}" if did else "")
 
 
 def _no_spark() -> SparkSession:

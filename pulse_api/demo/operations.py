@@ -137,7 +137,7 @@ def run(tenant: Tenant) -> list[TableLine]:
 
 
 def rolled_up(tenant: Tenant) -> tuple[list[dict[str, Any]], int]:
-    """Events joined with entities, by a transform: its largest rows, and how many a query of DuckDB has not.
+    """Events joined with entities, by a transform: its largest rows, and how many rows DuckDB has otherwise.
 
     Raises:
         Terminal: the transform failed, or did not end.

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from chaos import inside
+from chaos import batches, inside
 from pulse_pipelines import registry
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.domain.tenant import Tenant
@@ -116,6 +116,13 @@ def ingest(*owners: Owner) -> str:
     batch = plan_batch(owners)
     run_batch(batch)
     return batch
+
+
+def next_attempt(batch: str) -> int:
+    """The number of the attempt that follows one that gave up."""
+    open_batch = batches.current(batch)
+    assert open_batch is not None, "it has settled"
+    return open_batch.attempt
 
 
 def start_attempt(batch: str, attempt: int = 1, **env: str) -> Forked:
