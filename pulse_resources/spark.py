@@ -31,6 +31,10 @@ Given = TypeVar("Given")
 for _name_of_logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(_name_of_logger).disabled = True  # of errors that are raised anyway
 
+del SparkSession.__del__
+"""Sessions are stopped where they end. The finalizer would do it again whenever the garbage collector finds
+one, and a thread that held the lock of the client's release pool at that moment would wait for itself."""
+
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
