@@ -44,6 +44,11 @@ def first_line(error: BaseException) -> str:
     return said.strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
+def printable(text: str, besides: str = "") -> str:
+    """Text of others, fit for a record and a terminal: without NUL and escape sequences."""
+    return "".join(c if c.isprintable() or c in besides else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 class PulseError(Exception):
     """Base class of the errors that Pulse raises deliberately.
 

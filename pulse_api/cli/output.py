@@ -24,6 +24,7 @@ from rich.table import Table
 
 from pulse_pipelines.domain.naming import STEERING
 from pulse_pipelines.domain.windows import plain
+from pulse_resources.errors import printable
 
 _STEERING = re.compile(f"[{STEERING}]".replace(r"\x00-\x1f", ""))
 """Control characters that JSON does not escape; the lower ones are escaped by the encoder."""
@@ -165,7 +166,7 @@ def remark(line: str) -> None:
 
 def harmless(text: str) -> str:
     """Untrusted text without characters that control a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable(text, besides="\n")
 
 
 def shown(value: object) -> str:

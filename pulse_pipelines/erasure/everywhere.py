@@ -67,7 +67,11 @@ def find(tenant: Tenant, where: str) -> Everywhere:
     """
     owned = registry.list_datasets(tenant)
     if not owned:
-        raise NotFound("the tenant has no dataset", tenant=tenant.slug)
+        raise NotFound(
+            "the tenant has no dataset",
+            fix="To erase from tables of its own, create a dataset of events: an erasure from it covers them",
+            tenant=tenant.slug,
+        )
     name, equals, value = where.partition("=")
     own = name.partition(".")[0] in ("context", "data") and "." in name
     if equals and name and value and name not in ENVELOPE and not own:

@@ -7,7 +7,7 @@ to. An erasure from all datasets covers them; the receipt names those that it le
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
@@ -22,7 +22,7 @@ from pulse_pipelines.lake import catalog, own
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import last_words
 from pulse_resources import postgres
-from pulse_resources.errors import PulseError, Terminal
+from pulse_resources.errors import PulseError, Terminal, printable
 
 STEP = "own_tables"
 ASKS = "pulse.erasure"
@@ -126,7 +126,8 @@ def _process(tenant: Tenant, table: OwnTable, subject: Subject, **asked: object)
     if ended.returncode:
         why = last_words(ended.stderr)[:300].replace(subject.value, "…")
         raise _beyond(f"its process ended with {ended.returncode}: {why}", tenant, table)
-    return Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
+    found = Outcome(**orjson.loads(ended.stdout.splitlines()[-1]))
+    return found if found.reason is None else replace(found, reason=printable(found.reason))
 
 
 def _beyond(why: str, tenant: Tenant, table: OwnTable) -> Terminal:

@@ -34,6 +34,7 @@ from pyiceberg.table.update import (
     SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetLocationUpdate,
+    SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
     UpgradeFormatVersionUpdate,
@@ -41,6 +42,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import IcebergBaseModel
 
+from pulse_pipelines.lake import names
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 
 WRONG = (
@@ -80,12 +82,15 @@ Updates = tuple[TableUpdate, ...]
 def parsed(body: Mapping[str, Any]) -> tuple[Requirements, Updates]:
     """Parse the requirements and updates of a request. Raises Malformed."""
     try:
-        requirements = _REQUIREMENTS.validate_python(body.get("requirements") or ())
-        updates = _UPDATES.validate_python(body.get("updates") or ())
+        requirements = _REQUIREMENTS.validate_python(body.get("requirements", ()))
+        updates = _UPDATES.validate_python(body.get("updates", ()))
     except WRONG as error:
         raise wrong(error) from None
     if len(updates) > MOST:
         raise Malformed(f"a commit has {MOST} updates at most")
+    for each in updates:
+        if isinstance(each, SetSnapshotRefUpdate) and not names.usable(each.ref_name):
+            raise Malformed(f"{each.ref_name[:100]!r} is no name for a branch or tag")
     return requirements, updates
 
 
@@ -126,7 +131,7 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
         Malformed: the updates do not fit the table.
     """
     try:
-        base = _upgraded(current, max((u.format_version for u in updates if _upgrades(u)), default=1))
+        base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
         known = _Known(current)
         following = update_table_metadata(
             base,
@@ -169,13 +174,18 @@ def _upgrades(update: TableUpdate) -> TypeGuard[UpgradeFormatVersionUpdate]:
     return isinstance(update, UpgradeFormatVersionUpdate)
 
 
-def _upgraded(current: TableMetadata | None, version: int) -> TableMetadata:
-    """The base of the updates, in the format version that they ask for."""
-    if version > NEWEST:
-        raise ValueError(f"Unsupported table format version: {version}")
+def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMetadata:
+    """The base of the updates, in the highest format version that they ask for."""
+    has = current.format_version if current else 1
+    for each in versions:
+        if each > NEWEST:
+            raise ValueError(f"Unsupported table format version: {each}")
+        if each < has:
+            raise ValueError(f"Cannot downgrade v{has} table to v{each}")
+    version = max(versions, default=has)
     if current is None:
         return _EMPTY[version].model_construct(last_column_id=-1, schema=Schema(), format_version=version)
-    if version <= current.format_version:
+    if version == has:
         return current
     later = document(current) | {"format-version": version}
     return TableMetadataUtil.parse_obj(later | _rows(version, later))

@@ -15,6 +15,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -36,7 +37,7 @@ from pulse_pipelines.tables import leases, orphan_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.reachable_files import Outside, ReachableFiles
 from pulse_resources import object_store, table_metadata
-from pulse_resources.errors import Terminal, Transient
+from pulse_resources.errors import Terminal, Transient, printable
 from pulse_resources.settings import UpkeepSettings, load_settings
 
 ASKS = "pulse.upkeep"
@@ -75,32 +76,38 @@ def _keep(tenant: Tenant, done: Done) -> None:
             failed = f"upkeep of own tables ended with {ended.returncode}: {why[:500]}"
     except subprocess.TimeoutExpired as error:
         output, failed = error.stdout or b"", f"upkeep of own tables took more than {SECONDS} s"
-    found = _last(output)
+    found = _told(output)
     done.after = found["numbers"]
-    if found["outside"]:
+    if outside := printable("; ".join(found["outside"])[:1_500]):
         raise Terminal(
-            f"own tables name files outside of their tenant's folder: {'; '.join(found['outside'])[:1_500]}",
+            f"own tables name files outside of their tenant's folder: {outside}",
             fix="No key of theirs opens these files; ask the tenant what wrote the tables",
             tenant=tenant.slug,
         )
     if failed:
-        raise Terminal(failed, tenant=tenant.slug)
-    done.detail = "; ".join(found["left"])[:2_000] or None
+        raise Terminal(failed, tenant=tenant.slug, table=printable(str(found["at"])))
+    done.detail = printable("; ".join(found["left"])[:2_000]) or None
 
 
-def _last(output: bytes) -> dict[str, Any]:
-    """The last line that the process printed as a whole."""
+def _told(output: bytes) -> dict[str, Any]:
+    """What the process printed, line by line; a later line replaces what an earlier one said of the same."""
     whole, _, _ = output.rpartition(b"\n")
-    found: dict[str, Any] = {"numbers": {}, "left": [], "outside": []}
-    return found | (orjson.loads(whole.splitlines()[-1]) if whole else {})
+    found: dict[str, Any] = {"numbers": {}, "left": [], "outside": [], "at": None}
+    for line in whole.splitlines():
+        found |= orjson.loads(line)
+    return found
 
 
 def main(tenant: Tenant) -> None:
     """Look after a tenant's own tables in this process, with limits; prints what was done as JSON."""
     limit_memory(MEMORY)
-    keeper = Keeper(tenant)
+    keeper = Keeper(tenant, _tell)
     for part in (keeper.tidy, keeper.merge):
-        print(orjson.dumps(asdict(part())).decode(), flush=True)
+        _tell(asdict(part()))
+
+
+def _tell(found: Mapping[str, object]) -> None:
+    print(orjson.dumps(found).decode(), flush=True)
 
 
 @dataclass(frozen=True)
@@ -117,10 +124,16 @@ class Kept:
 
 
 class Keeper:
-    """Upkeep of the own tables of one tenant."""
+    """Upkeep of the own tables of one tenant.
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    Args:
+        tell: called with the table that is looked at, and with each finding of files outside, as they come.
+    """
+
+    def __init__(
+        self, tenant: Tenant, tell: Callable[[Mapping[str, object]], None] = lambda found: None
+    ) -> None:
+        self._tenant, self._tell = tenant, tell
         self._settings = load_settings().upkeep
         self._min_age = timedelta(hours=self._settings.own_orphan_hours)
         self._kept = Kept({}, [], [])
@@ -142,8 +155,9 @@ class Keeper:
         numbers = Counter({"tables": 0, "asked": 0, "snapshots": 0, "objects": 0})
         numbers["folders"] = purges.finish(self._tenant)
         numbers["folders"] += purges.remove_abandoned(self._tenant, self._min_age)
-        left, outside = [], []
+        left, outside = list[str](), list[str]()
         for each in catalog.own_tables(self._tenant):
+            self._tell({"at": each.shown, "outside": outside})
             try:
                 numbers["tables"] += 1
                 if (stray := self._stray(each)) is not None:
@@ -155,7 +169,7 @@ class Keeper:
                     self._sound.append(each)
             except Outside as error:
                 outside.append(f"{each.shown}: {error}")
-            except own.UNREADABLE as error:
+            except (*own.UNREADABLE, MemoryError) as error:
                 left.append(f"{each.shown}: {type(error).__name__}: {str(error)[:200]}")
         self._kept = Kept(dict(numbers), left, outside)
         return self._kept
@@ -165,6 +179,7 @@ class Keeper:
         budget, merged, into = merge_own.Budget(), 0, 0
         asking = [each for each in self._sound if own.property_of(self._tenant, each, MERGES) != "false"]
         for each in random.sample(asking, len(asking)):
+            self._tell({"at": each.shown})
             try:
                 done = merge_own.merge(self._tenant, each, budget)
                 merged, into = merged + done.files, into + done.into

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from pulse_resources import landlock
+from pulse_resources.errors import printable
 from pulse_resources.service_settings import ObjectStoreSettings
 
 _NAMES = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf")
@@ -110,7 +111,7 @@ def die_with_parent() -> None:
 def last_words(stderr: bytes) -> str:
     """The last line of what a process that failed wrote, for its error."""
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return printable(lines[-1]) if lines else "it said nothing"
 
 
 def ca_file(store: ObjectStoreSettings) -> str:

@@ -4,13 +4,13 @@ The SQL must be a single query. Everything in its parse tree is looked up in `al
 not there, so that no list of dangerous features is needed.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
-import orjson
 
 from pulse_pipelines.sql import allowed
 from pulse_resources.errors import UserError
@@ -86,8 +86,8 @@ class Gate:
         """Parse the only statement. The parser runs nothing, and serialises only queries to JSON."""
         try:
             ((found,),) = self._parser.execute(SERIALIZED, [text]).fetchall()
-            parsed = orjson.loads(found)
-        except orjson.JSONDecodeError as error:
+            parsed = json.loads(found)  # which knows Infinity: the parser writes 1e400 so
+        except RecursionError as error:
             raise UserError("the SQL is nested too deeply", fix="Name parts of it: WITH ...") from error
         except duckdb.Error as error:
             raise UserError(f"the SQL cannot be parsed: {error}", fix=_ONE_QUERY) from error
@@ -117,7 +117,8 @@ class Gate:
             # DuckDB does not tell them apart, but the catalog does.
             if spelled.setdefault(name.lower(), name) != name:
                 raise UserError(
-                    f"{name[:100]!r} is spelled in two ways", fix="Write it as the catalog has it"
+                    f"{name[:100]!r} is spelled in two ways",
+                    fix="Write it as the catalog has it; a query reads one of two that differ by this only",
                 )
 
 

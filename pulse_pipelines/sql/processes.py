@@ -100,8 +100,10 @@ class Process:
             if self._cancelled:
                 raise CancelledError from error
             raise UserError(
-                "the process of the query has ended: it took more memory or processor time than it may",
-                fix="Read fewer columns or a shorter time range, or aggregate first",
+                "the process of the query has ended: it took more memory or processor time than it may, or"
+                " DuckDB cannot read one of its tables",
+                fix="Read fewer columns or a shorter time range, or aggregate first. A table of which one row"
+                " is too much needs another engine",
             ) from error
 
     def _received(self, until: float, most: int) -> bytes:

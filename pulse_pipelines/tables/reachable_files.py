@@ -23,7 +23,7 @@ from pulse_resources.table_metadata import Document
 
 
 class Outside(Terminal):
-    """Metadata that other writers wrote names a manifest outside of the table's folder."""
+    """Metadata of other writers names a manifest elsewhere, or a file by a path that leads elsewhere."""
 
 
 class ReachableFiles:
@@ -50,7 +50,7 @@ class ReachableFiles:
 
         Raises:
             FileNotFoundError: a file that the current metadata reaches is gone.
-            Outside: other writers keep manifests elsewhere.
+            Outside: other writers keep manifests elsewhere, or name a file by another scheme or with `..`.
             Terminal: they spell a path so that it cannot be compared with those of a listing.
         """
         current = self._document(table.metadata_location)
@@ -62,7 +62,7 @@ class ReachableFiles:
         for location in earlier if by_log else ():
             if (document := self._document(location)) is not None:
                 reached |= self._of_document(document, known)
-        return frozenset(map(plain, reached) if self._store else reached)
+        return _plain(reached) if self._store else frozenset(reached)
 
     def _document(self, location: str) -> Document | None:
         if location not in self._documents:
@@ -131,13 +131,29 @@ def plain(path: str) -> str:
     """A path as a listing has it: engines write s3a:// and s3n:// for s3://.
 
     Raises:
-        Terminal: it is not plain, and no two readers need mean the same by it.
+        Outside: it is of another scheme, or has `.` or `..`, which lead elsewhere for some readers.
+        Terminal: it has an empty part, and no two readers need mean the same by it.
     """
     scheme, found, key = path.partition("://")
-    parts = key.split("/")
-    if not found or scheme not in ("s3", "s3a", "s3n") or {"", ".", ".."} & set(parts):
+    parts = set(key.split("/"))
+    if not found or scheme not in ("s3", "s3a", "s3n") or {".", ".."} & parts:
+        raise Outside("a file is named by a path that leads elsewhere", path=path[:300])
+    if "" in parts:
         raise Terminal("a file is named by a path that is not plain", path=path[:300])
     return f"s3://{key}"
+
+
+def _plain(paths: Iterable[str]) -> frozenset[str]:
+    """All as `plain`. Of paths that are wrong, one that is `Outside` is the worst."""
+    found, wrong = set[str](), list[Terminal]()
+    for path in paths:
+        try:
+            found.add(plain(path))
+        except Terminal as error:
+            wrong.append(error)
+    if wrong:
+        raise min(wrong, key=lambda error: (not isinstance(error, Outside), error.where["path"]))
+    return frozenset(found)
 
 
 def _data_files(io: FileIO, manifest: ManifestFile, *, may_be_gone: bool) -> tuple[str, frozenset[str]]:

@@ -16,10 +16,10 @@ from pyiceberg.types import DateType, StringType
 from support.catalog import Guest
 from support.engines import duck
 from support.faults import AtPoint, often
-from support.forged import Forger
+from support.forged import SNAPSHOT, Forger
 from support.http import Api
 from support.ingest import event, ingest
-from support.rest_catalog import Lake
+from support.rest_catalog import OWN, Lake
 from typer.testing import CliRunner
 
 from pulse_api import cli
@@ -223,6 +223,22 @@ def test_what_engines_commit_before_is_covered_and_after_it_is_not(
     assert again.left(outcome.uuid, outcome.sequence).rows == 0
     assert again.left(outcome.uuid, outcome.sequence + 1).rows == 1, "it would be found"
     record.finish(writer.tenant, erasure.erasure_id, [], {})
+
+
+def test_names_with_control_characters_are_recorded(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
+) -> None:
+    """No engine's commit brings one in, but metadata that is registered may have it."""
+    table = make(own_engine)
+    forger = Forger(table)
+    refs = {name: {"snapshot-id": SNAPSHOT, "type": "branch"} for name in ("main", "b\0x")}
+    body = {"name": table.name()[-1], "metadata-location": forger.metadata(forger.manifest_list(), refs=refs)}
+    assert own_lake.client.post(f"{OWN}/register", json=body | {"overwrite": True}).status_code == 200
+    code, answer = run(writer, "--yes")
+    assert code == 1
+    (left,) = answer["left_out"]
+    assert "branches or tags" in left["what"]
+    assert "b\N{REPLACEMENT CHARACTER}x" in left["what"]
 
 
 @pytest.mark.slow

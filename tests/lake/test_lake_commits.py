@@ -137,6 +137,25 @@ def test_a_refused_request_is_judged_again(lake: Lake) -> None:
     assert again(lake, "POST", f"{OWN}/tables/{name}", body, key).status_code == 200
 
 
+def test_changes_that_are_no_changes_are_refused(lake: Lake) -> None:
+    table = lake.make()
+    path = f"{OWN}/tables/{table.name}"
+    assert lake.commit(table.name, snapshot(f"{table.location}/metadata/none.avro")).status_code == 200
+    tag = {"action": "set-snapshot-ref", "type": "branch", "snapshot-id": 1}
+    upgrade = {"action": "upgrade-format-version"}
+    for body in (
+        {"requirements": [], "updates": None},
+        {"requirements": None, "updates": []},
+        {"requirements": [], "updates": [upgrade | {"format-version": -1}]},
+        {"requirements": [], "updates": [upgrade | {"format-version": 1}]},
+        {"requirements": [], "updates": [tag | {"ref-name": "b\0x"}]},
+        {"requirements": [], "updates": [tag | {"ref-name": ""}]},
+    ):
+        assert lake.client.post(path, json=body).status_code == 400, body
+    assert lake.load(table.name)["metadata"]["format-version"] == 2
+    assert lake.commit(table.name, tag | {"ref-name": "Ünlü/branch"}).status_code == 200
+
+
 def test_etags_follow_commits(lake: Lake) -> None:
     table = lake.make()
     path = f"{OWN}/tables/{table.name}"

@@ -167,6 +167,45 @@ def test_a_table_that_leads_elsewhere_is_reported(
     other.drop_table("own.theirs")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{folder}/data/../../../elsewhere/data/x.parquet",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "http://127.0.0.1:8182/",
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_reported_beside_one_that_is_merely_odd(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake, path: str
+) -> None:
+    table = plain(own_engine)
+    forger = Forger(table)
+    named = [path.format(folder=table.location()), f"{table.location()}/data//x.parquet"]
+    updates = forger.updates(forger.manifest_list(forger.manifest(*named)))
+    assert own_lake.commit(table.name()[-1], *updates).status_code == 200
+    found = keep(writer)
+    assert [table.name()[-1] in each and named[0] in each for each in found.outside] == [True], found
+
+
+def test_a_bomb_is_named_and_hides_nothing(own_engine: RestCatalog, writer: Guest, own_lake: Lake) -> None:
+    """A manifest list that would take all memory: the tables beside it are looked after, and reported."""
+    made = sorted((plain(own_engine) for _ in range(3)), key=lambda table: table.name())
+    foreign, bomb, _ = made
+    forger = Forger(foreign)
+    updates = forger.updates(forger.manifest_list(forger.manifest("s3://elsewhere/x.parquet")))
+    assert own_lake.commit(foreign.name()[-1], *updates).status_code == 200
+    forger = Forger(bomb)
+    updates = forger.updates(forger.bomb(2 * 1024**3))
+    assert own_lake.commit(bomb.name()[-1], *updates).status_code == 200
+    (told,) = do(writer.owner, Task.OWN)
+    assert (told.outcome, foreign.name()[-1] in str(told.detail)) == ("failed", True)
+    own_engine.drop_table(foreign.name()[-2:])
+    (told,) = do(writer.owner, Task.OWN)
+    assert (told.outcome, told.after["tables"]) == ("done", 2)
+    assert f"{bomb.name()[-1]}: MemoryError" in str(told.detail)
+
+
 def test_damaged_files_leave_their_table_and_no_other(
     own_engine: RestCatalog, writer: Guest, no_age: None
 ) -> None:

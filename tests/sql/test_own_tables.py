@@ -373,6 +373,20 @@ def test_damaged_metadata_is_the_tenants_own_matter(
     assert (answer.status_code, f"own.{name}" in answer.json()["detail"]) == (422, True), answer.text
 
 
+def test_a_partition_that_duckdb_cannot_read_is_named(catalog: Api, two: Two, caller: Caller) -> None:
+    """PyIceberg writes its name into manifests as it is, where Avro allows no such letter."""
+    schema = pa.schema([("straße", pa.string()), ("two words", pa.string())])
+    rows = pa.table({"straße": ["x", "y"], "two words": ["a", "b"]}, schema)
+    for column, status in (("straße", 422), ("two words", 200)):
+        table = rest(catalog, two.mine).create_table(f"own.by_{status}", schema)
+        with table.update_spec() as spec:
+            spec.add_identity(column)
+        table.append(rows)
+        answer = ask(caller, f"SELECT count(*) AS n FROM own.by_{status}")
+        assert answer.status_code == status, answer.text
+        assert ("a partition field 'straße'" in answer.text) is (status == 422)
+
+
 def test_a_query_is_pinned_to_the_folder_that_the_catalog_gave(catalog: Api, two: Two) -> None:
     """Not to the one that the metadata names: also not one of the tenant's own."""
     first, second = two.make(catalog, "first", 1), two.make(catalog, "second", 2)

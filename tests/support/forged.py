@@ -2,6 +2,7 @@
 
 import json
 import uuid
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,19 @@ class Forger:
             writer.add_manifests(list(manifests))
         return at
 
+    def bomb(self, unpacked: int) -> str:
+        """A manifest list in the table's folder that is small, and unpacks to so many zeros."""
+        at = f"{self.folder}/snap-{SNAPSHOT}-{uuid.uuid4()}.avro"
+        with write_manifest_list(2, iceberg.file_io().new_output(at), SNAPSHOT, None, 1, "deflate"):
+            pass
+        with object_store.file_system().open_input_stream(object_store.key(at), compression=None) as header:
+            head = header.read()
+        pack = zlib.compressobj(1, zlib.DEFLATED, -15)
+        piece = bytes(2**20)
+        block = b"".join([*(pack.compress(piece) for _ in range(unpacked // len(piece))), pack.flush()])
+        put(at, b"".join([head, _long(1), _long(len(block)), block, head[-16:]]))
+        return at
+
     def updates(self, manifest_list: str) -> tuple[dict[str, Any], ...]:
         """The updates of a commit that makes a snapshot of this list current."""
         return (
@@ -112,6 +126,15 @@ def size(path: str) -> int:
     if not path.startswith("s3://") or "/.." in path or "//" in object_store.key(path):
         return 1_000
     return int(object_store.file_system().get_file_info(object_store.key(path)).size or 1_000)
+
+
+def _long(number: int) -> bytes:
+    """A positive integer as Avro writes it."""
+    found, left = bytearray(), number << 1
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
 
 
 def put(path: str, content: bytes) -> None:
