@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from chaos import inside
+from chaos import inside, states
 from chaos.load import SCHEMAS
 from chaos.waiting import wait
 from pulse_pipelines import registry
@@ -76,12 +76,14 @@ class Blow:
         return {VARIABLE: self.point} if self.point else {}
 
 
-def make_tenant() -> Tenant:
-    """Make a tenant with the datasets of the load."""
+def make_tenant(*, with_states: bool = True) -> Tenant:
+    """Make a tenant with the datasets of the load, and a state with windows of each."""
     tenant = registry.create_tenant(f"c{uuid.uuid4().hex[:12]}")
     for slug, schema in SCHEMAS.items():
         published = registry.publish_schema(tenant, slug, orjson.dumps(schema).decode())
         registry.create_dataset(tenant, slug, published.schema_uri)
+    if with_states:
+        states.declare(tenant)
     return tenant
 
 

@@ -14,6 +14,7 @@ from pyarrow import fs
 from pyiceberg.table import Table
 from pyspark.sql.connect.session import SparkSession
 
+from chaos import states
 from chaos.load import SCHEMAS
 from chaos.sent import Position, Sent, messages
 from pulse_pipelines import dead_letters, registry
@@ -92,6 +93,7 @@ def judge(sent: Sequence[Sent], spark: SparkSession | None = None) -> list[Findi
             *_by_id(each, lake),
             *_by_content(each, lake),
             *_by_engine(each.tenant, lake, spark),
+            *_by_state(each.tenant, lake),
         ):
             if wrong:
                 findings.append(Finding(kind, each.tenant.slug, some(wrong)))
@@ -154,6 +156,12 @@ def _by_engine(tenant: Tenant, lake: Lake, spark: SparkSession | None) -> Iterat
             name = f"{iceberg.CATALOG}.{tenant.namespace}.{slug}"
             found = spark.sql(f"SELECT _kafka_partition, _offset, id FROM {name}").toArrow()
             yield f"{slug}: Spark differs from PyIceberg", _difference(_seen(found), expected)
+
+
+def _by_state(tenant: Tenant, lake: Lake) -> Iterator[tuple[str, list[Any]]]:
+    """Check the states that a tenant's batches keep beside the tables."""
+    for slug, rows in lake.rows.items():
+        yield from states.judge(tenant, slug, rows)
 
 
 def _seen(rows: pa.Table) -> Counter[tuple[int, int, str]]:

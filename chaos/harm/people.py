@@ -27,7 +27,7 @@ WHERE tenant_id = %s AND oldest_received BETWEEN to_timestamp(%s) AND to_timesta
 
 def make_neighbour() -> tuple[Tenant, Place]:
     """Make the neighbour, a new honest tenant."""
-    tenant = batches.make_tenant()
+    tenant = batches.make_tenant(with_states=False)
     key = keys.issue_key(tenant, "neighbour", [KeyScope.COLLECT, KeyScope.READ]).text
     return tenant, Place(load_settings().api.port, key)
 
@@ -38,7 +38,7 @@ def make_attacker(*, room: bool) -> tuple[Tenant, Target]:
     Args:
         room: whether the control room runs.
     """
-    settings, tenant = load_settings(), batches.make_tenant()
+    settings, tenant = load_settings(), batches.make_tenant(with_states=False)
     target = Target(
         tenant=tenant.slug,
         keys={scope: keys.issue_key(tenant, scope, [scope]).text for scope in KeyScope},
