@@ -208,12 +208,22 @@ def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command("delete")
-def delete_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Delete a pipe. Its dataset stays as it is.
+def delete_pipe(
+    tenant: TenantSlug,
+    name: Name,
+    leave_slot: Annotated[
+        bool,
+        typer.Option(
+            "--leave-slot", help="Do not ask the source, which is gone for good; a slot that it has stays."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a pipe, and its slot in the source. Its dataset stays as it is.
 
     Example: pulse pipe delete acme planes
     """
-    pipes.delete(registry.find_tenant(tenant), name)
+    pipes.delete(registry.find_tenant(tenant), name, leave_slot=leave_slot)
     _tell({"pipe": name, "done": "deleted"}, f"pipe {name} is deleted; its dataset stays", as_json)
 
 

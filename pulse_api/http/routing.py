@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from pulse_api.http.app_state import Kind, app_state
 from pulse_api.http.auth import Gate, Principal, take
@@ -27,6 +28,15 @@ _RATED = {
     Kind.ASK: "questions",
     Kind.OTHER: "requests other than previews, queries, questions and collecting",
 }
+
+
+class _Text(PathConvertor):
+    """The rest of a path, slashes and newlines included: `path` loses a newline at the end."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", _Text())
 
 
 class _ExactRequest(Request):

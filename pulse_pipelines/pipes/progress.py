@@ -3,13 +3,20 @@
 A request stands until a run that began after it has ended: one whose process was killed is begun again.
 """
 
+import re
+
+from pyspark.errors import PySparkException
+
 from pulse_resources import postgres
+from pulse_resources.errors import first_line
 
 BEGIN = "UPDATE pipes SET begun_at = now(), error = NULL WHERE pipe = %s"
 END = "UPDATE pipes SET asked_at = NULL WHERE pipe = %s AND asked_at <= begun_at"
 COMPUTES = "UPDATE pipes SET computes = %s WHERE pipe = %s"
 # A look between runs says nothing once a run is requested: that one will tell.
 ERROR = "UPDATE pipes SET error = %s WHERE pipe = %s AND (asked_at IS NULL OR %s)"
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|[a-z][A-Z]\w*)): ", re.MULTILINE)
+"""The exceptions in a stack of Python's."""
 
 
 def begin(connection: postgres.Connection, name: str) -> None:
@@ -35,8 +42,16 @@ def failed(
     Args:
         between_runs: it was no run that failed, but a look at the source.
     """
-    told = f"{type(error).__name__}: {error}"[:2000]
+    told = f"{type(error).__name__}: {_said(error)}"[:2000]
     connection.execute(ERROR, [told, name, not between_runs])
     if not between_runs:
         ended(connection, name)
     return told
+
+
+def _said(error: Exception) -> str:
+    """What tenants are told of an error: of a task that failed, its exception without stack and values."""
+    if not isinstance(error, PySparkException):
+        return str(error)
+    raised = _RAISED.findall(str(error))
+    return f"a task failed with {raised[-1]}; the log of the run has more" if raised else first_line(error)

@@ -17,7 +17,7 @@ from pulse_pipelines.pipes.postgres import slots
 from pulse_pipelines.pipes.sinks import checks
 from pulse_pipelines.registry import indexes
 from pulse_resources import postgres
-from pulse_resources.errors import AlreadyExists, NotFound, UserError
+from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, UserError
 
 _log = logging.getLogger("pulse.pipes")
 
@@ -233,22 +233,34 @@ def reset(tenant: Tenant, name: str) -> None:
     _change(tenant, name, RESET, [name])
 
 
-def delete(tenant: Tenant, name: str) -> str:
+def delete(tenant: Tenant, name: str, *, leave_slot: bool = False) -> str:
     """Delete a pipe, and its slot in the source; the dataset, and what is in a sink, stay. Returns its slug.
 
+    Args:
+        leave_slot: do not ask the source, which is gone for good: a slot that it has stays.
+
     Raises:
-        NotFound: the tenant has no such pipe, or its source is not configured.
+        NotFound: the tenant has no such pipe.
+        Conflict: its source is not configured.
         Transient: the source does not answer, and has a slot, which would keep its log for ever.
     """
     pipe = find(tenant, name)
     said = pipe.definition
-    if said.other_end.mode is Mode.CHANGES:
-        slots.remove(addresses.url(tenant, said.of_postgres.source), tenant, said)
+    if said.other_end.mode is Mode.CHANGES and not leave_slot:
+        try:
+            slots.remove(addresses.url(tenant, said.of_postgres.source), tenant, said)
+        except NotFound as error:
+            raise Conflict(error.message, fix=f"{error.fix}. {_GONE}", **error.where) from None
+        except Transient as error:
+            raise Transient(error.message, fix=_GONE, **error.where) from None
     _change(tenant, name, DELETE, [name])
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
         connection.execute(ABANDON, [name])
         connection.execute(indexes.RELEASE, [indexes.reader_of(name)])
     return pipe.dataset
+
+
+_GONE = "If the source is gone for good: pulse pipe delete --leave-slot, or ?leave_slot=true"
 
 
 def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:

@@ -62,7 +62,7 @@ def watch_one(pipe: Pipe) -> None:
         with postgres.tenant_transaction("pulse_pipeline", tenant_id) as connection:
             connection.execute(ABANDON, [pipe.name])
             waits = unsettled(connection, pipe)
-        if pipe.definition.of_postgres.mode is not Mode.CHANGES or pipe.position is None or waits:
+        if pipe.definition.other_end.mode is not Mode.CHANGES or pipe.position is None or waits:
             return
         place = Place.parse(pipe.position)
         if place is None:  # the next run reads everything

@@ -83,6 +83,14 @@ def test_windows_are_those_of_the_moment_asked_for(caller: Caller) -> None:
     assert (about["buckets"], about["kept_from"], about["full"]) == (1, "2026-11-18T09:01:00Z", False)
 
 
+def test_a_newline_belongs_to_the_key(caller: Caller) -> None:
+    assert caller.collect([sample("a", country="DE"), sample("b", country="D\nE\n")]).json()["accepted"] == 2
+    ingest(caller.owner)
+    assert caller.http.get(f"{PATH}/D%0AE%0A").json()["event_id"] == "b"
+    assert caller.http.get(f"{PATH}/DE").json()["event_id"] == "a"
+    assert [caller.http.get(f"{PATH}/{key}").status_code for key in ("DE%0A", "D%0AE")] == [404, 404]
+
+
 def test_another_tenants_key_is_as_one_that_there_is_not(
     caller: Caller, new_caller: Callable[..., Caller]
 ) -> None:

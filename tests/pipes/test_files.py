@@ -24,6 +24,7 @@ from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import fence
 from pulse_pipelines.pipes.files import formats
+from pulse_pipelines.pipes.watch import watch_one
 from pulse_pipelines.registry import syncs
 from pulse_resources import locks, postgres
 from pulse_resources.errors import Fenced, NotFound, Transient, UserError
@@ -95,6 +96,7 @@ def test_a_listing_that_has_not_changed_sends_and_deletes_nothing(owner: Owner, 
     folder.write("planes.ndjson", lines({"tail": "N1"}))
     make(owner, "planes.ndjson")
     first = bring(owner)
+    watch_one(pipes.find(owner.tenant, "planes"))
     again = bring(owner)
     assert (again.rows, again.is_full, again.position) == (0, False, first.position)
     assert counts(owner) == (State.DONE, 0, 0, 0, 0)

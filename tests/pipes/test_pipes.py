@@ -209,6 +209,7 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
 
 
 def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
     source.execute("CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS a")
     source.execute("CREATE TABLE odd (a int PRIMARY KEY, _b int); CREATE TABLE loose (a int UNIQUE, b int)")
     for said, why in (
@@ -221,6 +222,15 @@ def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any)
         ({"source": "postgres://u:secret@host/db"}, "a source is a name"),
         ({"password": "secret"}, "no secrets"),
         ({"mode": "incremental"}, "has a cursor"),
+        *(
+            ({"mode": "incremental", "cursor": cursor, "overlap": overlap}, "before the cursor")
+            for cursor, overlaps in (
+                ("changed", ("-1 hours", "banana", "1 minute' --", "1 month -40 days")),
+                ("seats", ("-5", "10 minutes", "1.5", "1; DROP TABLE planes")),
+                ("tail", ("1",)),
+            )
+            for overlap in overlaps
+        ),
     ):
         with pytest.raises((UserError, NotFound), match=why):
             pipes.create(owner.tenant, definition(PIPE | said))

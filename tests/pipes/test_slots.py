@@ -182,6 +182,18 @@ def test_what_could_skip_a_change_stops_the_pipe(owner: Owner, source: Any) -> N
     begins_anew(owner, source)
 
 
+def test_a_pipe_whose_source_is_gone_for_good_is_deleted_when_told_so(owner: Owner, source: Any) -> None:
+    with known_as(owner.tenant, "host=127.0.0.1 port=9 dbname=postgres"):
+        with pytest.raises(Transient, match="leave-slot"):
+            pipes.delete(owner.tenant, "planes")
+        addresses.file(owner.tenant, SOURCE).unlink()
+        with pytest.raises(Conflict, match="leave_slot=true"):
+            pipes.delete(owner.tenant, "planes")
+        assert pipes.delete(owner.tenant, "planes", leave_slot=True) == "planes"
+    assert pipes.list_pipes(owner.tenant) == []
+    assert source.execute(CONFIRMED).fetchall(), "the source was not asked"
+
+
 @pytest.mark.slow
 def test_a_server_that_takes_the_place_of_the_source_stops_the_pipe(owner: Owner, source: Any) -> None:
     """Even where it has a slot of the name, as failover slots are copied."""

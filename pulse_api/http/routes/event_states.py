@@ -159,7 +159,7 @@ def page(
 
 
 @router.get(
-    "/state/{key:path}",
+    "/state/{key:text}",
     response_model=KeyState,
     summary="Read one key's state",
     responses=documented(401, 403, 404, 409, 422, 429, 503),

@@ -2,9 +2,10 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import Path, Request
+from fastapi import Path, Query, Request
 from pydantic import BaseModel, Field, StringConstraints
 
 from pulse_api.http.app_state import app_state
@@ -224,14 +225,22 @@ def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
     return _found(principal.tenant, pipe)
 
 
-@router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 422, 429, 503))
-async def delete(request: Request, principal: Manager, pipe: PipeName) -> PipeDeleted:
+@router.delete("/{pipe}", summary="Delete a pipe", responses=documented(401, 403, 404, 409, 422, 429, 503))
+async def delete(
+    request: Request,
+    principal: Manager,
+    pipe: PipeName,
+    leave_slot: Annotated[
+        bool, Query(description="Do not ask the source, which is gone for good; a slot that it has stays.")
+    ] = False,
+) -> PipeDeleted:
     """Delete a pipe, and its slot in the source, if it captures changes; its dataset stays as it is.
 
     What it has brought to a sink stays there.
     """
     tenant = principal.tenant
-    dataset = await app_state(request).change_long(tenant.tenant_id, pipes.delete, tenant, pipe)
+    gone = partial(pipes.delete, tenant, pipe, leave_slot=leave_slot)
+    dataset = await app_state(request).change_long(tenant.tenant_id, gone)
     return PipeDeleted(pipe=pipe, dataset=dataset)
 
 

@@ -138,15 +138,9 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
 
 def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
     """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
-    said, begin = pipe.definition.of_postgres, sql.Literal(pipe.position)
-    kind = tables.type_of(source, table.parts[0], str(said.cursor))
-    least = sql.SQL("{}::{}").format(begin, sql.SQL(kind))
-    if said.overlap is not None:
-        of_time = kind.startswith("timestamp") or kind == "date"
-        least += sql.SQL(" - {}::{}").format(
-            sql.Literal(said.overlap), sql.SQL("interval" if of_time else kind)
-        )
-    return sql.SQL("t.{} >= {}").format(sql.Identifier(str(said.cursor)), least)
+    said, cursor = pipe.definition.of_postgres, str(pipe.definition.of_postgres.cursor)
+    least = tables.less(source, table.parts[0], cursor, sql.Literal(pipe.position), said.overlap)
+    return sql.SQL("t.{} >= {}").format(sql.Identifier(cursor), least)
 
 
 def _stretches(

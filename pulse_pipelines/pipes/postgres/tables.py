@@ -231,12 +231,39 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
     if said.cursor is not None and said.cursor not in columns:
         raise NotFound(f"it has no column {said.cursor}", **where)
-    leaves = (
-        (found.quoted.as_string(connection),)
-        if kind == "r"
-        else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
-    )
+    whole = found.quoted.as_string(connection)
+    if said.cursor is not None and said.overlap is not None:
+        begin = sql.Literal("2000-01-01" if _is_time(type_of(connection, whole, said.cursor)) else "0")
+        earlier = less(connection, whole, said.cursor, begin, said.overlap)
+        try:
+            row = connection.execute(sql.SQL("SELECT {} <= {}").format(earlier, begin)).fetchone()
+        except (psycopg.DataError, psycopg.ProgrammingError):
+            row = None
+        if row != (True,):
+            raise UserError(
+                f"{said.overlap[:100]!r} is not how far a run can begin before the cursor {said.cursor}",
+                fix="Write an interval for a cursor of dates or timestamps (10 minutes), a number for one of"
+                " numbers, neither below zero",
+                **where,
+            )
+    leaves = (whole,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
     return Table(leaves, columns, key, kind == "p")
+
+
+def less(
+    connection: "psycopg.Connection[Any]", part: str, cursor: str, at: sql.Composable, overlap: str | None
+) -> sql.Composable:
+    """A value of the cursor's column, given as a literal, less the overlap, as SQL."""
+    kind = type_of(connection, part, cursor)
+    value = sql.SQL("{}::{}").format(at, sql.SQL(kind))
+    if overlap is None:
+        return value
+    unit = sql.SQL("interval" if _is_time(kind) else kind)
+    return sql.SQL("{} - {}::{}").format(value, sql.Literal(overlap), unit)
+
+
+def _is_time(kind: str) -> bool:
+    return kind.startswith("timestamp") or kind == "date"
 
 
 def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:

@@ -125,7 +125,10 @@ def _drive(
                 raise _wrong(error) from None
             # Spark's message would quote the value that is at fault.
             why = error.getCondition() or type(error).__name__
-            raise UserError(f"the transform cannot be computed: {why}", pipe=pipe.name) from None
+            fix = (
+                None if error.getCondition() else "Spark's log says why; it may be a value of many megabytes"
+            )
+            raise UserError(f"the transform cannot be computed: {why}", fix=fix, pipe=pipe.name) from None
         fail_point("pipe.computed")
         file.seek(0)
         with fence.joined(run) as held:
