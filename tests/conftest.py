@@ -1,6 +1,7 @@
 """Fixtures live in plugin files, one per outside concern; the report names every version."""
 
 import os
+import signal
 from importlib.metadata import version
 
 import pytest
@@ -11,6 +12,8 @@ settings.register_profile("fast", deadline=None, max_examples=10)  # `make test-
 settings.load_profile("pulse")
 # A JVM of a test lives for minutes: what its second compiler costs would not come back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for which tables leave columns out
 
 pytest_plugins = [
