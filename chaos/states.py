@@ -1,9 +1,9 @@
 """Oracle of states: what is kept beside a table for each key, against the rows of the table."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
 from pulse_pipelines.registry import event_state_build, event_states
 from pulse_pipelines.registry.event_states import DeclaredState
+from pulse_pipelines.registry.event_windows import KeyWindows
 
 GAP_S = 600
 PAGE = 1_000
@@ -22,7 +23,7 @@ KEYS_LOOKED_AT = 25
 
 @dataclass(frozen=True)
 class Declared:
-    """The state of one dataset of the load."""
+    """A state that is declared."""
 
     latest_by: str
     windows: Windows
@@ -47,21 +48,19 @@ def judge(tenant: Tenant, slug: str, rows: pa.Table) -> Iterator[tuple[str, list
 
     What a backfill or a move has left to be built is built first, as its sensor would.
     """
-    state, by_key = STATES[slug], defaultdict[str, list[Row]](list)
     if not _complete(event_states.find(tenant, slug)):
         event_state_build.build(tenant, slug)
-    for row in rows.to_pylist():
-        by_key[row[state.latest_by]].append(row)
+    table, by_key = rows.to_pylist(), defaultdict[str, list[Row]](list)
+    for row in table:
+        by_key[row[STATES[slug].latest_by]].append(row)
     newest = {key: max(own, key=_place)["id"] for key, own in by_key.items()}
     kept = _newest(tenant, slug)
     yield (
         f"{slug}: the state's newest events differ",
         [key for key in newest.keys() | kept.keys() if newest.get(key) != kept.get(key)],
     )
-    yield (
-        f"{slug}: the state's windows differ",
-        list(_windows(tenant, slug, {key: own for key, own in by_key.items() if key in kept})),
-    )
+    busiest = sorted(by_key.keys() & kept.keys(), key=lambda key: (-len(by_key[key]), key))
+    yield f"{slug}: the state's windows differ", list(_windows(tenant, slug, table, busiest[:KEYS_LOOKED_AT]))
 
 
 def _complete(state: DeclaredState) -> bool:
@@ -81,46 +80,57 @@ def _newest(tenant: Tenant, slug: str) -> dict[str, str]:
     return found
 
 
-def _windows(tenant: Tenant, slug: str, by_key: Mapping[str, list[Row]]) -> Iterator[str]:
+def _windows(tenant: Tenant, slug: str, rows: Sequence[Row], keys: Iterable[str]) -> Iterator[str]:
     """Keys whose windows and session as of the newest event are not what the rows give."""
-    counted = {key: list(filter(_counts, own)) for key, own in by_key.items()}
-    moments = [row["timestamp"] for own in counted.values() for row in own]
+    moments = [row["timestamp"] for row in rows if _counts(row)]
     if not moments:
         return
     as_of = max(moments)
-    busiest = sorted(counted, key=lambda key: (-len(counted[key]), key))
-    for key in busiest[:KEYS_LOOKED_AT]:
+    for key in keys:
         kept = event_states.newest(tenant, slug, key, as_of).windows
-        session = kept and kept.session
-        found = kept and (
-            {
-                name: window and (window.events, [Fraction(total) for total in window.sums.values()])
-                for name, window in kept.windows.items()
-            },
-            session and session.events,
-        )
-        if found != (wanted := _wanted(counted[key], STATES[slug].windows, minute(as_of))):
+        found, wanted = kept and shown(kept), model(rows, STATES[slug], key, as_of)
+        if found != wanted:
             yield f"{key} has {found}, the rows give {wanted}"
+
+
+def model(table: Sequence[Row], declared: Declared, key: str, as_of: datetime) -> Row:
+    """Windows and session of a key by the rows of the table, in plain Python.
+
+    Each window as the number of events and the sums, None if it begins before what is kept; the session as
+    its first and last moment, and the number of events.
+    """
+    rows, last = list(filter(_counts, table)), minute(as_of)
+    kept = max(minute(row["timestamp"]) for row in rows) - KEPT
+    own = [r for r in rows if r[declared.latest_by] == key and kept < minute(r["timestamp"]) <= last]
+    own.sort(key=lambda row: row["timestamp"])
+    found: Row = {}
+    for name, length in LENGTHS.items():
+        inside = [row for row in own if minute(row["timestamp"]) > last - length]
+        totals = [_sum(inside, column) for column in declared.windows.sums]
+        found[name] = (len(inside), totals) if last - length >= kept else None
+    session, gap = list[datetime](), timedelta(seconds=declared.windows.session_gap_s or 0)
+    for row in own:
+        if session and row["timestamp"] - session[-1] > gap:
+            session = []
+        session.append(row["timestamp"])
+    found["session"] = (session[0], session[-1], len(session)) if session else None
+    return found
+
+
+def shown(kept: KeyWindows) -> Row:
+    """What is kept of a key, as `model` has it."""
+    found: Row = {
+        name: window and (window.events, [Fraction(total) for total in window.sums.values()])
+        for name, window in kept.windows.items()
+    }
+    session = kept.session
+    moments = map(datetime.fromisoformat, (session.first, session.last)) if session else ()
+    return found | {"session": (*moments, session.events) if session else None}
 
 
 def _counts(row: Row) -> bool:
     return bool(row["timestamp"] <= row["ingested_at"] + timedelta(seconds=AHEAD_S))
 
 
-def _wanted(rows: list[Row], declared: Windows, last: int) -> tuple[dict[str, Any], int | None]:
-    """Counts and sums by window, and the events of the latest session."""
-    own = [row for row in rows if last - KEPT < minute(row["timestamp"]) <= last]
-    windows = {}
-    for name, length in LENGTHS.items():
-        inside = [row for row in own if minute(row["timestamp"]) > last - length]
-        windows[name] = (len(inside), [_sum(inside, column) for column in declared.sums])
-    own.sort(key=lambda row: row["timestamp"])
-    session = 0
-    for before, row in zip([None, *own], own, strict=False):
-        follows = before is not None and row["timestamp"] - before["timestamp"] <= timedelta(seconds=GAP_S)
-        session = session + 1 if follows else 1
-    return windows, session or None
-
-
-def _sum(rows: list[Row], column: str) -> Fraction:
+def _sum(rows: Sequence[Row], column: str) -> Fraction:
     return sum((Fraction(repr(row[column])) for row in rows if row[column] is not None), Fraction(0))

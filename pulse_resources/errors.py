@@ -45,7 +45,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str, besides: str = "") -> str:
-    """Text of others, fit for a record and a terminal: without NUL and escape sequences."""
+    """Untrusted text without control characters, such as NUL: fit for a record and a terminal."""
     return "".join(c if c.isprintable() or c in besides else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

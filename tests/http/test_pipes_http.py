@@ -7,7 +7,9 @@ import pytest
 from support.http import Caller
 
 from chaos.sources import SOURCE, Folder, database, known_as
+from chaos.surroundings import superuser
 from pulse_pipelines import pipes
+from pulse_pipelines.pipes import addresses
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_resources.home import pulse_home
 from pulse_resources.settings import Settings
@@ -142,3 +144,21 @@ def test_a_dataset_is_brought_to_a_sink(owned: Caller) -> None:
         assert http.delete("/v1/datasets/planes").status_code == 409
         assert http.delete(f"/v1/pipes/{name}").status_code == 200
     assert http.delete("/v1/datasets/planes").status_code == 200
+
+
+def test_a_pipe_of_changes_whose_source_is_gone_is_deleted_when_told_so(owned: Caller) -> None:
+    http, tenant = owned.http, owned.owner.tenant
+    assert http.post("/v1/pipes", json=PIPE).status_code == 201
+    with superuser() as connection:  # no server with a log of changes is needed to be gone
+        changes = """definition || '{"mode": "changes"}'"""
+        connection.execute(
+            f"UPDATE pipes SET definition = {changes} WHERE tenant_id = %s", [tenant.tenant_id]
+        )
+    with known_as(tenant, "host=127.0.0.1 port=9 dbname=postgres"):
+        refused = http.delete("/v1/pipes/planes")
+        assert (refused.status_code, "leave_slot=true" in refused.text) == (503, True), refused.text
+        addresses.file(tenant, SOURCE).unlink()
+        refused = http.delete("/v1/pipes/planes")
+        assert (refused.status_code, "leave_slot=true" in refused.text) == (409, True), refused.text
+        assert http.delete("/v1/pipes/planes", params={"leave_slot": "true"}).status_code == 200
+    assert http.get("/v1/pipes/planes").status_code == 404

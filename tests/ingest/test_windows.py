@@ -3,7 +3,6 @@
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import hypothesis
@@ -24,9 +23,10 @@ from support.ingest import (
     start_attempt,
 )
 
+from chaos import states
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.domain.windows import AHEAD_S, KEPT, LENGTHS, Windows, minute
+from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
 from pulse_pipelines.monitoring.checks import inspection
 from pulse_pipelines.registry import event_state_build, event_states, event_window_build, table_rows
 from pulse_pipelines.registry import event_windows as declared
@@ -58,23 +58,7 @@ def declare(owner: Owner, *, build: bool = True, **how: Any) -> None:
 
 def model(table: list[Shown], key: str, as_of: datetime) -> Shown:
     """What rows give, in plain Python."""
-    rows = [r for r in table if r["timestamp"] <= r["ingested_at"] + timedelta(seconds=AHEAD_S)]
-    last = minute(as_of)
-    kept = max(minute(r["timestamp"]) for r in rows) - KEPT
-    own = [r for r in rows if r["country"] == key and kept < minute(r["timestamp"]) <= last]
-    own.sort(key=lambda row: row["timestamp"])
-    found: Shown = {}
-    for name, length in LENGTHS.items():
-        inside = [row for row in own if minute(row["timestamp"]) > last - length]
-        totals = [sum(Fraction(repr(r[column])) for r in inside if r[column] is not None) for column in SUMS]
-        found[name] = (len(inside), totals) if last - length >= kept else None
-    session = []
-    for row in own:
-        if session and row["timestamp"] - session[-1] > timedelta(seconds=GAP_S):
-            session = []
-        session.append(row["timestamp"])
-    found["session"] = (session[0], session[-1], len(session)) if session else None
-    return found
+    return states.model(table, states.Declared("country", Windows(SUMS, GAP_S)), key, as_of)
 
 
 def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
@@ -82,18 +66,7 @@ def windows(owner: Owner, key: str, as_of: datetime) -> Shown:
     kept = event_states.newest(owner.tenant, "orders", key, as_of).windows
     assert kept is not None
     assert kept.complete, "nothing is missing"
-    found: Shown = {}
-    for name, window in kept.windows.items():
-        if window is not None:
-            found[name] = (window.events, [Fraction(window.sums[column]) for column in SUMS])
-        else:
-            found[name] = None
-    session = kept.session
-    found["session"] = session and (
-        *map(datetime.fromisoformat, (session.first, session.last)),
-        session.events,
-    )
-    return found
+    return states.shown(kept)
 
 
 def agree(owner: Owner) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import psycopg
 import pytest
+from pyspark.errors import PythonException
 from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.ingest import Owner, event, ingest, make_owner, run_batch
@@ -26,9 +27,10 @@ from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.ingest import attempts, deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
-from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes import addresses, progress
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
+from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.settings import Settings
 
@@ -206,6 +208,18 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     assert len(latest(owner)) == 20
     bring(owner)
     assert (counts(owner), len(latest(owner))) == ((State.DONE, 0, 0, 19, 1), 19)
+
+
+def test_a_task_that_failed_is_told_by_its_exception_alone(owner: Owner, source: Any) -> None:
+    source.execute(TABLE)
+    pipes.create(owner.tenant, definition(PIPE))
+    stack = 'Traceback (most recent call last):\n  File "/secret/place.py", line 1, in run\n'
+    raised = "ValueError: 1\n\nAnother:\n\npsycopg.errors.InvalidDatetimeFormat: 'banana'\nLINE 1: banana\n"
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as connection:
+        progress.failed(connection, "planes", PythonException(f"In a worker.\n{stack}{raised}"))
+    told = str(pipes.find(owner.tenant, "planes").error)
+    assert "a task failed with psycopg.errors.InvalidDatetimeFormat;" in told
+    assert not any(word in told for word in ("secret", "banana", "Traceback"))
 
 
 def test_what_cannot_be_brought_is_refused_with_words(owner: Owner, source: Any) -> None:

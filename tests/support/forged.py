@@ -1,11 +1,13 @@
 """Files of tables as a tenant's engine may write them: valid Iceberg, whose paths lead wherever it likes."""
 
+import io
 import json
 import uuid
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -85,7 +87,10 @@ class Forger:
         pack = zlib.compressobj(1, zlib.DEFLATED, -15)
         piece = bytes(2**20)
         block = b"".join([*(pack.compress(piece) for _ in range(unpacked // len(piece))), pack.flush()])
-        put(at, b"".join([head, _long(1), _long(len(block)), block, head[-16:]]))
+        lengths = io.BytesIO()
+        for number in (1, len(block)):
+            BinaryEncoder(lengths).write_int(number)
+        put(at, b"".join([head, lengths.getvalue(), block, head[-16:]]))
         return at
 
     def updates(self, manifest_list: str) -> tuple[dict[str, Any], ...]:
@@ -126,15 +131,6 @@ def size(path: str) -> int:
     if not path.startswith("s3://") or "/.." in path or "//" in object_store.key(path):
         return 1_000
     return int(object_store.file_system().get_file_info(object_store.key(path)).size or 1_000)
-
-
-def _long(number: int) -> bytes:
-    """A positive integer as Avro writes it."""
-    found, left = bytearray(), number << 1
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*found, left])
 
 
 def put(path: str, content: bytes) -> None:

@@ -139,7 +139,8 @@ def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | Non
 def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
     """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
     said, cursor = pipe.definition.of_postgres, str(pipe.definition.of_postgres.cursor)
-    least = tables.less(source, table.parts[0], cursor, sql.Literal(pipe.position), said.overlap)
+    kind = tables.type_of(source, table.parts[0], cursor)
+    least = tables.less(sql.Literal(pipe.position), kind, said.overlap)
     return sql.SQL("t.{} >= {}").format(sql.Identifier(cursor), least)
 
 

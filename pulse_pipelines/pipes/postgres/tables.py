@@ -233,8 +233,9 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         raise NotFound(f"it has no column {said.cursor}", **where)
     whole = found.quoted.as_string(connection)
     if said.cursor is not None and said.overlap is not None:
-        begin = sql.Literal("2000-01-01" if _is_time(type_of(connection, whole, said.cursor)) else "0")
-        earlier = less(connection, whole, said.cursor, begin, said.overlap)
+        of_cursor = type_of(connection, whole, said.cursor)
+        begin = sql.Literal("2000-01-01" if _is_time(of_cursor) else "0")
+        earlier = less(begin, of_cursor, said.overlap)
         try:
             row = connection.execute(sql.SQL("SELECT {} <= {}").format(earlier, begin)).fetchone()
         except (psycopg.DataError, psycopg.ProgrammingError):
@@ -250,11 +251,8 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     return Table(leaves, columns, key, kind == "p")
 
 
-def less(
-    connection: "psycopg.Connection[Any]", part: str, cursor: str, at: sql.Composable, overlap: str | None
-) -> sql.Composable:
-    """A value of the cursor's column, given as a literal, less the overlap, as SQL."""
-    kind = type_of(connection, part, cursor)
+def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
+    """A cursor of this type (see `type_of`) less the overlap, as SQL."""
     value = sql.SQL("{}::{}").format(at, sql.SQL(kind))
     if overlap is None:
         return value
