@@ -260,7 +260,7 @@ def delete(tenant: Tenant, name: str, *, leave_slot: bool = False) -> str:
     return pipe.dataset
 
 
-_GONE = "If the source is gone for good, delete the pipe without asking it: the option leave-slot, leave_slot=true"
+_GONE = "If the source is gone for good, delete the pipe without asking it: leave-slot, leave_slot=true"
 
 
 def _change(tenant: Tenant, name: str, statement: str, values: Sequence[object]) -> None:
