@@ -73,10 +73,13 @@ def cluster(timeout: float) -> ClusterMetadata:
                 raise (KafkaException(reasons[0]) if reasons else error) from None
 
 
-def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
+def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Producer:
     """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
     An event that is not acknowledged in time is reported as failed, though it may have been written.
+
+    Args:
+        in_bulk: nobody waits for a single event: batches may fill for longer, and only failures are reported.
     """
     return Producer(
         _client()
@@ -84,7 +87,8 @@ def producer(*, delivery_timeout_s: float = 300.0) -> Producer:
             "acks": "all",
             "enable.idempotence": True,
             "compression.type": "lz4",
-            "linger.ms": 5,
+            "linger.ms": 50 if in_bulk else 5,
+            "delivery.report.only.error": in_bulk,
             "delivery.timeout.ms": round(delivery_timeout_s * 1000),
             "message.max.bytes": MAX_MESSAGE_BYTES,
             "queue.buffering.max.messages": 500_000,

@@ -73,6 +73,11 @@ def test_the_readme_names_the_two_commands() -> None:
     assert any(words[0] == "reconcile" for words in pulsed([README]))
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"], ids=str)
+def test_a_page_has_no_leftovers_of_a_merge(page: Path) -> None:
+    assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("target", made(PAGES))
 def test_a_make_target_exists(target: str) -> None:
     assert target in TARGETS

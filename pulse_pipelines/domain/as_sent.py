@@ -20,38 +20,50 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
     Args:
         document: the schema version that the row was validated by.
     """
-    schema, types = _declared(document)
+    schema = _declared(document)
     data: dict[str, Any] = orjson.loads(row["_extra"]) if row["_extra"] else {}
-    held = {column.field: row[column.name] for column in dataset.columns}
-    nodes = schema.applying([schema.root], held)
+    nodes, required = [schema.root], schema.required
+    if not schema.alone:
+        nodes = schema.applying(nodes, {column.field: row[column.name] for column in dataset.columns})
+        required = _required(nodes)
     for column in dataset.columns:
-        value, field = held[column.field], column.field
+        value, field = row[column.name], column.field
         if value is None:
-            if field in _required(nodes):
+            if field in required:
                 data[field] = None
+        elif type(value) in _AS_THEY_ARE:
+            data[field] = orjson.loads(value) if column.type.kind is Kind.JSON else value
         elif column.type.kind in (Kind.TIMESTAMP, Kind.DATE):
             data[field] = value.isoformat()
-        elif column.type.kind is Kind.JSON:
-            data[field] = orjson.loads(value)
         else:
             found = schema.without_nulls(value, _members(nodes, field))
-            data[field] = _as_sent(found, types.get(field, column.type))
+            data[field] = _as_sent(found, schema.types.get(field, column.type))
     return data
 
 
+_AS_THEY_ARE = frozenset((str, int, bool))
+"""Types of values that are as they were sent, but for JSON text."""
+_OTHERS = ("$ref", "allOf", "anyOf", "oneOf")
+"""Keywords by which other subschemas apply to the same value."""
+
+
 @lru_cache(maxsize=1024)
-def _declared(document: str) -> tuple["_Schema", Mapping[str, FieldType]]:
-    """A schema version, and the types of its columns by property."""
-    schema = orjson.loads(document)
-    return _Schema(bundled(schema)), {column.field: column.type for column in declared_columns(schema)}
+def _declared(document: str) -> "_Schema":
+    return _Schema(orjson.loads(document))
 
 
 class _Schema:
-    """Tells by a schema whether a null in a row was sent as null or was absent."""
+    """A schema version: tells whether a null in a row was sent as null or was absent."""
 
-    def __init__(self, root: Node) -> None:
-        self.root = root
-        self._unions = unions(root)
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.root: Node = bundled(document)
+        self.types: Mapping[str, FieldType] = {
+            column.field: column.type for column in declared_columns(document)
+        }
+        self.alone = not any(keyword in self.root for keyword in _OTHERS)
+        """Whether the root is the only subschema that applies to an event's data."""
+        self.required = _required([self.root])
+        self._unions = unions(self.root)
 
     def applying(self, nodes: Sequence[Any], value: Any) -> list[Node]:
         """The given subschemas, and all others that apply to the value through them."""

@@ -87,12 +87,17 @@ def content_hash(content: Mapping[str, Any]) -> bytes:
     return blake2b(canonical(content), digest_size=HASH_BYTES).digest()
 
 
+_AS_THEY_ARE = frozenset((str, int, bool, type(None)))
+
+
 def _plain(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
-        return {name: _plain(member) for name, member in value.items()}
+        return {
+            name: member if type(member) in _AS_THEY_ARE else _plain(member) for name, member in value.items()
+        }
     if kind is list:
-        return [_plain(item) for item in value]
+        return [item if type(item) in _AS_THEY_ARE else _plain(item) for item in value]
     return int(value) if kind is float and -EXACT < value < EXACT and value.is_integer() else value
 
 

@@ -5,10 +5,10 @@ is validated on its own: its neighbours in a chunk can never change its verdict,
 use up the time budget for validating all of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
 from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_pipelines.tables.raw_zone import Message
+from pulse_pipelines.validation.quick import Quick, content
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
 from pulse_resources import faults
 
@@ -105,10 +106,14 @@ class TopicConformer:
                 accepted.places.append(place)
             else:
                 result.dead_letters.append(_dead_letter(message, verdict))
+        ways: list[tuple[Mapping[str, _Accepted], Callable[[Target, Sequence[Any]], _Values]]]
+        ways = [(validated, _of_validated)]
+        if quick is not None:
+            ways.insert(0, (decoded, partial(_of_decoded, quick)))
         for slug, target in self._validator.targets.items():
             parts = [
                 self._table(target, values(target, accepted.events), accepted.places, messages, result)
-                for accepted, values in ((decoded[slug], self._of_decoded), (validated[slug], _of_validated))
+                for accepted, values in ((way[slug], values) for way, values in ways)
                 if accepted.events
             ]
             table = _in_order(parts) if parts else None
@@ -127,20 +132,6 @@ class TopicConformer:
             events = self._validator.decoded([message.payload for message in piece])
             missed += events.count(None)
             yield from events
-
-    def _of_decoded(self, target: Target, events: Sequence[Any]) -> _Values:
-        quick = self._validator.quick
-        attributes = quick.attributes[target.dataset.slug] if quick else {}
-        datas = [event.data for event in events]
-        return _Values(
-            ids=[event.event_id for event in events],
-            timestamps=[event.timestamp for event in events],
-            contexts=[event.context for event in events],
-            trace_ids=[event.trace_id for event in events],
-            versions=[event.schema_version for event in events],
-            declared=lambda column: list(map(attrgetter(attributes[column.field]), datas)),
-            extras=pa.nulls(len(events), pa.string()),
-        )
 
     def _table(
         self,
@@ -190,12 +181,30 @@ class TopicConformer:
         return table.take(pa.array(fitting, pa.int64())), [places[index] for index in fitting]
 
 
-def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
+def _of_decoded(quick: Quick, target: Target, events: Sequence[Any]) -> _Values:
+    datas = [event.data for event in events]
     physical: dict[str, pa.Array] = {}
     if target.of_entities:
-        datas, physical = _of_entities(events)
-    else:
-        datas = [event["data"] for event in events]
+        physical = _of_entities(map(content, datas), [False] * len(datas))
+    return _Values(
+        ids=[event.event_id for event in events],
+        timestamps=[event.timestamp for event in events],
+        contexts=[event.context for event in events],
+        trace_ids=[event.trace_id for event in events],
+        versions=[event.schema_version for event in events],
+        declared=lambda column: quick.column(target.dataset, column.field, datas),
+        extras=pa.nulls(len(events), pa.string()),
+        physical=physical,
+    )
+
+
+def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
+    physical: dict[str, pa.Array] = {}
+    datas = [event["data"] for event in events]
+    if target.of_entities:
+        deleted = [event.get(entities.DELETION) is True for event in events]
+        datas = [{} if gone else entities.content(data) for data, gone in zip(datas, deleted, strict=True)]
+        physical = _of_entities(datas, deleted)
     return _Values(
         ids=[event["event_id"] for event in events],
         timestamps=[event["timestamp"] for event in events],
@@ -208,18 +217,14 @@ def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
     )
 
 
-def _of_entities(events: Sequence[Event]) -> tuple[list[dict[str, Any]], dict[str, pa.Array]]:
-    """The contents of entities, and their extra columns; `UPDATED` is filled in when they land."""
-    deleted = [event.get(entities.DELETION) is True for event in events]
-    contents = [
-        {} if gone else entities.content(event["data"]) for event, gone in zip(events, deleted, strict=True)
-    ]
+def _of_entities(contents: Iterable[Mapping[str, Any]], deleted: Sequence[bool]) -> dict[str, pa.Array]:
+    """The columns that only entities have; `UPDATED` is filled in when they land."""
     hashes = [
         None if gone else entities.content_hash(content).hex()
         for content, gone in zip(contents, deleted, strict=True)
     ]
-    return contents, {
-        UPDATED: pa.array([0] * len(events), pa.int64()),
+    return {
+        UPDATED: pa.array([0] * len(deleted), pa.int64()),
         HASH: pa.array(hashes, pa.string()),
         IS_DELETED: pa.array(deleted, pa.bool_()),
     }

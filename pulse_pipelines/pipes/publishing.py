@@ -9,6 +9,8 @@ from pulse_resources import kafka
 from pulse_resources.errors import Transient
 
 FLUSH_S = 120.0
+POLLED = 1_000
+"""Rows after which the producer is asked what was refused."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,18 @@ def publish(topic: str, rows: Iterable[Sequence[bytes]]) -> Loaded:
     """
     refused: list[KafkaError] = []
 
-    def acknowledged(error: KafkaError | None, _: Message) -> None:
+    def failed(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             refused.append(error)
 
-    producer = kafka.producer(delivery_timeout_s=FLUSH_S)
+    producer = kafka.producer(delivery_timeout_s=FLUSH_S, in_bulk=True)
     count = size = 0
     try:
         for key, payload in rows:
-            _produce(producer, topic, key, payload, acknowledged)
+            _produce(producer, topic, key, payload, failed)
             count, size = count + 1, size + len(payload)
+            if count % POLLED == 0:
+                producer.poll(0)
             if refused:
                 raise _not_acknowledged(topic, refused)
         if kafka.flush(producer, FLUSH_S) or refused:
@@ -54,14 +58,11 @@ def _not_acknowledged(topic: str, refused: Sequence[KafkaError]) -> Transient:
     return Transient(f"Kafka did not acknowledge rows of a pipe: {why}", topic=topic)
 
 
-def _produce(
-    producer: Producer, topic: str, key: bytes, payload: bytes, acknowledged: Callable[..., None]
-) -> None:
+def _produce(producer: Producer, topic: str, key: bytes, payload: bytes, failed: Callable[..., None]) -> None:
     while True:
         try:
-            producer.produce(topic, payload, key, on_delivery=acknowledged)
+            producer.produce(topic, payload, key, on_delivery=failed)
         except BufferError:
             producer.poll(0.1)
         else:
-            producer.poll(0)
             return

@@ -14,7 +14,7 @@ from pulse_pipelines.domain.tenant import Tenant, check_slug
 from pulse_pipelines.registry import quotas
 from pulse_pipelines.registry.schemas import find_schema
 from pulse_pipelines.tables import dataset_rows
-from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, PROPERTIES, table_schema
+from pulse_pipelines.tables.iceberg_schema import PARTITIONED_BY_DAY, table_properties, table_schema
 from pulse_resources import iceberg, locks, postgres
 from pulse_resources.errors import AlreadyExists, Conflict, NotFound, Transient, meant
 from pulse_resources.locks import Lock
@@ -91,7 +91,8 @@ def create_dataset(
                 tenant.table_location(bucket, slug, dataset_id),
                 table_schema(declared, kind),
                 PARTITIONED_BY_DAY,
-                PROPERTIES | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
+                table_properties(kind)
+                | {"pulse.tenant": tenant.slug, iceberg.DATASET_PROPERTY: str(dataset_id)},
             )
             values = [dataset_id, tenant.tenant_id, slug, shown, schema_uri, written.model_dump_json()]
             connection.execute(INSERT_DATASET, [*values, on_invalid.value, kind.value])

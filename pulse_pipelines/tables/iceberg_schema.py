@@ -50,15 +50,21 @@ _TIMESTAMP_ID = next(i for i, field in enumerate(_PHYSICAL, 1) if field[0] == "t
 PARTITIONED_BY_DAY = PartitionSpec(
     PartitionField(source_id=_TIMESTAMP_ID, field_id=1000, transform=DayTransform(), name="timestamp_day")
 )
+_ROW_GROUP = "write.parquet.row-group-size-bytes"
 PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.previous-versions-max": "20",
     "write.metadata.delete-after-commit.enabled": "false",
     # For files that Spark writes, in compactions: about as many rows in a row group as in our own files.
-    "write.parquet.row-group-size-bytes": str(16 * 1024 * 1024),
+    _ROW_GROUP: str(16 * 1024 * 1024),
     # A compaction's commit merges the manifests of the appends before it, which saves rewriting them apart.
     "commit.manifest.min-count-to-merge": "4",
 }
+
+
+def table_properties(of: str) -> dict[str, str]:
+    """The properties of the table of a dataset of a kind."""
+    return PROPERTIES | ({_ROW_GROUP: str(4 * 1024 * 1024)} if of == DatasetKind.ENTITIES else {})
 
 
 def table_schema(columns: Iterable[Column], of: str = DatasetKind.EVENTS) -> Schema:

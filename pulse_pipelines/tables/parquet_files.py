@@ -24,6 +24,8 @@ KNOWN_ROWS = 200
 """Maximum rows of a file for which a candidate lists every position."""
 ROW_GROUP = 122_880
 """Rows per row group: DuckDB's unit of reading, so that a preview reads only part of a large file."""
+VERSIONS_GROUP = 20_480
+"""Likewise for versions of entities: a page of a log, at any place in it, reads one row group or two."""
 SMALL_FILE_ROWS = 10_000
 """Below this, setting up zstd for every column costs more than all other work of writing the file."""
 
@@ -38,7 +40,7 @@ def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[Cand
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP)
+        writer.write_table(rows, row_group_size=VERSIONS_GROUP if dataset.of_entities else ROW_GROUP)
     content = sink.getvalue()
     return (
         CandidateFile(

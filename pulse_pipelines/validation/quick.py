@@ -8,13 +8,16 @@ the same to both has no decoder.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, Literal, Union
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
-from pulse_pipelines.domain.columns import Column, FieldType, Kind
+from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.entities import DELETION
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -23,7 +26,10 @@ INT64 = {"ge": -(2**63), "le": 2**63 - 1}
 FLOATS = {"gt": -(2.0**63), "lt": 2.0**63}
 """A larger number may be an integer beyond 64 bits, which is an error."""
 EXACT = 2**53
-"""From here on a float may differ from the integer that was written, and a bound may see the difference."""
+"""From here on a float may differ from the integer that was written, and a bound or a hash may see the
+difference."""
+EXACT_FLOATS = {"gt": -float(EXACT), "lt": float(EXACT)}
+"""For entities, whose content is hashed as it was written."""
 
 _ANNOTATIONS = {
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "format"),
@@ -57,7 +63,7 @@ class Quick:
     _decoder: msgspec.json.Decoder[Any]
     slugs: Mapping[type, str]
     """Dataset slugs, by type of the decoded event."""
-    attributes: Mapping[str, Mapping[str, str]]
+    _attributes: Mapping[str, Mapping[str, str]]
     """Attributes of `data`, by dataset slug and property."""
 
     def one(self, payload: bytes) -> Any:
@@ -81,6 +87,17 @@ class Quick:
         # No event spans a line break between such braces, so each line has at least one event, and there are
         # at least as many lines as payloads: equal counts mean one event per payload.
         return events if len(events) == len(payloads) else None
+
+    def column(self, dataset: Dataset, field: str, datas: Sequence[Any]) -> list[Any]:
+        """The values of a property, by event; None where it is absent."""
+        values = list(map(attrgetter(self._attributes[dataset.slug][field]), datas))
+        return [None if value is UNSET else value for value in values] if dataset.of_entities else values
+
+
+def content(data: Any) -> dict[str, Any]:
+    """The properties that the data of an entity has."""
+    found: dict[str, Any] = msgspec.to_builtins(data)
+    return found
 
 
 def _holds_nul(payload: bytes) -> bool:
@@ -106,7 +123,7 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
     attributes = {}
     for dataset in datasets:
         try:
-            data, found = _data(dataset.schema, {column.field: column for column in dataset.columns})
+            data, found = _data(dataset)
         except NotPlain:
             continue
         attributes[dataset.slug] = found
@@ -120,6 +137,8 @@ def decoder(datasets: Iterable[Dataset], names: Iterable[str]) -> Quick | None:
                 ("trace_id", str | None, None),
                 ("schema_version", Literal[dataset.schema_version] | None, None),
                 ("tenant", Literal[*names] | None, None),
+                # What it marks is no content of an entity, and left to the validator.
+                *([(DELETION, None, None)] if dataset.of_entities else []),
             ],
             tag_field="dataset",
             tag=dataset.slug,
@@ -138,8 +157,9 @@ def shallow(context: Any) -> bool:
     return type(context) is dict and _SIMPLE.issuperset(map(type, context.values()))
 
 
-def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[type, dict[str, str]]:
+def _data(dataset: Dataset) -> tuple[type, dict[str, str]]:
     """The type of an event's data, and the attribute of each property."""
+    document, columns = dataset.schema, {column.field: column for column in dataset.columns}
     properties = document.get("properties", {})
     required = document.get("required", [])
     _check(document, {"properties", "required", "additionalProperties"})
@@ -153,14 +173,19 @@ def _data(document: Mapping[str, Any], columns: Mapping[str, Column]) -> tuple[t
         if name not in columns:
             raise NotPlain
         attribute = attributes[name] = f"p{number}"
-        default = {} if name in required else {"default": None}
-        kind = _type(fragment, columns[name].type)
-        fields.append((attribute, kind, msgspec.field(name=name, **default)))
-    fields.sort(key=lambda field: field[2].default is None)  # fields with a default must come last
-    return msgspec.defstruct("Data", fields, forbid_unknown_fields=True, gc=False, eq=False), attributes
+        kind = _type(fragment, columns[name].type, EXACT_FLOATS if dataset.of_entities else FLOATS)
+        if name in required:
+            field = msgspec.field(name=name)
+        elif dataset.of_entities:  # the content of an entity without a property is not that with a null
+            kind, field = kind | UnsetType, msgspec.field(name=name, default=UNSET)
+        else:
+            field = msgspec.field(name=name, default=None)
+        fields.append((attribute, kind, field))
+    struct = msgspec.defstruct("Data", fields, kw_only=True, forbid_unknown_fields=True, gc=False, eq=False)
+    return struct, attributes
 
 
-def _type(fragment: Any, column: FieldType) -> Any:
+def _type(fragment: Any, column: FieldType, floats: Mapping[str, float]) -> Any:
     """The Python type, with constraints, of a property."""
     if not isinstance(fragment, dict):
         raise NotPlain
@@ -175,13 +200,13 @@ def _type(fragment: Any, column: FieldType) -> Any:
         case Kind.LONG:
             found = _number(fragment, int, INT64)
         case Kind.DOUBLE:
-            found = _number(fragment, float, FLOATS)
+            found = _number(fragment, float, floats)
         case Kind.BOOLEAN:
             _check(fragment, set())
             found = bool
         case Kind.LIST if column.item is not None:
             _check(fragment, {"items", *_COUNTS})
-            item = _type(fragment["items"], column.item)
+            item = _type(fragment["items"], column.item, floats)
             counts: dict[str, Any] = _whole(fragment, _COUNTS)
             found = Annotated[list[item], msgspec.Meta(**counts)]  # type: ignore[valid-type]
         case _:

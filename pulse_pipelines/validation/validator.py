@@ -119,8 +119,7 @@ class Validator:
     def quick(self) -> Quick | None:
         """The decoder of events of plain schemas; None if no dataset has one."""
         names = [name for name in self._own_names if name is not None]
-        datasets = (target.dataset for target in self.targets.values())
-        return decoder((dataset for dataset in datasets if not dataset.of_entities), names)
+        return decoder((target.dataset for target in self.targets.values()), names)
 
     @cached_property
     def _quick_bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from pulse_pipelines.domain.columns import columns as declared
-from pulse_pipelines.domain.dataset import Dataset
+from pulse_pipelines.domain.dataset import Dataset, DatasetKind
 from pulse_pipelines.domain.schema import check_document
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.tables.iceberg_schema import table_schema
@@ -43,9 +43,9 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def dataset(schema: dict[str, Any], slug: str = "orders") -> Dataset:
+def dataset(schema: dict[str, Any], slug: str = "orders", kind: DatasetKind = DatasetKind.EVENTS) -> Dataset:
     text = json.dumps(schema)
-    table = table_schema(declared(check_document(text)))
+    table = table_schema(declared(check_document(text)), kind)
     return Dataset(
         UUID(int=8),
         TENANT.tenant_id,
@@ -57,6 +57,7 @@ def dataset(schema: dict[str, Any], slug: str = "orders") -> Dataset:
         "refuse",
         datetime.now(UTC),
         7,
+        kind,
     )
 
 
