@@ -12,7 +12,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast test-slow rck conformance promtool lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test-slow: setup ## The tests that `make test` leaves out for their time: a Spar
 
 rck: setup ## Iceberg's REST Compatibility Kit against the catalog; the first time it fetches 150 MB of jars
 	$(BIN)/pytest -m slow tests/lake/test_rck.py -s $(ARGS)
+
+trino: setup ## Trino with nothing but a tenant's key; the first time it fetches 540 MB
+	$(BIN)/pytest -m slow tests/lake/test_trino.py tests/lake/test_trino_writes.py $(ARGS)
 
 conformance: setup ## Random schemas and events, judged by another validator than Pulse's (CONFORMANCE_ROUNDS=20)
 	CONFORMANCE_ROUNDS=$(or $(CONFORMANCE_ROUNDS),20) $(BIN)/pytest -m slow tests/validation/test_conformance.py $(ARGS)

@@ -26,6 +26,7 @@ pytest_plugins = [
     "support.browser",
     "support.catalog",
     "support.own_tables",
+    "support.trino",
 ]
 
 STARTING = frozenset({"stack", "home", "layout", "room"})

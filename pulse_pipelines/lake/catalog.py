@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import names
+from pulse_pipelines.lake import names, paths
 from pulse_pipelines.lake.errors import no_namespace, no_table, no_view
 from pulse_pipelines.lake.names import EVENTS, Levels, stored
 from pulse_resources import iceberg, postgres, table_metadata
@@ -102,6 +102,9 @@ def namespaces(tenant: Tenant, parent: Levels = ()) -> list[Levels]:
 def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
     """Load the properties of a namespace.
 
+    One of the tenant's own has a `location`: where it has none, Trino does not stage a table that it creates,
+    and then refuses the folder, which has the table's first metadata file.
+
     Raises:
         NoSuchNamespace: the tenant has none of this name.
     """
@@ -113,7 +116,7 @@ def properties(tenant: Tenant, namespace: Levels) -> dict[str, str]:
         found = dict(connection.execute(PROPERTIES, [iceberg.CATALOG, place]).fetchall())
     if found.pop(EXISTS, None) is None:
         raise no_namespace(namespace)
-    return found
+    return {"location": paths.own_folder(tenant)} | found
 
 
 def tables(

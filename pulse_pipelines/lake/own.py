@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.transforms import UnknownTransform
@@ -17,6 +17,7 @@ from pulse_resources import iceberg, table_metadata, vended
 from pulse_resources.errors import PulseError, Terminal
 from pulse_resources.file_io import file_io_of
 from pulse_resources.foreign_tables import ForeignTable
+from pulse_resources.live_manifests import names_removed
 from pulse_resources.table_metadata import Document
 from pulse_resources.vended import Mode
 
@@ -105,7 +106,7 @@ def live_entries(seen: Seen, *, with_deletes: bool = False) -> dict[str, Manifes
     snapshot, found = seen.metadata.current_snapshot(), dict[str, ManifestEntry]()
     for manifest in snapshot.manifests(seen.table.io) if snapshot else ():
         if manifest.content is not ManifestContent.DATA:
-            if with_deletes:
+            if with_deletes or _removed(manifest, seen):
                 continue
             raise NotRewritten("it has delete files")
         if manifest.key_metadata:
@@ -114,6 +115,11 @@ def live_entries(seen: Seen, *, with_deletes: bool = False) -> dict[str, Manifes
             if found.setdefault(entry.data_file.file_path, entry) is not entry:
                 raise NotRewritten("its snapshot has a file twice")
     return found
+
+
+def _removed(manifest: ManifestFile, seen: Seen) -> bool:
+    """Whether all files of a manifest were removed: a compaction of delete files leaves such a manifest."""
+    return names_removed(manifest) and not manifest.fetch_manifest_entry(seen.table.io, discard_deleted=True)
 
 
 def live_files(seen: Seen) -> dict[str, DataFile]:

@@ -1,17 +1,16 @@
 """Commits of clients: their requirements on a table, and their updates, applied to the table's metadata.
 
-pyiceberg applies the updates. Where it is more literal than Iceberg's Java library the updates are adjusted
-first: a schema that the table already has keeps its id; "last added" means added last by this commit.
+pyiceberg applies the updates, which are adjusted first (`adjusted.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.exceptions import ValidationError as Unfit
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import (
     TableMetadata,
@@ -20,19 +19,9 @@ from pyiceberg.table.metadata import (
     TableMetadataV2,
     TableMetadataV3,
 )
-from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.sorting import SortField
 from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSortOrderUpdate,
     AssertCreate,
-    RemovePartitionStatisticsUpdate,
-    RemovePropertiesUpdate,
-    RemoveSnapshotsUpdate,
-    RemoveStatisticsUpdate,
-    SetCurrentSchemaUpdate,
-    SetDefaultSortOrderUpdate,
-    SetDefaultSpecUpdate,
     SetLocationUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -40,9 +29,11 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
     update_table_metadata,
 )
+from pyiceberg.transforms import UnknownTransform
 from pyiceberg.typedef import IcebergBaseModel
 
 from pulse_pipelines.lake import names
+from pulse_pipelines.lake.adjusted import Known
 from pulse_pipelines.lake.errors import CommitFailed, Malformed
 
 WRONG = (
@@ -74,7 +65,6 @@ _WORDS = (
 """Messages of Iceberg's Java library, which clients search for."""
 _REQUIREMENTS: TypeAdapter[tuple[TableRequirement, ...]] = TypeAdapter(tuple[TableRequirement, ...])
 _UPDATES: TypeAdapter[tuple[TableUpdate, ...]] = TypeAdapter(tuple[TableUpdate, ...])
-_LAST = -1
 Requirements = tuple[TableRequirement, ...]
 Updates = tuple[TableUpdate, ...]
 
@@ -132,16 +122,40 @@ def apply(current: TableMetadata | None, updates: Updates, at: str | None, locat
     """
     try:
         base = _upgraded(current, [update.format_version for update in updates if _upgrades(update)])
-        known = _Known(current)
+        known = Known(current)
         following = update_table_metadata(
             base,
             (*(each for update in updates for each in known.put_right(update)), _at(location)),
             enforce_validation=True,
             metadata_location=at,
         )
+        if unfit := _unfit(following) - (_unfit(current) if current else set()):
+            raise ValueError(f"{min(unfit)}: Iceberg's Java library could not read the table any more")
     except WRONG as error:
         raise wrong(error) from None
     return following
+
+
+def _unfit(metadata: TableMetadata) -> set[str]:
+    """Transforms of partition specs and sort orders, earlier ones too, that do not take their column's type.
+
+    A column that a replaced table has again, with another type, keeps its id, and so its part in them.
+    """
+    schema = metadata.schema()
+    known = set(schema.field_ids)
+    fields: list[PartitionField | SortField] = []
+    for spec in metadata.partition_specs:
+        fields += spec.fields
+    for order in metadata.sort_orders:
+        fields += order.fields
+    return {
+        f"{schema.find_column_name(field.source_id)}, now {kind}, is in a partition spec or sort order as"
+        f" {field.transform}"
+        for field in fields
+        if field.source_id in known
+        and not isinstance(field.transform, UnknownTransform)
+        and not field.transform.can_transform(kind := schema.find_type(field.source_id))
+    }
 
 
 def document(metadata: TableMetadata) -> dict[str, Any]:
@@ -193,95 +207,3 @@ def _upgraded(current: TableMetadata | None, versions: Sequence[int]) -> TableMe
 
 def _at(location: str) -> SetLocationUpdate:
     return SetLocationUpdate(location=location)
-
-
-def _number(asked: int, known: Sequence[int], same: Sequence[int]) -> int:
-    """The id of an added schema, spec or order: that of an equal one, or the asked or the next free one."""
-    return same[0] if same else asked if asked not in known else max(known) + 1
-
-
-class _Known:
-    """Ids that a table has, and those that a commit has added so far."""
-
-    def __init__(self, current: TableMetadata | None) -> None:
-        self._current = current
-        self._properties = set(current.properties) if current else set()
-        self._schemas: list[Schema] = list(current.schemas) if current else []
-        self._specs: list[PartitionSpec] = list(current.partition_specs) if current else []
-        self._orders: list[SortOrder] = list(current.sort_orders) if current else []
-        self._last = {"schema": _LAST, "spec": _LAST, "order": _LAST}
-
-    def put_right(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """The updates that pyiceberg applies in place of an update."""
-        match update:
-            case AddSchemaUpdate():
-                yield from self._schema(update)
-            case AddPartitionSpecUpdate():
-                yield from self._spec(update)
-            case AddSortOrderUpdate():
-                yield from self._order(update)
-            case SetCurrentSchemaUpdate(schema_id=-1):
-                yield update.model_copy(update={"schema_id": self._of_last("schema")})
-            case SetDefaultSpecUpdate(spec_id=-1):
-                yield update.model_copy(update={"spec_id": self._of_last("spec")})
-            case SetDefaultSortOrderUpdate(sort_order_id=-1):
-                yield update.model_copy(update={"sort_order_id": self._of_last("order")})
-            case SetLocationUpdate() | UpgradeFormatVersionUpdate():
-                pass  # the catalog sets locations; the format version is up to date by now
-            case _:
-                yield from self._removal(update)
-
-    def _schema(self, update: AddSchemaUpdate) -> Iterator[TableUpdate]:
-        """A schema with equal fields keeps its id; a different one with a known id gets the next id."""
-        schema, numbers = update.schema_, [each.schema_id for each in self._schemas]
-        same = [each.schema_id for each in self._schemas if each == schema]
-        self._last["schema"] = number = _number(schema.schema_id, numbers, same)
-        if not same:
-            schema = schema.model_copy(update={"schema_id": number})
-            self._schemas.append(schema)
-            yield AddSchemaUpdate(schema=schema)
-
-    def _spec(self, update: AddPartitionSpecUpdate) -> Iterator[TableUpdate]:
-        """As `_schema`."""
-        spec, numbers = update.spec, [each.spec_id for each in self._specs]
-        same = [each.spec_id for each in self._specs if each.fields == spec.fields]
-        self._last["spec"] = number = _number(spec.spec_id, numbers, same)
-        if not same:
-            spec = spec.model_copy(update={"spec_id": number})
-            self._specs.append(spec)
-            yield update.model_copy(update={"spec": spec})
-
-    def _order(self, update: AddSortOrderUpdate) -> Iterator[TableUpdate]:
-        """As `_schema`."""
-        order, numbers = update.sort_order, [each.order_id for each in self._orders]
-        same = [each.order_id for each in self._orders if each.fields == order.fields]
-        self._last["order"] = number = _number(order.order_id, numbers, same)
-        if not same:
-            order = order.model_copy(update={"order_id": number})
-            self._orders.append(order)
-            yield update.model_copy(update={"sort_order": order})
-
-    def _removal(self, update: TableUpdate) -> Iterator[TableUpdate]:
-        """Removing something that does not exist is no error."""
-        current = self._current
-        match update:
-            case RemovePropertiesUpdate():
-                yield RemovePropertiesUpdate(removals=[n for n in update.removals if n in self._properties])
-            case RemoveSnapshotsUpdate():
-                known = {each.snapshot_id for each in current.snapshots} if current else set()
-                yield update.model_copy(
-                    update={"snapshot_ids": [i for i in update.snapshot_ids if i in known]}
-                )
-            case RemoveStatisticsUpdate():
-                if current and any(s.snapshot_id == update.snapshot_id for s in current.statistics):
-                    yield update
-            case RemovePartitionStatisticsUpdate():
-                if current and any(s.snapshot_id == update.snapshot_id for s in current.partition_statistics):
-                    yield update
-            case _:
-                yield update
-
-    def _of_last(self, kind: str) -> int:
-        if self._last[kind] == _LAST:
-            raise ValueError(f"no {kind} was added that could be the current one")
-        return self._last[kind]

@@ -20,6 +20,11 @@ from pulse_resources.local.prerequisites import java
 Report = Callable[[str], None]
 """Receives a short line on the progress of a download, repeatedly; an exception ends the download."""
 _TICK_S = 0.2
+_WITHOUT_POMS = """\
+<ivysettings><settings defaultResolver="maven"/><resolvers>
+  <ibiblio name="maven" m2compatible="true" usepoms="false"/>
+</resolvers></ivysettings>
+"""
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,19 @@ class Jar:
     alone: bool = False
     classifiers: tuple[str, ...] = ()
     """Of its jars, where it has several; the empty one is the jar itself."""
+    kind: str = "jar"
+    """Of its file, which is an archive where this is `zip` or `tar.gz`."""
 
     def xml(self) -> str:
         """The dependency as Ivy reads it."""
         names = f"org={quoteattr(self.group)} name={quoteattr(self.artifact)}"
         transitive = "false" if self.alone else "true"
+        plain = ("",) if self.kind != "jar" else ()  # otherwise Ivy finds it by itself
+        kind = quoteattr(self.kind)
         several = "".join(
-            f'<artifact name={quoteattr(self.artifact)} type="jar" ext="jar"'
+            f"<artifact name={quoteattr(self.artifact)} type={kind} ext={kind}"
             f"{f' m:classifier={quoteattr(name)}' if name else ''}/>"
-            for name in self.classifiers
+            for name in self.classifiers or plain
         )
         return (
             f"<dependency {names} rev={quoteattr(self.version)} "
@@ -107,14 +116,20 @@ def jars(name: str, title: str, *wanted: Jar) -> Download:
         ivy = next((spark_home() / "jars").glob("ivy-*.jar"))
         pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
         where = ["-cache", str(ivy_cache), "-ivy", str(module), "-retrieve", pattern]
-        options = ["-warn", "-types", "jar", "bundle", "-confs", "default", *where]
+        if all(jar.alone for jar in wanted):  # a POM, with all that it imports, would be read for nothing
+            settings = folder / "ivysettings.xml"
+            settings.write_text(_WITHOUT_POMS)
+            where += ["-settings", str(settings)]
+        types = sorted({"jar", "bundle"} | {jar.kind for jar in wanted})
+        options = ["-warn", "-types", *types, "-confs", "default", *where]
         run(
             [java(), "-jar", str(ivy), *options],
             title,
             lambda seconds: report(f"{_megabytes(ivy_cache):.0f} MB in {seconds:.0f} s"),
         )
         shutil.rmtree(ivy_cache)
-        module.unlink()
+        for each in folder.glob("ivy*.xml"):
+            each.unlink()
 
     return Download(name, title, fill)
 
@@ -161,7 +176,7 @@ def run(
 
 def _megabytes(folder: Path) -> float:
     total = 0
-    for file in folder.rglob("*.jar*"):
+    for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # it is renamed when its download is complete
             total += file.stat().st_size
     return total / 1e6

@@ -173,6 +173,23 @@ def test_what_cannot_be_searched_is_named_with_the_reason(
     assert own_engine.load_table(table.name()[-2:]).metadata_location == before
 
 
+def test_delete_files_that_were_removed_are_in_nobody_s_way(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
+) -> None:
+    """Whoever compacts delete files leaves a manifest that names them."""
+    table = make(own_engine)
+    table = own_engine.load_table(table.name()[-2:])
+    forger, live = Forger(table), table.current_snapshot()
+    assert live
+    gone = forger.manifest(f"{table.location()}/data/{ADA}.parquet", deletes=True, removed=True)
+    listing = forger.manifest_list(*live.manifests(table.io), gone)
+    assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
+    assert where_is(table)
+    code, done = run(writer, "--yes")
+    assert (code, done["left_out"]) == (0, []), done
+    assert (ids(own_engine, table), where_is(table)) == ([0, 3, 5], [])
+
+
 @pytest.mark.parametrize("point", often(["planned", "staged", "after_commit", "removed"], "after_commit"))
 def test_one_that_was_killed_is_gone_on_with(
     own_engine: RestCatalog, writer: Guest, monkeypatch: pytest.MonkeyPatch, point: str

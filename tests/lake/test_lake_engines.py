@@ -124,7 +124,7 @@ def test_what_is_in_events_no_engine_changes(catalog: Api, guest: Guest) -> None
 def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest) -> None:
     done = CliRunner().invoke(cli.app, ["lake", "connect", guest.tenant.slug, "--engine", "trino"])
     assert done.exit_code == 0
-    key = re.search(r"oauth2\.credential=(\S+)", done.stdout)
+    key = re.search(r"oauth2\.token=(\S+)", done.stdout)
     assert key
     with catalog.client(key[1]) as client:
         assert client.get("/v1/namespaces/events/tables/orders").status_code == 200
@@ -132,7 +132,7 @@ def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest
     assert issued.scopes == {KeyScope.LAKE_READ}
     assert issued.expires_at
     done = CliRunner().invoke(cli.app, ["lake", "connect", guest.tenant.slug, "--engine", "trino", "--write"])
-    key = re.search(r"oauth2\.credential=(\S+)", done.stdout)
+    key = re.search(r"oauth2\.token=(\S+)", done.stdout)
     assert key
     (issued,) = [each for each in keys.list_keys(guest.tenant) if each.key_id == key[1].split("_")[2]]
     assert issued.scopes == {KeyScope.LAKE_READ, KeyScope.LAKE_WRITE}

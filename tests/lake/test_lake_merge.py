@@ -249,6 +249,22 @@ def test_what_cannot_be_kept_is_left_with_a_reason(
     assert kept.numbers["merged"] == 0
 
 
+def test_delete_files_that_were_removed_are_in_nobody_s_way(
+    own_engine: RestCatalog, writer: Guest, own_lake: Lake
+) -> None:
+    """Whoever compacts delete files leaves a manifest that says so."""
+    table = loaded(own_engine, make(own_engine))
+    forger, live, before = Forger(table), table.current_snapshot(), rows(own_engine, table)
+    assert live
+    gone = forger.manifest(f"{table.location()}/data/x.parquet", deletes=True, removed=True)
+    listing = forger.manifest_list(*live.manifests(table.io), gone)
+    assert own_lake.commit(table.name()[-1], *forger.updates(listing)).status_code == 200
+    kept = keep(writer.tenant)
+    assert (kept.numbers["merged"], kept.left) == (6, [])
+    assert rows(own_engine, table) == before
+    assert len(files(own_engine, table)) == 1
+
+
 def entry(table: Table, path: str, **other: Any) -> DataFile:
     """The manifest entry of a file without field ids, written here."""
     sink = pa.BufferOutputStream()

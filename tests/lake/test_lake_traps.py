@@ -9,7 +9,7 @@ import httpx
 import pytest
 from support.catalog import READ, Guest
 from support.http import Api
-from support.rest_catalog import CREATION, OWN, SCHEMA, VIEW, Lake, Made, properties, snapshot
+from support.rest_catalog import CREATION, OWN, SCHEMA, VIEW, Lake, Made, of_statistics, properties, snapshot
 
 from pulse_pipelines.lake import metadata
 from pulse_pipelines.registry import keys
@@ -81,17 +81,6 @@ def lake(request: pytest.FixtureRequest, catalog: Api, writers: tuple[Guest, Gue
 Ask = Callable[[Lake, Made, str], httpx.Response]
 
 
-def of_statistics(path: str, action: str = "set-statistics") -> dict[str, Any]:
-    entry = {
-        "snapshot-id": 1,
-        "statistics-path": path,
-        "file-size-in-bytes": 1,
-        "file-footer-size-in-bytes": 1,
-        "blob-metadata": [],
-    }
-    return {"action": action, action.removeprefix("set-"): entry}
-
-
 def register(lake: Lake, at: str, kind: str = "register") -> httpx.Response:
     return lake.client.post(f"{OWN}/{kind}", json={"name": "trap", "metadata-location": at})
 
@@ -135,7 +124,7 @@ ASKS: dict[str, Ask] = {
     "commit, a manifest list": lambda lake, table, path: lake.commit(table.name, snapshot(path)),
     "commit, statistics": lambda lake, table, path: lake.commit(table.name, of_statistics(path)),
     "commit, partition statistics": lambda lake, table, path: lake.commit(
-        table.name, of_statistics(path, "set-partition-statistics")
+        table.name, of_statistics(path, "partition-statistics")
     ),
     "transaction, a manifest list": transaction,
     "create by a commit": lambda lake, table, path: created_by_commit(lake, path),

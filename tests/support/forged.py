@@ -45,7 +45,9 @@ class Forger:
     def folder(self) -> str:
         return f"{self.table.location()}/metadata"
 
-    def manifest(self, *paths: str, deletes: bool = False, rows: int = 1) -> ManifestFile:
+    def manifest(
+        self, *paths: str, deletes: bool = False, removed: bool = False, rows: int = 1
+    ) -> ManifestFile:
         """A manifest in the table's folder that names data files, or files of deleted positions."""
         at = f"{self.folder}/{uuid.uuid4()}-m0.avro"
         output = iceberg.file_io().new_output(at)
@@ -61,11 +63,13 @@ class Forger:
                     record_count=rows,
                     file_size_in_bytes=size(path),
                 )
-                writer.add_entry(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.ADDED, snapshot_id=SNAPSHOT, data_file=file
-                    )
-                )
+                added = {"status": ManifestEntryStatus.ADDED, "snapshot_id": SNAPSHOT, "data_file": file}
+                gone = {
+                    "status": ManifestEntryStatus.DELETED,
+                    "sequence_number": 1,
+                    "file_sequence_number": 1,
+                }
+                writer.add_entry(ManifestEntry.from_args(**added | (gone if removed else {})))
         return writer.to_manifest_file()
 
     def manifest_list(self, *manifests: ManifestFile) -> str:

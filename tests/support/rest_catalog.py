@@ -88,3 +88,18 @@ def snapshot(manifest_list: str, number: int = 1) -> dict[str, Any]:
 def properties(**given: str) -> dict[str, Any]:
     """The update that sets properties."""
     return {"action": "set-properties", "updates": given}
+
+
+STATISTICS = ("statistics", "partition-statistics")
+
+
+def of_statistics(path: str, kind: str = "statistics", number: int = 1) -> dict[str, Any]:
+    """The update that sets statistics of a snapshot."""
+    entry = {
+        "snapshot-id": number,
+        "statistics-path": path,
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    return {"action": f"set-{kind}", kind: entry}
