@@ -98,10 +98,13 @@ class Trino:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query. Raises TrinoError."""
-        return [tuple(row.values()) for row in self.dicts(query)]
+        return [tuple(value for _, value in row) for row in self._rows(query)]
 
     def dicts(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query, values by the names of the columns. Raises TrinoError."""
+        return [dict(row) for row in self._rows(query)]
+
+    def _rows(self, query: str) -> Iterator[list[tuple[str, Any]]]:
         headers = {
             "X-Trino-User": "tests",
             "X-Trino-Time-Zone": "UTC",
@@ -109,21 +112,17 @@ class Trino:
         }
         if self.catalog:
             headers["X-Trino-Catalog"] = self.catalog
-        found: list[dict[str, Any]] = []
         answer = self.http.post("/v1/statement", content=query.encode(), headers=headers).json()
         while True:
-            columns = answer.get("columns") or ()
+            columns = [(each["name"], each["typeSignature"]) for each in answer.get("columns") or ()]
             for row in answer.get("data") or ():
-                found.append(
-                    {
-                        column["name"]: _decoded(column["typeSignature"], value)
-                        for column, value in zip(columns, row, strict=True)
-                    }
-                )
+                yield [
+                    (name, _decoded(kind, value)) for (name, kind), value in zip(columns, row, strict=True)
+                ]
             if "error" in answer:
                 raise TrinoError(answer["error"]["errorName"], "; ".join(_messages(answer["error"])))
             if "nextUri" not in answer:
-                return found
+                return
             answer = self.http.get(answer["nextUri"]).json()
 
 
