@@ -10,6 +10,7 @@ import httpx
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from chaos.load import Event
+from chaos.surroundings import TLS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka
 
@@ -101,7 +102,9 @@ class Collected(Sent):
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
         body = b"\n".join(event.payload for event in self._owed)
         try:
-            answer = httpx.post(f"{self.url}/v1/collect", content=body, headers=headers, timeout=REQUEST_S)
+            answer = httpx.post(
+                f"{self.url}/v1/collect", content=body, headers=headers, timeout=REQUEST_S, verify=TLS
+            )
         except httpx.TransportError:
             return
         if answer.status_code == httpx.codes.ACCEPTED:

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from chaos.operators.events import Event
 from chaos.operators.rounds import Rounds
 from chaos.sent import FLUSH_S, Position, messages
+from chaos.surroundings import TLS
 from pulse_pipelines.dead_letters.replay import ORIGIN_HEADER
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import kafka, postgres
@@ -117,7 +118,9 @@ class World:
         self.events |= {event.payload: event for event in found}
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/x-ndjson"}
         body = b"\n".join(event.payload for event in found)
-        answer = httpx.post(f"{api_url}/v1/collect", content=body, headers=headers, timeout=patience_s)
+        answer = httpx.post(
+            f"{api_url}/v1/collect", content=body, headers=headers, timeout=patience_s, verify=TLS
+        )
         self.answers[answer.status_code] += 1
         if answer.status_code in (httpx.codes.ACCEPTED, httpx.codes.MULTI_STATUS):
             refused = {verdict["index"] for verdict in answer.json()["verdicts"]}

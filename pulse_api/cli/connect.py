@@ -11,6 +11,7 @@ from pulse_api.cli.output import AsJson, emit, remark
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_resources import settings
+from pulse_resources.errors import UserError
 from pulse_resources.local import spark
 
 app = typer.Typer(
@@ -53,7 +54,11 @@ def connect(
     Example: pulse lake connect acme --engine duckdb
     """
     owner, issued = registry.find_tenant(tenant), None
-    if key is None:
+    if key is not None:
+        remark("With the key of --key, or of the environment's KEY")
+        if write:
+            raise UserError("--write is about a new key", fix="Leave out --key, and unset KEY")
+    else:
         ends = datetime.now(UTC) + expires_in
         scopes = [KeyScope.LAKE_READ, *([KeyScope.LAKE_WRITE] if write else [])]
         issued = registry.keys.issue_key(owner, f"lake {engine}", scopes, ends)

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import psycopg
 import pytest
+from psycopg.sql import SQL
 from pyspark.errors import PythonException
 from support.entities import as_model, pages
 from support.faults import AtPoint
@@ -28,6 +29,7 @@ from pulse_pipelines.ingest import attempts, deletions
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.pipes import addresses, progress
+from pulse_pipelines.pipes.postgres import queries, tables
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources import postgres
@@ -309,6 +311,23 @@ def test_each_type_by_its_rule(owner: Owner, source: Any) -> None:
         assert value == expected, kind
     assert set(found['["2", "nulls"]']) == {"a", "b"}
     assert syncs.list_syncs(owner.tenant, "kinds")[0].refused == 1
+
+
+def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> None:
+    names = ["r", "t", "e", "k", "d", "v", "c0", "there", "planes"]
+    source.execute(
+        f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{each} real' for each in names)})"
+    )
+    source.execute(f"INSERT INTO planes VALUES ('N1', {', '.join(map(str, range(len(names))))})")
+    table = tables.look(source, definition(PIPE))
+    made = [
+        queries.events(table, table.parts[0], "planes", "2026-11-26T00:00:00Z", SQL("true")),
+        queries.changed(table, ["text"], [("N1",)], "planes", "2026-11-26T00:00:00Z"),
+    ]
+    for query in made:
+        ((key, text),) = source.execute(query).fetchall()
+        assert key == "N1"
+        assert json.loads(text)["data"] == {"tail": "N1"} | dict(zip(names, range(len(names)), strict=True))
 
 
 @pytest.mark.slow

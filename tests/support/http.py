@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from chaos.surroundings import with_settings
+from chaos.surroundings import TLS, with_settings
 from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -32,7 +32,7 @@ class Api:
         """A client that presents this key."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=TLS)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _object(table: Table) -> sql.Composed:
         )
         for name, each in table.columns.items()
     )
-    return sql.SQL("(SELECT row_to_json(r) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
+    return sql.SQL("(SELECT row_to_json(r.*) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
 
 
 def _key(key: Sequence[str]) -> sql.Composed:
