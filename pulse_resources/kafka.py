@@ -76,10 +76,8 @@ def cluster(timeout: float) -> ClusterMetadata:
 def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Producer:
     """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
-    An event that is not acknowledged in time is reported as failed, though it may have been written.
-
-    Args:
-        in_bulk: nobody waits for a single event: batches may fill for longer, and only failures are reported.
+    What is not acknowledged in time is reported as failed, and may have been written. `in_bulk` nobody waits
+    for single events: batches may fill for longer, and only failures are reported.
     """
     return Producer(
         _client()

@@ -37,7 +37,8 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
             data[field] = value.isoformat()
         else:
             found = schema.without_nulls(value, _members(nodes, field))
-            data[field] = _as_sent(found, schema.types.get(field, column.type))
+            found = _as_sent(found, schema.types.get(field, column.type))
+            data[field] = _whole(found, data.get(field))
     return data
 
 
@@ -107,6 +108,15 @@ def _required(nodes: Sequence[Node]) -> set[str]:
 
 def _members(nodes: Sequence[Node], name: str) -> list[Any]:
     return [node["properties"][name] for node in nodes if name in dict_of(node.get("properties"))]
+
+
+def _whole(value: Any, undeclared: Any) -> Any:
+    """A nested value with the members that its column has no place for (see `arrow_columns.extras`)."""
+    if isinstance(value, dict) and isinstance(undeclared, dict):
+        return value | {name: _whole(value.get(name), member) for name, member in undeclared.items()}
+    if isinstance(value, list) and isinstance(undeclared, list):
+        return [_whole(item, rest) for item, rest in zip(value, undeclared, strict=True)]
+    return undeclared if value is None else value
 
 
 def _as_sent(value: Any, kind: FieldType) -> Any:

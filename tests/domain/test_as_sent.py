@@ -60,3 +60,24 @@ def test_nulls_are_where_the_choice_of_the_event_requires_them(data: dict[str, A
     (row,) = conformed.tables["orders"].to_pylist()
     assert event_data(of, row, of.document) == data
     assert violation(of.document, data) is None
+
+
+def test_undeclared_members_of_declared_objects_are_there() -> None:
+    place = {"type": "object", "properties": {"city": {"type": "string"}, "at": {"type": "object"}}}
+    lines = {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}}
+    nested = {
+        "type": "object",
+        "properties": {"place": place, "near": {"type": "array", "items": place}, "lines": lines},
+    }
+    of = dataset(nested)
+    for data in (
+        {"place": {"city": "B", "zip": "10115"}, "lines": [{"sku": "s"}, {"sku": "t", "n": 3}], "other": 1},
+        {"place": {"zip": "10115"}, "lines": [{}, {"n": None}], "near": []},
+        {"place": {"at": {"x": 1}}, "near": [{"city": "B"}, {"at": {}, "zip": [{"a": 1}]}]},
+    ):
+        event = {"event_id": "e", "dataset": "orders", "timestamp": "2026-11-19T10:00:00Z", "data": data}
+        conformed = TopicConformer(Scope(TENANT, (of,)), "batch", UNLIMITED).chunk(
+            messages([json.dumps(event).encode()])
+        )
+        (row,) = conformed.tables["orders"].to_pylist()
+        assert event_data(of, row, of.document) == data

@@ -139,4 +139,7 @@ def test_a_person_connects_an_engine_with_one_command(catalog: Api, guest: Guest
     given = ["lake", "connect", guest.tenant.slug, "--engine", "duckdb", "--key", guest.key.text]
     before = len(keys.list_keys(guest.tenant))
     assert guest.key.text in CliRunner().invoke(cli.app, given).stdout
+    done = CliRunner().invoke(cli.app, [*given, "--write"])
+    assert done.exit_code == 2
+    assert "unset KEY" in done.stderr
     assert len(keys.list_keys(guest.tenant)) == before
