@@ -66,8 +66,7 @@ def cluster(timeout: float) -> ClusterMetadata:
             return client.list_topics(timeout=min(timeout, _GLANCE_S))
         except KafkaException as error:
             client.poll(0)
-            final = [reason for reason in reasons if reason.code() in _REFUSALS]
-            if final:
+            if final := [reason for reason in reasons if reason.code() in _REFUSALS]:
                 raise KafkaException(final[0]) from error
             if time.monotonic() > deadline:
                 raise (KafkaException(reasons[0]) if reasons else error) from None
