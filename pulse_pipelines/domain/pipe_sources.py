@@ -147,6 +147,6 @@ def _check_path(path: str, *, wild: bool) -> None:
     ):
         raise UserError(
             "the path is not a plain one below the source's address",
-            fix="Use letters, digits and _ . = @ , ~ + - between single slashes"
-            + (", and * for any text without a slash" if wild else ""),
+            fix="Use letters, digits, spaces and _ . = @ , ~ + - between single slashes"
+            + (", and * for any text without a slash, other characters too" if wild else ""),
         )
