@@ -103,6 +103,13 @@ def listed(prefix: str, store: pafs.S3FileSystem | None = None) -> Iterator[Obje
             yield Object(f"s3://{info.path}", info.size, info.mtime or datetime.max.replace(tzinfo=UTC))
 
 
+def folders(prefix: str, store: pafs.S3FileSystem | None = None) -> list[str]:
+    """Locations of the folders directly below a prefix, sorted. Raises OSError: the object store failed."""
+    selector = pafs.FileSelector(key(prefix), allow_not_found=True)
+    found = (store or file_system()).get_file_info(selector)
+    return sorted(f"s3://{info.path}" for info in found if info.type is pafs.FileType.Directory)
+
+
 def aged(prefix: str, min_age: timedelta) -> list[Object]:
     """Objects under a prefix that are at least `min_age` old, by the store's own clock.
 

@@ -25,7 +25,7 @@ DELETION = "deleted"
 """Member of the entity's event that marks a deletion."""
 SYNC = "sync"
 """Member of the context of a full sync's deletion: the sync's number. Other events of entities lack it."""
-CONTINUATION = r"^\d{1,18}-\d{1,18}$"
+CONTINUATION = r"^[0-9]{1,18}-[0-9]{1,18}$"
 """A reader's position in a log: its generation, and the `_updated` of the last version read."""
 HASH_BYTES = 16
 EXACT = 2**53

@@ -18,15 +18,18 @@ from pulse_pipelines.erasure.own_subject import paths_of
 from pulse_pipelines.erasure.own_table import Outcome
 from pulse_pipelines.erasure.record import Erasure
 from pulse_pipelines.erasure.subject import Subject
-from pulse_pipelines.lake import catalog, own
+from pulse_pipelines.lake import catalog, metadata, own, paths
 from pulse_pipelines.lake.catalog import OwnTable
 from pulse_pipelines.sql.confinement import last_words
-from pulse_resources import postgres
+from pulse_resources import object_store, postgres
 from pulse_resources.errors import PulseError, Terminal, printable
+from pulse_resources.vended import Mode
 
 STEP = "own_tables"
 ASKS = "pulse.erasure"
 """Table property by which a tenant asks for it."""
+SHOWN = 5
+"""Folders of dropped tables that a receipt names."""
 SECONDS = 600
 """Time limit of a table's process."""
 WHY_NOT = "its engines write it, it was not searched: delete the rows there, then expire snapshots"
@@ -89,6 +92,22 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
             "until": None,
             "why": ONE_DATASET if outcome is None and name in asked else why,
         }
+    if dropped := folders_of_none(tenant):
+        yield {
+            "where": f"{len(dropped)} folders with data that are no table's now: {', '.join(dropped[:SHOWN])}"
+            + (", ..." if len(dropped) > SHOWN else ""),
+            "until": None,
+            "why": "dropping a table of the tenant's own leaves its files, and `register` brings it back: "
+            "register it, then erase again, or drop it with its files (PURGE)",
+        }
+
+
+def folders_of_none(tenant: Tenant) -> list[str]:
+    """Folders with data of which the catalog has no table: dropped, or written before they are entered."""
+    store = metadata.file_system(tenant, Mode.READ)
+    found = set(object_store.folders(paths.own_folder(tenant), store))
+    found -= {table.location for table in catalog.own_tables(tenant)}
+    return [each for each in sorted(found) if next(object_store.listed(f"{each}/data", store), None)]
 
 
 def asking(tenant: Tenant) -> list[OwnTable]:

@@ -23,6 +23,8 @@ VALUES = st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text()
         (b'{"a": {"z": "\\u00e9", "y": null}}', '{"a":{"y":null,"z":"é"}}'.encode()),
         (b'{"a": 9007199254740993}', b'{"a":9007199254740993}'),
         (b'{"a": 9007199254740992.0}', b'{"a":9007199254740992.0}'),
+        (b'{"a": [1e-5, 0.000001, 1.5e-6, 5e-324]}', b'{"a":[0.00001,1e-6,1.5e-6,5e-324]}'),
+        (b'{"a": [15000000000000000.0, 1.5e16, 1e22]}', b'{"a":[15000000000000000.0,1.5e+16,1e+22]}'),
     ],
 )
 def test_the_canonical_form(sent: bytes, canonical: bytes) -> None:

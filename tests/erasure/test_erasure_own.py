@@ -135,6 +135,21 @@ def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writ
     assert len(ids(own_engine, table)) == 5
 
 
+def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer: Guest) -> None:
+    table, purged = make(own_engine), make(own_engine)
+    own_engine.drop_table(table.name()[-2:])
+    own_engine.purge_table(purged.name()[-2:])
+    dropped = own_tables.folders_of_none(writer.tenant)
+    assert (table.location() in dropped, purged.location() in dropped) == (True, False)
+    code, done = run(writer, "--yes")
+    (named,) = (each for each in done["datasets"][0]["remains"] if "no table's now" in each["where"])
+    assert (code, named["where"].split()[0]) == (0, str(len(dropped)))
+    own_engine.register_table(table.name()[-2:], table.metadata_location)
+    run(writer, "--yes")
+    assert where_is(table) == []
+    assert table.location() not in own_tables.folders_of_none(writer.tenant)
+
+
 def test_what_cannot_be_searched_is_named_with_the_reason(
     own_engine: RestCatalog, writer: Guest, own_lake: Lake
 ) -> None:

@@ -99,6 +99,9 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
 def _damage_told(name: str) -> Iterator[None]:
     try:
         yield
+    except UserError as error:
+        error.where.setdefault("file", name)
+        raise
     except (gzip.BadGzipFile, zlib.error, EOFError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UserError(
             f"the file is damaged, or of another format: {type(error).__name__}", file=name
