@@ -30,7 +30,7 @@ from pulse_pipelines.erasure.remains import deleted, remains
 from pulse_pipelines.erasure.subject import Subject, subject
 from pulse_pipelines.erasure.verify import Verified
 from pulse_pipelines.maintenance import rewrite
-from pulse_pipelines.maintenance.history import check_none_abandoned
+from pulse_pipelines.maintenance.history import check_none_died
 from pulse_pipelines.tables import leases, live_table
 from pulse_pipelines.tables.rewrite_file import Rewriter
 from pulse_resources import postgres, spark
@@ -123,7 +123,7 @@ def erase(
         progress(f"{rows.STEP}, {files:,} of {wanted:,} data files are written")
 
     with _alone(tenant, found), spark.session_on_demand() as session:
-        check_none_abandoned(tenant, found.dataset)  # its history could not be dropped: better nothing yet
+        check_none_died(tenant, found.dataset)  # its history could not be dropped: better nothing yet
         erasure = record.begin(tenant, found)
         fail_point("erase.planned")
         found = found.covering(erasure.covers)

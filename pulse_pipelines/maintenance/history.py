@@ -130,6 +130,17 @@ def recorded(tenant: Tenant, dataset_id: UUID | None, done: Done) -> Iterator[Do
             connection.execute(END, entry | ended)
 
 
+def check_none_died(tenant: Tenant, dataset: Dataset) -> None:
+    """As `check_none_abandoned`, for a caller that holds the lease and has begun no task: none is running.
+
+    Raises:
+        Skipped: a statement may still be running.
+    """
+    with postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection:
+        connection.execute(ABANDON, [tenant.tenant_id, dataset.dataset_id, ""])
+    check_none_abandoned(tenant, dataset)
+
+
 def check_none_abandoned(tenant: Tenant, dataset: Dataset) -> None:
     """Check that no Spark statement of a process that died recently is still running on the table.
 

@@ -941,6 +941,7 @@ def test_what_spark_may_still_do_for_a_dead_compaction_is_waited_for(owner: Owne
         connection.execute(DIED, [owner.tenant.tenant_id])
         with pytest.raises(Transient, match="Spark may still be at work"):
             erasure.erase(owner.tenant, "orders", f"country={ADA}")
+        assert [row["id"] for row in owner.rows()] == ["a"], "it begins only where it can end"
         connection.execute(LONG_AGO)
     assert erase(owner, f"country={ADA}")["removed"]["rows"] == 1
 
