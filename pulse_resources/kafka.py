@@ -75,8 +75,8 @@ def cluster(timeout: float) -> ClusterMetadata:
 def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Producer:
     """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
-    What is not acknowledged in time is reported as failed, and may have been written. `in_bulk` nobody waits
-    for single events: batches may fill for longer, and only failures are reported.
+    What is not acknowledged in time is reported as failed, and may have been written. With `in_bulk`, batches
+    may fill for longer, since nobody waits for a single event, and only failures are reported.
     """
     return Producer(
         _client()

@@ -57,7 +57,7 @@ def connect(
     if key is not None:
         remark("With the key of --key, or of the environment's KEY")
         if write:
-            raise UserError("--write is about a new key", fix="Leave out --key, and unset KEY")
+            raise UserError("--write applies to a new key only", fix="Leave out --key, and unset KEY")
     else:
         ends = datetime.now(UTC) + expires_in
         scopes = [KeyScope.LAKE_READ, *([KeyScope.LAKE_WRITE] if write else [])]

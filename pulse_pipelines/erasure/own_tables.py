@@ -79,7 +79,11 @@ def erased(steps: Mapping[str, Any]) -> list[Outcome]:
 
 
 def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The tables that were not searched: which of them hold copies, only their engines know."""
+    """The tables that were not searched: which of them hold copies, only their engines know.
+
+    Raises:
+        OSError: the object store failed.
+    """
     done = {each.table: each for each in outcomes(steps)}
     asked = {table.shown for table in asking(tenant)} if subject.known is None else set()
     for name in (table.shown for table in catalog.own_tables(tenant)):
@@ -92,7 +96,7 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
             "until": None,
             "why": ONE_DATASET if outcome is None and name in asked else why,
         }
-    if dropped := folders_of_none(tenant):
+    if dropped := folders_without_table(tenant):
         yield {
             "where": f"{len(dropped)} folders with data that are no table's now: {', '.join(dropped[:SHOWN])}"
             + (", ..." if len(dropped) > SHOWN else ""),
@@ -102,12 +106,17 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> Itera
         }
 
 
-def folders_of_none(tenant: Tenant) -> list[str]:
-    """Folders with data of which the catalog has no table: dropped, or written before they are entered."""
+def folders_without_table(tenant: Tenant) -> list[str]:
+    """Folders with data that belong to no table of the catalog: dropped, or not entered yet.
+
+    Raises:
+        OSError: the object store failed.
+    """
     store = metadata.file_system(tenant, Mode.READ)
-    found = set(object_store.folders(paths.own_folder(tenant), store))
-    found -= {table.location for table in catalog.own_tables(tenant)}
-    return [each for each in sorted(found) if next(object_store.listed(f"{each}/data", store), None)]
+    known = {table.location for table in catalog.own_tables(tenant)}
+    folders = object_store.folders(paths.own_folder(tenant), store)
+    unknown = (each for each in folders if each not in known)
+    return [each for each in unknown if next(object_store.listed(f"{each}/data", store), None)]
 
 
 def asking(tenant: Tenant) -> list[OwnTable]:

@@ -48,6 +48,7 @@ def remains(tenant: Tenant, subject: Subject, steps: Mapping[str, Any]) -> list[
 
     Raises:
         KafkaException: the broker does not answer.
+        OSError: the object store failed.
     """
     gone = deleted(tenant, subject.dataset.slug)
     return [

@@ -24,7 +24,7 @@ from pulse_pipelines.tables import arrow_columns, raw_zone
 from pulse_pipelines.tables.column_types import TIMESTAMP
 from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_pipelines.tables.raw_zone import Message
-from pulse_pipelines.validation.quick import Quick, content
+from pulse_pipelines.validation.quick import Quick
 from pulse_pipelines.validation.validator import Event, Refusal, Target, Validator
 from pulse_resources import faults
 
@@ -185,7 +185,7 @@ def _of_decoded(quick: Quick, target: Target, events: Sequence[Any]) -> _Values:
     datas = [event.data for event in events]
     physical: dict[str, pa.Array] = {}
     if target.of_entities:
-        physical = _of_entities(map(content, datas), [False] * len(datas))
+        physical = _of_entities(map(quick.content, datas), [False] * len(datas))
     return _Values(
         ids=[event.event_id for event in events],
         timestamps=[event.timestamp for event in events],

@@ -7,8 +7,8 @@ Before each task a worker looks for changes where it imports modules from. Of an
 whole directory, once per package, and pyspark comes as an archive of 1,300 files: that took more processor
 time than the tasks of a small batch. Archives here do not change.
 
-After each task a worker collects garbage, and so visits every object that it has. Those of the imports, which
-are half a million, are out of the collector's sight: they had been two thirds of the work of a small batch.
+After each task a worker collects garbage, and so visits every object that it has: 170,000 from imports, in
+40 ms. These are frozen before workers are forked; visiting them was two thirds of a small batch's work here.
 
 Spark starts a daemon per session and ends none before it ends itself, and one with imports takes 200 MB.
 So a daemon without workers exits; Spark starts another when it needs a worker.

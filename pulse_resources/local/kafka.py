@@ -102,7 +102,7 @@ def service(layout: Layout, settings: Settings) -> Service:
     programs = accounts.reachable(owner, DOWNLOAD.path, folder)
     base = (
         *(java(), "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m"),
-        # With the second compiler a message costs the broker no less, and compiling takes seconds of a core.
+        # With the second compiler a message costs the broker no less (benchmarks/README.md).
         "-XX:TieredStopAtLevel=1",
         *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",

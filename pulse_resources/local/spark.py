@@ -34,8 +34,8 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _OVERLAP = 2
 """Batches that find a slot for each of their tasks at once, for example a large and a small one. The kernel
 divides the cores among them better than a queue in which a large batch's tasks come first."""
-# The second compiler takes only what runs ten times longer than usual: it had been half of the processor time
-# of a server's first minutes, and data work is done by Python workers.
+# The second compiler takes only what runs ten times longer than usual: the JVM's processor time of 2,000,000
+# events falls by a fifth (benchmarks/README.md), and data work is done by Python workers.
 _COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"

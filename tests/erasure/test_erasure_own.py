@@ -139,7 +139,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     table, purged = make(own_engine), make(own_engine)
     own_engine.drop_table(table.name()[-2:])
     own_engine.purge_table(purged.name()[-2:])
-    dropped = own_tables.folders_of_none(writer.tenant)
+    dropped = own_tables.folders_without_table(writer.tenant)
     assert (table.location() in dropped, purged.location() in dropped) == (True, False)
     code, done = run(writer, "--yes")
     (named,) = (each for each in done["datasets"][0]["remains"] if "no table's now" in each["where"])
@@ -147,7 +147,7 @@ def test_a_dropped_table_is_named_by_its_folder(own_engine: RestCatalog, writer:
     own_engine.register_table(table.name()[-2:], table.metadata_location)
     run(writer, "--yes")
     assert where_is(table) == []
-    assert table.location() not in own_tables.folders_of_none(writer.tenant)
+    assert table.location() not in own_tables.folders_without_table(writer.tenant)
 
 
 def test_what_cannot_be_searched_is_named_with_the_reason(

@@ -13,8 +13,8 @@ import orjson
 import pyarrow.fs as pafs
 import pytest
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from support.ingest import Owner, event, ingest, make_owner
+from support.topics import set_limit
 
 from chaos.sent import messages
 from pulse_pipelines import dead_letters
@@ -197,14 +197,6 @@ def test_one_that_is_too_large_for_the_topic_goes_without_its_bytes(owner: Owner
     for offset in (0, 1):
         assert dead_letters.find_dead_letter(owner.tenant, f"0-{offset}").payload == payloads[offset]
     assert reconcile_tenant(owner.tenant).problems == []
-
-
-def set_limit(topic: str, limit: int) -> None:
-    """Messages of the topic may have so many bytes."""
-    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
-    change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    for future in kafka.admin().incremental_alter_configs([change]).values():
-        future.result(30)
 
 
 def test_pages_are_bound_by_bytes(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.errors import PySparkException
-from support.catalog import Guest
+from support.catalog import ROWS, Guest
 from support.engines import duck, rest, spark
 from support.http import Api
 from typer.testing import CliRunner
@@ -45,7 +45,6 @@ def by_spark(catalog: Api, guest: Guest, name: str, snapshot: int | None) -> lis
 
 
 ENGINES: tuple[Read, ...] = (by_pyiceberg, by_duckdb, by_spark)
-ROWS = [f"{{}}-{turn}-{number}" for turn in (1, 2) for number in range(3)]
 
 
 @pytest.mark.parametrize("read", ENGINES)

@@ -20,7 +20,7 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
-from support.catalog import LAKE, READ, Guest
+from support.catalog import LAKE, READ, ROWS, Guest
 from support.engines import rest
 from support.forged import put
 from support.http import Api
@@ -32,7 +32,6 @@ from pulse_pipelines import registry
 from pulse_pipelines.registry import keys
 
 pytestmark = pytest.mark.slow
-ROWS = [f"{{}}-{turn}-{number}" for turn in (1, 2) for number in range(3)]
 SYSTEM = {"information_schema", "system"}
 """Schemas that each catalog of Trino has."""
 HOSTILE = {

@@ -1,5 +1,6 @@
 """What Spark holds beside tasks: forked Python workers, their daemon, connections to the catalog."""
 
+import gc
 import os
 import socket
 import struct
@@ -44,6 +45,17 @@ def test_workers_are_forked_from_our_daemon(stack: Settings) -> None:
     with spark.session() as session:
         _, words = daemon_of(session)
     assert spark_daemon.__name__.encode() in words
+
+
+def test_workers_do_not_visit_what_their_daemon_imported(stack: Settings) -> None:
+    def frozen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch([pa.array([gc.get_freeze_count()])], names=["objects"])
+
+    with spark.session() as session:
+        frame: Any = session.range(1).mapInArrow(frozen, "objects long")
+        (found,) = frame.toArrow().to_pylist()
+    assert found["objects"] > 10_000
 
 
 ARCHIVED = """

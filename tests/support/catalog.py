@@ -18,6 +18,8 @@ from support.ingest import Owner, event, ingest, make_owner
 
 READ = (KeyScope.LAKE_READ,)
 LAKE = (KeyScope.LAKE_READ, KeyScope.LAKE_WRITE)
+ROWS = [f"{{}}-{turn}-{number}" for turn in (1, 2) for number in range(3)]
+"""Ids of the rows of `orders`, of its two snapshots; the guest's name is left open."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""Topics that are lost and made again, and datasets that follow another schema version without a move."""
+"""Topics that are lost, made again or limited, and datasets that follow another version without a move."""
 
 import time
 from typing import Any
 
 import orjson
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from chaos.surroundings import superuser
 from pulse_pipelines import registry
@@ -24,6 +25,14 @@ def delete_topic(owner: Owner) -> None:
 def recreate(owner: Owner) -> None:
     delete_topic(owner)
     kafka.create_topics([owner.tenant.topic])
+
+
+def set_limit(topic: str, limit: int) -> None:
+    """Messages of the topic may have so many bytes."""
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    for future in kafka.admin().incremental_alter_configs([change]).values():
+        future.result(30)
 
 
 def accept(owner: Owner) -> None:

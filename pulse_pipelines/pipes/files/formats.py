@@ -82,21 +82,20 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
                 try:
                     found = pq.read_schema(local)
                 except OSError as error:  # a damaged footer
-                    raise UserError(
-                        f"the file is no Parquet file: {type(error).__name__}", file=name
-                    ) from None
+                    raise UserError(f"the file is no Parquet file: {type(error).__name__}") from None
             _check(found.names, files)
             return parquet_types.schema(found)
         head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
-    if files.format is Format.NDJSON:
-        sample = islice(_ndjson(head), inferred.SAMPLE)
-        return inferred.schema(row.values for row in sample if row.values is not None)
-    header = _header(_records(head), files)
-    return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
+        if files.format is Format.NDJSON:
+            sample = islice(_ndjson(head), inferred.SAMPLE)
+            return inferred.schema(row.values for row in sample if row.values is not None)
+        header = _header(_records(head), files)
+        return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 
 
 @contextmanager
 def _damage_told(name: str) -> Iterator[None]:
+    """Errors name the file; those of a damaged one are errors of the user's."""
     try:
         yield
     except UserError as error:
