@@ -71,7 +71,7 @@ def run(
         _show(result)
         passed.append(result.passed)
         if page:
-            report.keep(PAGE, result, [scenario.name for scenario in SCENARIOS])
+            report.keep(PAGE, result, [scenario.name for scenario in SCENARIOS], report.circumstances())
     if not all(passed):
         raise typer.Exit(1)
 

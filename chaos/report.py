@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -58,21 +59,30 @@ class Kept(Circumstances):
     result: Result
 
 
-_KEPT = TypeAdapter(dict[str, Kept])
+_KEPT = TypeAdapter(list[Kept])
 
 
-def keep(page: Path, result: Result, order: Sequence[str]) -> None:
-    """Replace the scenario's earlier result, and write the page.
+def keep(page: Path, result: Result, order: Sequence[str], made: Circumstances) -> None:
+    """Replace the scenario's earlier results, and write the page.
+
+    Results of other seeds stay beside it, if they are of the same commit.
 
     Args:
         order: names of the scenarios on the page, in order; other results are dropped.
+        made: circumstances of the result.
     """
     file = page.with_suffix(".json")
-    kept = _KEPT.validate_json(file.read_bytes()) if file.exists() else {}
-    kept[result.name] = Kept(result=result, **circumstances().model_dump())
-    kept = {name: kept[name] for name in order if name in kept}
+    new = Kept(result=result, **made.model_dump())
+    earlier = _KEPT.validate_json(file.read_bytes()) if file.exists() else []
+    kept = [each for each in (*earlier, new) if each is new or not _replaces(new, each)]
+    kept = [each for name in order for each in kept if each.result.name == name]
     file.write_bytes(_KEPT.dump_json(kept, indent=1) + b"\n")
-    page.write_text(_page(list(kept.values())))
+    page.write_text(_page(kept))
+
+
+def _replaces(new: Kept, earlier: Kept) -> bool:
+    of_same_seed = new.result.command == earlier.result.command
+    return new.result.name == earlier.result.name and (of_same_seed or new.commit != earlier.commit)
 
 
 def circumstances() -> Circumstances:
@@ -100,8 +110,15 @@ def _page(kept: Sequence[Kept]) -> str:
             f"| {result.took_s:.0f} s | {each.day} | {each.commit} |"
         )
     lines += ["", "To repeat each with the same seed:", "", "```", *(k.result.command for k in kept), "```"]
-    for each in kept:
-        if places := each.result.places:
-            lines += ["", f"## {each.result.name}: counts", "", "| what | times |", "|---|---|"]
-            lines += [f"| {place} | {times} |" for place, times in sorted(places.items())]
+    for name, places in _places(kept).items():
+        lines += ["", f"## {name}: counts", "", "| what | times |", "|---|---|"]
+        lines += [f"| {place} | {times} |" for place, times in sorted(places.items())]
     return "\n".join(lines) + "\n"
+
+
+def _places(kept: Sequence[Kept]) -> Mapping[str, Counter[str]]:
+    places = {each.result.name: Counter[str]() for each in kept if each.result.places}
+    for each in kept:
+        if each.result.places:
+            places[each.result.name].update(each.result.places)
+    return places

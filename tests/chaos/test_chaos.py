@@ -203,13 +203,28 @@ def test_the_page_keeps_the_last_result_of_each_scenario(tmp_path: Path) -> None
     page = tmp_path / "chaos.md"
     for name, harm, findings in (("b", "2 cuts", []), ("a", "1 kill", ["lost"]), ("a", "3 kills", [])):
         result = Result(name=name, command=f"again {name}", harm=harm, findings=findings, took_s=1)
-        report.keep(page, result, ["a", "b"])
+        report.keep(page, result, ["a", "b"], report.circumstances())
     text = page.read_text()
     assert [line for line in text.splitlines() if line.startswith(("| a |", "| b |"))] == [
         line for line in text.splitlines() if "3 kills" in line or "2 cuts" in line
     ]
     assert "lost" not in text
     assert "again a\nagain b" in text
+
+
+def test_the_page_keeps_results_of_several_seeds_of_the_same_commit(tmp_path: Path) -> None:
+    page = tmp_path / "chaos.md"
+    now = report.circumstances()
+    for seed, commit in ((1, "old"), (2, "new"), (3, "new"), (2, "new")):
+        result = Result(name="a", command=f"seed {seed}", harm=f"of {seed}", places={"x": seed}, took_s=1)
+        report.keep(page, result, ["a"], now.model_copy(update={"commit": commit}))
+    text = page.read_text()
+    assert [line[:12] for line in text.splitlines() if line.startswith("| a |")] == [
+        "| a | of 3 |",
+        "| a | of 2 |",
+    ]
+    assert text.count("a: counts") == 1
+    assert "| x | 5 |" in text
 
 
 def test_scenarios_are_named_apart() -> None:
