@@ -22,7 +22,8 @@ from pulse_resources.faults import fail_point
 
 LACKS = "SELECT marks FROM event_states WHERE dataset_id = %s AND built < marks"
 HOLD = """
-SELECT max_keys - keys FROM event_states WHERE dataset_id = %s AND state_id = %s AND marks = %s FOR UPDATE
+SELECT max_keys - keys FROM event_states
+WHERE dataset_id = %s AND state_id = %s AND marks = %s FOR NO KEY UPDATE
 """
 BUILT = "UPDATE event_states SET built = marks WHERE dataset_id = %s AND state_id = %s AND marks = %s"
 

@@ -28,13 +28,13 @@ from pulse_resources.faults import fail_point
 
 WAITING = """
 SELECT round, base, read_files, read_pieces, newest, dropped_to FROM event_windows
-WHERE dataset_id = %s AND NOT built FOR UPDATE
+WHERE dataset_id = %s AND NOT built FOR NO KEY UPDATE
 """
 PIN = "UPDATE event_windows SET base = %s WHERE dataset_id = %s RETURNING round"
 UNPIN = "UPDATE event_windows SET base = NULL WHERE dataset_id = %s AND round = %s"
 STILL = """
 SELECT FROM event_windows WHERE dataset_id = %s AND round = %s AND base IS NOT NULL
-    AND (read_files, read_pieces) = (%s, %s) FOR UPDATE
+    AND (read_files, read_pieces) = (%s, %s) FOR NO KEY UPDATE
 """
 READ = "UPDATE event_windows SET read_files = %s, read_pieces = %s WHERE dataset_id = %s"
 BUILT = """

@@ -52,7 +52,7 @@ FRAME = pa.schema(
 # Held until the transaction ends: who writes keys is alone, so that their number is exact.
 HOLD = """
 SELECT dataset_id, state_id, max_keys - keys FROM event_states
-WHERE dataset_id = ANY(%s) ORDER BY dataset_id FOR UPDATE
+WHERE dataset_id = ANY(%s) ORDER BY dataset_id FOR NO KEY UPDATE
 """
 MERGE = """
 WITH brought AS MATERIALIZED (

@@ -41,7 +41,7 @@ NEVER = -(2**31)
 # Held until the transaction ends: who adds to the buckets is alone.
 HOLD = """
 SELECT number, sums, max_buckets, buckets, newest, dropped_to, built FROM event_windows
-WHERE dataset_id = %s FOR UPDATE
+WHERE dataset_id = %s FOR NO KEY UPDATE
 """
 TRIM = """
 DELETE FROM event_window_buckets WHERE ctid = ANY(ARRAY(

@@ -1,6 +1,7 @@
 """Windows of states: counts, sums and sessions of a plain model, whatever comes late, again or never."""
 
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,7 @@ from pulse_pipelines.monitoring.checks import inspection
 from pulse_pipelines.registry import event_state_build, event_states, event_window_build, table_rows
 from pulse_pipelines.registry import event_windows as declared
 from pulse_pipelines.tables import event_windows as tables
+from pulse_pipelines.tables.event_states import HOLD
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, QuotaExceeded, UserError
 from pulse_resources.settings import Settings
@@ -205,6 +207,23 @@ def sessions(owner: Owner, *minutes: float) -> list[tuple[float, float, int, boo
         first, last = ((moment - START) / timedelta(minutes=1) for moment in moments)
         found.append((first, last, shown.session.events, shown.session.open))
     return found
+
+
+def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) -> None:
+    """A batch holds the state, then its windows: a build that holds the windows must not need the state."""
+    owner.send(at_minute("a", 1))
+    ingest(owner)
+    declare(owner, build=False)
+    with postgres.tenant_transaction("pulse_pipeline", owner.tenant.tenant_id) as batch:
+        assert batch.execute(HOLD, [[registry.find_dataset(owner.tenant, "orders").dataset_id]]).fetchall()
+        builder = threading.Thread(
+            target=event_window_build.build, args=(owner.tenant, "orders"), daemon=True
+        )
+        builder.start()
+        builder.join(20)
+        assert not builder.is_alive()
+    event_state_build.build(owner.tenant, "orders")
+    agree(owner)
 
 
 def test_a_build_that_ends_halfway_goes_on_and_two_count_nothing_twice(
