@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from chaos import oracle, report
 from chaos.harm import command as harm
 from chaos.operators.schedule import Schedule
+from chaos.oracle import Finding
 from chaos.report import Result
 from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, operators
@@ -114,12 +115,14 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
     command = f'python -m chaos run --only "{scenario.name}" --seed {seed}'
     if amount != scenario.amount:
         command += f" --share {share:g}"
-    began = time.monotonic()
+    began, deadlocks = time.monotonic(), oracle.deadlocks()
     try:
         with _progress(scenario, amount) as told:
             outcome = scenario.run(harmed, seed, amount, told)
         with spark.session() as session:
             findings = [*outcome.findings, *oracle.judge(outcome.sent, session)]
+        if (more := oracle.deadlocks() - deadlocks) > 0:
+            findings.append(Finding("locks taken in another order", "any", f"{more} deadlocks in Postgres"))
     except Exception as error:
         took = time.monotonic() - began
         return Result(

@@ -218,6 +218,14 @@ def orphans(sent: Iterable[Sent]) -> list[Finding]:
     return findings
 
 
+def deadlocks() -> int:
+    """Number of deadlocks since Postgres' statistics began, which is again after a crash."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        row = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        ((found,),) = row.fetchall()
+    return int(found)
+
+
 def content(tenant: Tenant) -> dict[str, list[dict[str, Any]]]:
     """Content of all rows by dataset and id: equal for any two runs on the same events."""
     return {
