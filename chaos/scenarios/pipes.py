@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -130,7 +130,7 @@ def run(
             while killed.total() < amount and not findings and rounds < 20 + 3 * amount:
                 rounds += 1
                 what, name, blow = next(blows)
-                if _strike(scene.tenant, what, name, blow):
+                if _strike(scene, what, name, blow):
                     killed[_told(what, name, blow)] += 1
                     told(killed.total())
                 if rounds % ROUNDS_COMPARED == 0:
@@ -208,15 +208,16 @@ def _told(what: str, name: str, blow: Blow) -> str:
     return f"{who}: {blow.point or RANDOM}"
 
 
-def _strike(tenant: Tenant, what: str, name: str, blow: Blow) -> bool:
+def _strike(scene: Scene, what: str, name: str, blow: Blow) -> bool:
     """Do something in a process that is killed; True if it was, False if it had ended."""
+    tenant = scene.tenant
     if upstream := PIPES[name].after:
         _bring(tenant, upstream)
     if blow.point in ANEW:
         pipes.reset(tenant, name)
     if what == "ingest":
         if blow.point in DELETIONS or (batch := _open_batch(tenant)) is None:
-            _bring(tenant, name)
+            _prepare(scene, name)
             batch = _open_batch(tenant)
         return batch is not None and batches.strike(batch, blow)
     _settle(tenant)  # a run begins when the one before has settled
@@ -245,6 +246,12 @@ def _settle(tenant: Tenant) -> None:
             batches.finish(batch)
         if not deletions.send_of(tenant):
             return
+
+
+def _prepare(scene: Scene, name: str) -> None:
+    """A run that nobody kills. A slow one would never find files as they were listed: they stay meanwhile."""
+    with scene.writer.still if name == "filed" else nullcontext():
+        _bring(scene.tenant, name)
 
 
 def _bring(tenant: Tenant, name: str) -> None:
