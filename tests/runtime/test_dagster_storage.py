@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from chaos.surroundings import superuser
@@ -40,3 +41,16 @@ def test_connections_are_kept_and_replaced(stack: Settings) -> None:
         connection.execute("SELECT pg_terminate_backend(%s)", [first])
     assert storage.run_storage.get_runs() == []
     assert backend() != first
+
+
+def test_the_names_of_all_tables_are_not_read_in_each_tick(stack: Settings) -> None:
+    storage = PooledStorage(stack.postgres.dagster_url())
+    storage.schedule_storage.get_instigator_state("origin", "selector")
+    asked: list[str] = []
+    with storage.run_storage.connect() as connection:
+        sqlalchemy.event.listen(
+            connection.engine, "before_cursor_execute", lambda *found: asked.append(found[2])
+        )
+    assert storage.schedule_storage.get_instigator_state("origin", "selector") is None
+    assert storage.schedule_storage.get_ticks("origin", "selector") == []
+    assert len(asked) == 2, asked

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dagster._grpc.server import DagsterApiServer
+from dagster_postgres.schedule_storage import PostgresScheduleStorage
 from dagster_postgres.storage import DagsterPostgresStorage
 from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.dataframe import DataFrame
@@ -74,6 +75,12 @@ ATTRIBUTES: dict[type, tuple[str, ...]] = {
         "_server_id",
     ),
     DagsterPostgresStorage: ("_run_storage", "_event_log_storage", "_schedule_storage"),
+    PostgresScheduleStorage: (
+        "has_instigators_table",
+        "_has_instigators_table",
+        "has_secondary_index_table",
+        "has_built_index",
+    ),
     SparkConnectClient: ("_cleanup_ml_cache",),
     DataFrame: ("_explain_string",),
 }
