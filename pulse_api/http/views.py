@@ -45,16 +45,16 @@ class CachedTenant:
 
     @cached_property
     def of_events(self) -> "Judge":
-        return self._judge(DatasetKind.EVENTS)
+        elsewhere = frozenset(each.slug for each in self.view.datasets if each.of_entities)
+        return self._judge(DatasetKind.EVENTS, elsewhere)
 
     @cached_property
     def of_entities(self) -> "Judge":
         return self._judge(DatasetKind.ENTITIES)
 
-    def _judge(self, kind: DatasetKind) -> "Judge":
-        return Judge(
-            _judge(self.view.tenant, tuple(each for each in self.view.datasets if each.kind == kind))
-        )
+    def _judge(self, kind: DatasetKind, elsewhere: frozenset[str] = frozenset()) -> "Judge":
+        datasets = tuple(each for each in self.view.datasets if each.kind == kind)
+        return Judge(_judge(self.view.tenant, datasets, elsewhere))
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Judge:
 
 
 @lru_cache(MAX_JUDGES)
-def _judge(tenant: Tenant, datasets: tuple[Dataset, ...]) -> Validator:
+def _judge(tenant: Tenant, datasets: tuple[Dataset, ...], elsewhere: frozenset[str]) -> Validator:
     """Cached by the datasets: reloading a tenant's keys compiles no schema again."""
-    return Validator(Scope(tenant, datasets), event_limits())
+    return Validator(Scope(tenant, datasets, elsewhere=elsewhere), event_limits())
 
 
 def _operators(_: str) -> Mapping[str, ApiKey]:

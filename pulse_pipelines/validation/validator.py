@@ -243,9 +243,10 @@ class Validator:
         if "\0" in dataset:  # no dataset can have such a name, so creating it is no way out
             return Rejected(Reason.NUL_CHARACTER, "a NUL character cannot be stored", "/dataset")
         if dataset not in self.targets:
-            return Rejected(
-                Reason.UNKNOWN_DATASET, f"the tenant has no dataset {dataset[:100]!r}", "/dataset"
-            )
+            detail = f"the tenant has no dataset {dataset[:100]!r}"
+            if dataset in self.scope.elsewhere:
+                detail = f"{dataset!r} holds entities: send them with POST /v1/datasets/{dataset}/entities"
+            return Rejected(Reason.UNKNOWN_DATASET, detail, "/dataset")
         event_id = get("event_id")
         if type(event_id) is not str or not 0 < len(event_id.encode()) <= MAX_ID_BYTES:
             detail = f"event_id must be a string of 1 to {MAX_ID_BYTES} bytes"

@@ -76,12 +76,21 @@ def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
     assert caller.http.post(PATH, content=b"{}", headers=cloud).status_code == 415
 
 
-def test_events_and_entities_keep_to_their_datasets(caller: Caller) -> None:
+def test_events_and_entities_keep_to_their_datasets(
+    caller: Caller, new_caller: Callable[..., Caller]
+) -> None:
     assert caller.http.post("/v1/datasets/orders/entities", json={"_id": "a"}).status_code == 409
     assert caller.http.get("/v1/datasets/orders/entities").status_code == 409
     event = {"event_id": "a", "dataset": SLUG, "timestamp": "2026-11-19T10:00:00Z", "data": {}}
-    refused = caller.http.post("/v1/collect", json=event)
-    assert refused.json()["verdicts"][0]["reason"] == "unknown_dataset"
+    large = event | {"context": "x" * 100_000}  # validated in another process
+    for sent in (event, large):
+        refused = caller.http.post("/v1/collect", json=sent)
+        (verdict,) = refused.json()["verdicts"]
+        assert (refused.status_code, verdict["reason"]) == (422, "unknown_dataset")
+        assert verdict["detail"] == f"{SLUG!r} holds entities: send them with POST {PATH}"
+    foreign = new_caller().http.post("/v1/collect", json=event)
+    (verdict,) = foreign.json()["verdicts"]
+    assert (foreign.status_code, verdict["detail"]) == (422, f"the tenant has no dataset {SLUG!r}")
 
 
 def test_a_log_that_begins_anew_says_so(caller: Caller) -> None:
