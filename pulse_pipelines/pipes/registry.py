@@ -78,6 +78,7 @@ SELECT EXISTS (SELECT FROM entity_syncs WHERE tenant_id = %s AND pipe = %s AND s
     AND settled_at IS NULL)
 """
 NAMES = "SELECT DISTINCT pipe FROM pipes ORDER BY pipe"
+MADE = "SELECT t.slug, p.pipe, p.created_at FROM pipes p JOIN pdm_tenants t USING (tenant_id)"
 FINGERPRINT = """
 SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
     SELECT concat_ws(' ', pipe, definition->>'transform') AS told FROM pipes) each
@@ -204,6 +205,12 @@ def names() -> list[str]:
     """Names of the pipes of all tenants, without repeats."""
     with postgres.transaction("pulse_pipeline") as connection:
         return [name for (name,) in connection.execute(NAMES)]
+
+
+def made() -> dict[tuple[str, str], datetime]:
+    """When each pipe of all tenants was created, by slug of the tenant and name."""
+    with postgres.transaction("pulse_pipeline") as connection:
+        return {(tenant, name): at for tenant, name, at in connection.execute(MADE)}
 
 
 def fingerprint() -> str:

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +12,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from psycopg.types.json import Jsonb
+from support.entities import make_entities
 from support.forked import forked
 from support.ingest import Owner, event, ingest, plan_batch, run_batch
 from typer.testing import CliRunner
@@ -19,11 +21,13 @@ from typer.testing import CliRunner
 from chaos.inside import ingest_job
 from chaos.surroundings import superuser
 from pulse_api import cli
+from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.alerts.checks import failing_checks
 from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests, run_config
 from pulse_pipelines.defs.tags import NAMED, tenant_tags
+from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
@@ -403,6 +407,84 @@ def test_a_failed_run_is_an_alert_until_the_same_work_succeeds(stack: Settings) 
         assert (later.severity, later.about["tenant"], later.about["job"]) == ("error", "zeta", "nightly")
         assert later.about["run"] in later.fix
         assert list(failed_runs(instance, [], _now() + timedelta(hours=24, minutes=1))) == []
+
+
+def test_failed_runs_of_what_was_deleted_are_no_alert(owner: Owner) -> None:
+    of_tenant, days = dg.DynamicPartitionsDefinition(name="of"), dg.StaticPartitionsDefinition(["2026-11-19"])
+
+    def fails() -> None:
+        raise ValueError("the disk is full")
+
+    paths = (["pipes", "planes"], ["lake", "orders"], ["curated", "orders", "daily"])
+    grids = (of_tenant, *2 * [dg.MultiPartitionsDefinition({"day": days, "tenant": of_tenant})])
+    assets = [dg.asset(fails, key=path, partitions_def=grid) for path, grid in zip(paths, grids, strict=True)]
+    slug = owner.tenant.slug
+    jobs = [
+        dg.define_asset_job("pipes", [assets[0].key]),
+        dg.define_asset_job("days", [each.key for each in assets[1:]]),
+    ]
+    definitions = dg.Definitions(assets=assets, jobs=jobs)
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("of", [slug])
+
+        def wrong() -> list[str]:
+            return sorted(each.of.split("/")[2] for each in failed_runs(instance, []))
+
+        def fail(asset: dg.AssetsDefinition) -> None:
+            several = asset.key.path[0] != "pipes"
+            key = dg.MultiPartitionKey({"day": "2026-11-19", "tenant": slug}) if several else slug
+            job = definitions.resolve_job_def("days" if several else "pipes")
+            job.execute_in_process(
+                instance=instance, partition_key=key, asset_selection=[asset.key], raise_on_error=False
+            )
+
+        make_pipe(owner, "planes")
+        for asset in assets:
+            fail(asset)
+        assert wrong() == ["curated", "lake", "pipes"]
+        pipes.delete(owner.tenant, "planes")
+        assert wrong() == ["curated", "lake"]
+        make_pipe(owner, "planes")
+        assert wrong() == ["curated", "lake"], "it was another pipe of this name"
+        fail(assets[0])
+        assert wrong() == ["curated", "lake", "pipes"]
+        registry.delete_dataset(owner.tenant, "orders")
+        assert wrong() == ["pipes"]
+
+
+def make_pipe(owner: Owner, name: str) -> None:
+    """A pipe, as a row alone: its source is nowhere."""
+    if name not in {dataset.slug for dataset in registry.list_datasets(owner.tenant)}:
+        make_entities(owner, name)
+    said = definition({"pipe": name, "source": "shop", "table": name, "dataset": name})
+    dataset = registry.find_dataset(owner.tenant, name)
+    with superuser() as connection:
+        values = [owner.tenant.tenant_id, name, dataset.dataset_id, Jsonb(said.document)]
+        insert = "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition) VALUES (%s, %s, %s, %s)"
+        connection.execute(insert, values)
+
+
+def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(
+    new_owner: Callable[[], Owner],
+) -> None:
+    mine, other = new_owner(), new_owner()
+    key = dg.AssetCheckKey(dg.AssetKey(["lake", "orders"]), "healthy")
+    faults = [
+        dg.TableRecord({"tenant": each.tenant.slug, "problem": "foreign rows"}) for each in (mine, other)
+    ]
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=False,
+                metadata={"at_fault": dg.MetadataValue.table(faults)},
+            )
+        )
+        registry.delete_dataset(other.tenant, "orders")
+        assert len(list(failing_checks(instance, [key]))) == 1, "one of them has it"
+        registry.delete_dataset(mine.tenant, "orders")
+        assert list(failing_checks(instance, [key])) == []
 
 
 def test_a_failed_run_of_a_batch_is_a_warning_until_it_is_settled_or_stuck(owner: Owner) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
+from pulse_pipelines import registry
+from pulse_pipelines.defs.datasets.evaluation import SHOWN as LISTED
 from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_pipelines.runtime.dagster_internals import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
@@ -19,13 +21,13 @@ FAILED = AssetCheckExecutionRecordStatus.FAILED
 
 
 def failing_checks(instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]) -> Iterator[Issue]:
-    """One issue per check whose latest evaluation failed."""
+    """One issue per check whose latest evaluation failed, for a tenant that has the dataset still."""
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
     for key, record in latest.items():
         if record.status is AssetCheckExecutionRecordStatus.PLANNED:  # running: its last result still holds
             history = instance.event_log_storage.get_asset_check_execution_history(key, 1, status=COMPLETED)
-            yield from (_failing(key, before) for before in history if before.status is FAILED)
-        elif record.status is FAILED:
+            record = history[0] if history else record
+        if record.status is FAILED and not _gone(key, record.evaluation):
             yield _failing(key, record)
 
 
@@ -46,8 +48,22 @@ def _failing(key: dg.AssetCheckKey, record: AssetCheckExecutionRecord) -> Issue:
 
 def _tenants(evaluation: dg.AssetCheckEvaluation | None) -> dict[str, str]:
     """Tenants at fault, if the check names them."""
+    slugs = sorted(set(_at_fault(evaluation)))
+    return {"tenants": ", ".join(slugs[:SHOWN])} if slugs else {}
+
+
+def _at_fault(evaluation: dg.AssetCheckEvaluation | None) -> list[str]:
+    """The tenant of each problem that the check lists."""
     table = evaluation.metadata.get("at_fault") if evaluation else None
     if not isinstance(table, dg.TableMetadataValue):
-        return {}
-    slugs = sorted({str(record.data["tenant"]) for record in table.records if "tenant" in record.data})
-    return {"tenants": ", ".join(slugs[:SHOWN])} if slugs else {}
+        return []
+    return [str(record.data["tenant"]) for record in table.records if "tenant" in record.data]
+
+
+def _gone(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation | None) -> bool:
+    """Whether all tenants at fault have deleted the dataset: the next look at whole tables will find none."""
+    at_fault = _at_fault(evaluation)
+    if not at_fault or len(at_fault) >= LISTED:  # there may be more
+        return False
+    owners = registry.family_owners(key.asset_key.path[-1])
+    return not set(at_fault) & {tenant.slug for tenant in owners}

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from pulse_pipelines.defs.alerts.gone import Gone
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_resources.settings import load_settings
@@ -20,6 +21,8 @@ def failed_runs(
 ) -> Iterator[Issue]:
     """One issue per job and subject that failed within `alerts.failed_run_hours` and has not succeeded since.
 
+    A run of a pipe or a dataset that was deleted since is no issue: none can succeed any more.
+
     A run of `ingest` is a warning while its batch has attempts left: a settled batch is no issue, and a stuck
     one is an issue of its own.
     """
@@ -27,6 +30,7 @@ def failed_runs(
     waiting = {batch.batch_id: batch for batch in batches if not batch.stuck}
     failures = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     seen: set[str] = set()
+    gone = Gone()
     for record in instance.get_run_records(failures, limit=MOST):
         run = record.dagster_run
         batch_id = run.tags.get("pulse/batch")
@@ -35,7 +39,7 @@ def failed_runs(
             continue
         seen.add(subject)
         if batch_id is None:
-            if not _repeated(instance, record):
+            if not gone.all_of(record) and not _repeated(instance, record):
                 yield _failed(instance, record)
         elif batch := waiting.get(batch_id):
             yield _failed_attempt(run, batch)

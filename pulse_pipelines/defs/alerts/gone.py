@@ -1,0 +1,41 @@
+"""What runs were of, and was deleted since: a pipe, or a dataset, of a tenant."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+
+import dagster as dg
+
+from pulse_pipelines import pipes, registry
+
+PARTITION = "dagster/partition"
+TENANT = f"{PARTITION}/tenant"
+"""Tag of runs of a partition of a dataset, which has several dimensions."""
+
+
+class Gone:
+    """Pipes and datasets that are not there any more, by one look at those that are, when it is needed."""
+
+    def all_of(self, record: dg.RunRecord) -> bool:
+        """Whether all assets of a run are those of pipes and datasets that its tenant has deleted since."""
+        tags, keys = record.dagster_run.tags, record.dagster_run.asset_selection or ()
+        return bool(keys) and all(self._is_gone(key.path, tags, record.create_timestamp) for key in keys)
+
+    def _is_gone(self, path: Sequence[str], tags: Mapping[str, str], at: datetime) -> bool:
+        match path:
+            case ["pipes", name]:
+                made = self._pipes.get((tags.get(PARTITION, ""), name))
+                return made is None or made > at
+            case ["lake", slug] | ["curated", slug, _] if TENANT in tags:
+                return (tags[TENANT], slug) not in self._datasets
+        return False
+
+    @cached_property
+    def _pipes(self) -> dict[tuple[str, str], datetime]:
+        return pipes.made()
+
+    @cached_property
+    def _datasets(self) -> set[tuple[str, str]]:
+        return {
+            (each.tenant.slug, each.slug) for family in registry.list_families() for each in family.members
+        }
