@@ -1,4 +1,4 @@
-"""Brought: records the batch's events of unfinished syncs, in the transaction that settles the batch."""
+"""Brought: records the batch's events of syncs, in the transaction that settles the batch."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -29,7 +29,9 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
     To be called after the positions were advanced.
     """
     tenant_id = part.tenant.tenant_id
-    open_syncs = syncs.unfinished(connection, tenant_id=tenant_id, lock=True)
+    begins = np.array([position(each.partition, each.start) for each in part.ranges], np.int64)
+    failed = [each for each in syncs.failed_lately(connection, tenant_id) if not each.is_over(begins)]
+    open_syncs = [*syncs.unfinished(connection, tenant_id=tenant_id, lock=True), *failed]
     if not open_syncs:
         return
     slugs = {each.dataset_id: each.slug for each in landed.plan.scopes[tenant_id].datasets}

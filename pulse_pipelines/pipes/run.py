@@ -6,8 +6,10 @@ the last of these rows.
 """
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
@@ -21,7 +23,7 @@ from pulse_pipelines.pipes.wanted import Wanted
 from pulse_pipelines.registry import syncs as taken
 from pulse_pipelines.tables import syncs
 from pulse_resources import locks, postgres
-from pulse_resources.errors import Conflict, PulseError, UserError, from_notes
+from pulse_resources.errors import Conflict, PulseError, Transient, UserError, from_notes
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
 from pulse_resources.spark import run_tasks
@@ -32,6 +34,8 @@ UPDATE entity_syncs SET state = 'sent', ends = %s, parts = 1, position = %s
 WHERE sync_id = %s AND state = 'open'
 """
 FAILED = "UPDATE entity_syncs SET state = 'failed', ended_at = now(), reason = %s WHERE sync_id = %s"
+# What was sent up to here still settles, and is counted.
+FAILED_AT = "UPDATE entity_syncs SET ends = %s WHERE sync_id = %s AND state = 'failed'"
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def _run(spark: SparkSession, pipe: Pipe, parallelism: int, full: bool) -> Sent:
             with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
                 why = error.message if isinstance(error, PulseError) else type(error).__name__
                 connection.execute(FAILED, [f"its run failed: {why}", sync_id])
+            _failed_at(pipe.tenant, sync_id)
             raise
     fail_point("pipe.sent")
     rows, size = sum(each.rows for each in loaded), sum(each.bytes for each in loaded)
@@ -120,6 +125,15 @@ def _begin(pipe: Pipe, wanted: Wanted) -> int:
         sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
         connection.execute(OF_PIPE, [pipe.name, wanted.as_of, sync_id])
     return sync_id
+
+
+def _failed_at(tenant: Tenant, sync_id: int) -> None:
+    """Record where in the topic a failed run ended, if the broker says it: up to there it is counted."""
+    with (
+        suppress(Transient, KafkaException),
+        postgres.tenant_transaction("pulse_pipeline", tenant.tenant_id) as connection,
+    ):
+        connection.execute(FAILED_AT, [syncs.as_json(syncs.ends_of(tenant, connection)), sync_id])
 
 
 def _sent(tenant: Tenant, sync_id: int, position: str | None) -> None:

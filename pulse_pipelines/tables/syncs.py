@@ -27,6 +27,15 @@ UNFINISHED = """
 SELECT sync_id, dataset_id, is_full, state, starts, ends FROM entity_syncs
 WHERE {whose} = %s AND state IN ('open', 'sent', 'held', 'deleting') ORDER BY sync_id
 """
+# What runs of pipes sent before they failed, as far as it has not settled. Of each pipe the latest syncs
+# alone: a run that failed is followed by another after a minute or more.
+FAILED_LATELY = """
+SELECT s.sync_id, s.dataset_id, s.state, s.starts, s.ends FROM pipes p CROSS JOIN LATERAL (
+    SELECT * FROM entity_syncs s WHERE s.tenant_id = p.tenant_id AND s.pipe = p.pipe
+    ORDER BY s.sync_id DESC LIMIT 3) s
+WHERE p.tenant_id = %s AND s.state = 'failed' AND s.ends IS NOT NULL
+    AND s.ended_at > now() - interval '24 hours'
+"""
 IDS = "SELECT ids FROM entity_sync_ids WHERE sync_id = %s ORDER BY run"
 ADD_IDS = "INSERT INTO entity_sync_ids (tenant_id, sync_id, ids) VALUES (%s, %s, %s)"
 COUNT = """
@@ -82,6 +91,13 @@ class Unfinished(NamedTuple):
         if self.ends is not None:
             found &= positions < self.ends[np.clip(positions >> 48, 0, len(self.ends) - 1)]
         return found
+
+    def is_over(self, positions: Positions) -> bool:
+        """Whether all of these positions are at or after its end."""
+        if self.ends is None:
+            return False
+        known = positions[positions >> 48 < len(self.ends)]
+        return bool((known >= self.ends[known >> 48]).all())
 
     def since(self, positions: Positions) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Mask of the positions at or after its start."""
@@ -146,6 +162,14 @@ def unfinished(
     return [
         Unfinished(number, owner, is_full, State(state), _packed(starts), ends and _packed(ends))
         for number, owner, is_full, state, starts, ends in found
+    ]
+
+
+def failed_lately(connection: postgres.Connection, tenant_id: UUID) -> list[Unfinished]:
+    """Select the latest failed runs of the tenant's pipes: what they sent is counted, and deletes nothing."""
+    return [
+        Unfinished(number, owner, False, State(state), _packed(starts), _packed(ends))
+        for number, owner, state, starts, ends in connection.execute(FAILED_LATELY, [tenant_id])
     ]
 
 

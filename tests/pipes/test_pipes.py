@@ -193,7 +193,8 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     source.execute("INSERT INTO planes SELECT 'N' || n FROM generate_series(1, 20) n")
     pipes.create(owner.tenant, definition(PIPE))
     bring(owner)
-    source.execute("DELETE FROM planes WHERE tail = 'N1'")
+    source.execute("DELETE FROM planes WHERE tail IN ('N1', 'N2')")
+    source.execute("INSERT INTO planes VALUES ('N21')")
 
     def die() -> None:
         raise ConnectionError("the process ends here")
@@ -206,10 +207,12 @@ def test_a_run_that_fails_deletes_nothing_and_the_next_begins_anew(
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "planes")
     ingest(owner)  # what was sent
     assert deletions.send_of(owner.tenant) == 0
-    assert counts(owner)[0] == State.FAILED
-    assert len(latest(owner)) == 20
+    assert counts(owner) == (State.FAILED, 1, 0, 18, 0), "what settled is counted, though the run failed"
+    assert len(latest(owner)) == 21
     bring(owner)
-    assert (counts(owner), len(latest(owner))) == ((State.DONE, 0, 0, 19, 1), 19)
+    assert (counts(owner), len(latest(owner))) == ((State.DONE, 0, 0, 19, 2), 19)
+    day = pipes.last_day(owner.tenant)[owner.tenant.tenant_id, "planes"]
+    assert day == pipes.LastDay(created=21, unchanged=18 + 19, deleted=2)
 
 
 def test_a_task_that_failed_is_told_by_its_exception_alone(owner: Owner, source: Any) -> None:
