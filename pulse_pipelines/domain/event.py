@@ -63,6 +63,25 @@ _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
+_HEADING = re.compile(
+    rb'\s*\{\s*"event_id"\s*:\s*("(?:[^"\\]|\\.)++")\s*,\s*"dataset"\s*:\s*"([a-z0-9_]++)"', re.DOTALL
+)
+_HEAD_BYTES = 4 * MAX_ID_BYTES
+
+
+def heading(payload: bytes) -> dict[str, str] | None:
+    """The id and dataset with which an event begins, as events of entities do; else None.
+
+    For events that are not decoded: their dead letters should name what they are of.
+    """
+    if (found := _HEADING.match(payload[:_HEAD_BYTES])) is None:
+        return None
+    try:
+        return {"event_id": json.loads(found[1].decode()), "dataset": found[2].decode()}
+    except ValueError:
+        return None
+
+
 def nesting(payload: bytes) -> int:
     """The nesting depth of objects and arrays, counted without decoding, because decoders recurse."""
     depth = deepest = 0

@@ -18,7 +18,7 @@ from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.columns import Column
 from pulse_pipelines.domain.cost import cost_of
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, nesting, suspicious, unstorable
+from pulse_pipelines.domain.event import MAX_ID_BYTES, Rejected, heading, nesting, suspicious, unstorable
 from pulse_pipelines.domain.limits import Budget, EventLimits
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.schema import compiled, violation
@@ -162,7 +162,7 @@ class Validator:
     def payload(self, payload: bytes) -> Event | Refusal:
         """Validate an event as it was received."""
         if (rejected := self.undecodable(payload)) is not None:
-            return Refusal(rejected)
+            return refusal(heading(payload), rejected)
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError as error:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_pipelines.domain import entities
-from pulse_pipelines.domain.event import Rejected
+from pulse_pipelines.domain.event import Rejected, heading
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
@@ -60,3 +60,24 @@ def test_a_deletion_is_said_with_a_truth_value(said: object, means: bool) -> Non
     assert entities.deletion({"deleted": said}) is means
     assert entities.deletion({}) is False
     assert isinstance(entities.deletion({"deleted": "true"}), Rejected)
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (
+            b'{"event_id":"N\\u00fc\\"1","dataset":"planes","data":{',
+            {"event_id": 'N\u00fc"1', "dataset": "planes"},
+        ),
+        (b' { "event_id" : "1", "dataset" : "planes" , "x', {"event_id": "1", "dataset": "planes"}),
+        (b'{"dataset":"planes","event_id":"1"}', None),
+        (b'{"event_id":1,"dataset":"planes"}', None),
+        (b'{"event_id":"1","dataset":"pl/anes"}', None),
+        (b'{"event_id":"\\ud800\xff","dataset":"planes"}', None),
+        (b'{"event_id":"\n","dataset":"planes"}', None),
+        (b'{"event_id":"' + b"x" * 3_000 + b'","dataset":"planes"}', None),
+        (b'{"event_id":"' + b"\\" * 100_000, None),
+    ],
+)
+def test_the_heading_of_an_event_that_is_not_decoded(payload: bytes, found: dict[str, str] | None) -> None:
+    assert heading(payload) == found

@@ -241,7 +241,6 @@ def test_raw_objects_are_where_their_event_belongs(sent: Sent) -> None:
         reason, _ = sent.bad.get(offset, (None, None))
         unresolved = (
             Reason.UNDECODABLE,
-            Reason.OVERSIZE,
             Reason.TOO_DEEP,
             Reason.MISSING_DATASET,
             Reason.UNKNOWN_DATASET,

@@ -155,13 +155,17 @@ def test_what_is_no_row_is_a_dead_letter_and_nothing_is_deleted_meanwhile(
     folder.write("planes.ndjson", lines({"tail": "N1"}, {"tail": "N2"}))
     make(owner, "planes.ndjson")
     bring(owner)
-    folder.write("planes.ndjson", b'{"tail": "N1"}\n\n[1]\n{"tail": null}\n{"tail": "N3", \n{"seats": 1}\n')
+    none = b'{"tail": "N1"}\n\n[1]\n{"tail": null}\n{"tail": "N3", \n{"seats": 1}\n'
+    large = lines({"tail": "N4", "note": "x" * 300_000})
+    folder.write("planes.ndjson", none + large)
     bring(owner)
-    found = [json.loads(each["payload"])["context"] for each in owner.dead_letters()]
+    letters = owner.dead_letters()
+    found = [json.loads(each["payload"])["context"] for each in letters if each["reason"] != "oversize"]
     assert sorted((each["file"], each["line"]) for each in found) == [
         ("planes.ndjson", line) for line in (3, 4, 5, 6)
     ]
-    assert {each["dataset"] for each in owner.dead_letters()} == {"planes"}
+    assert {each["dataset"] for each in letters} == {"planes"}
+    assert len(letters) == 5
     assert counts(owner)[0] == State.HELD, "N2 may be one of those"
     assert sorted(latest(owner)) == ["N1", "N2"]
     assert reconcile_tenant(owner.tenant).balanced
