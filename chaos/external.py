@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
 )
 
 from chaos.oracle import Finding
+from pulse_api.http.logs import ACCESS
 from pulse_api.lake.app import create_app
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.tenant import Tenant
@@ -34,14 +35,15 @@ PROPERTIES = {
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 ROWS = 20
 PER_WRITER = 10**9
-CHATTY = "pyiceberg"
-"""Logger of a line per lost race: thousands here, all of them expected."""
+CHATTY = {"pyiceberg": logging.ERROR, ACCESS: logging.WARNING}
+"""Loggers of a line per lost race and per request, thousands here, and what of them is printed."""
 
 
 @contextmanager
 def catalog() -> Iterator[str]:
     """The REST catalog in this process; its address."""
-    logging.getLogger(CHATTY).setLevel(logging.ERROR)
+    for name, level in CHATTY.items():
+        logging.getLogger(name).setLevel(level)
     server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_config=None))
     thread = threading.Thread(target=server.run, name="catalog", daemon=True)
     thread.start()
@@ -53,6 +55,8 @@ def catalog() -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def engine(tenant: Tenant, url: str) -> RestCatalog:

@@ -7,6 +7,10 @@ from datetime import UTC, datetime
 import orjson
 from typing_extensions import override
 
+ACCESS = "pulse.access"
+"""Logger of requests: a level above INFO turns them off."""
+_ACCESS = logging.getLogger(ACCESS)
+
 
 class _Lines(logging.Formatter):
     @override
@@ -26,6 +30,8 @@ def configure() -> None:
 
 def access(entry: dict[str, object]) -> None:
     """Write the access log line of a request, bypassing `logging`, which costs more than a small request."""
-    line = {"time": datetime.now(UTC), "logger": "pulse.access"} | entry
+    if _ACCESS.level > logging.INFO:
+        return
+    line = {"time": datetime.now(UTC), "logger": ACCESS} | entry
     sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
