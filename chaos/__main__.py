@@ -1,24 +1,24 @@
 """Run scenarios of faults, and check what became of every event.
 
 Each run makes a new stack in .pulse-chaos and removes it afterwards. It prints its seed, which reproduces the
-events and the order of the faults.
+events and the order of the faults; then how far each scenario is: as a bar on a terminal, else in a line a
+minute.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from chaos import oracle, report
 from chaos.harm import command as harm
 from chaos.operators.schedule import Schedule
 from chaos.oracle import Finding
+from chaos.progress import progress
 from chaos.report import Result
 from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, operators
@@ -103,6 +103,7 @@ def _results(chosen: Iterable[Scenario], seed: int, share: float) -> Iterator[Re
     left = sorted(chosen, key=lambda scenario: scenario.on)
     while left:
         kind = left[0].on
+        console.print(f"starting a stack: {kind.name.lower()}")
         with stack(HOME, kind, **SETTINGS[kind]) as harmed:
             while left and left[0].on == kind:
                 yield (result := _result(left.pop(0), harmed, seed, share))
@@ -117,10 +118,10 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
         command += f" --share {share:g}"
     began, deadlocks = time.monotonic(), oracle.deadlocks()
     try:
-        with _progress(scenario, amount) as told:
+        with progress(console, scenario, amount) as told:
             outcome = scenario.run(harmed, seed, amount, told)
-        with spark.session() as session:
-            findings = [*outcome.findings, *oracle.judge(outcome.sent, session)]
+            with spark.session() as session:
+                findings = [*outcome.findings, *oracle.judge(outcome.sent, session)]
         if (more := oracle.deadlocks() - deadlocks) > 0:
             findings.append(Finding("locks taken in another order", "any", f"{more} deadlocks in Postgres"))
     except Exception as error:
@@ -138,17 +139,6 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
         recovered_s=outcome.recovered_s,
         places=outcome.places,
     )
-
-
-@contextmanager
-def _progress(scenario: Scenario, amount: float) -> Iterator[Callable[[float], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
-    total = amount if scenario.unit else None
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(scenario.name, total=total, done="")
-        yield lambda done: bar.update(task, completed=done, done=f"{done:.0f}/{amount:.0f} {scenario.unit}")
 
 
 def _show(result: Result) -> None:

@@ -1,30 +1,39 @@
 """The oracle notices what it must, and the shorter part of `make chaos` passes it."""
 
+import io
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from pyiceberg.manifest import DataFile
+from rich.console import Console
 from support.ingest import Owner
 from support.lake import pointing_at, spark, with_value
 
 from chaos import batches, oracle, report
+from chaos.external import catalog
 from chaos.load import Load
+from chaos.progress import progress
 from chaos.report import Result
+from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison, writers
 from chaos.sent import Sent
 from chaos.surroundings import superuser
+from pulse_api.http import logs
 from pulse_pipelines import registry
 from pulse_pipelines.tables import arrow_columns, parquet_files
 from pulse_resources import iceberg, kafka, object_store
 from pulse_resources.settings import Settings
 
 SEED = 5
+SCENARIO = Scenario("kill [everything]", kills.run, 20, "kills")
 Change = Callable[[pa.Table], pa.Table]
 
 
@@ -231,3 +240,40 @@ def test_scenarios_are_named_apart() -> None:
     """By its whole name each can be chosen alone."""
     names = [scenario.name for scenario in SCENARIOS]
     assert [[other for other in names if name in other] for name in names] == [[name] for name in names]
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal() -> None:
+    written = io.StringIO()
+    with progress(Console(file=written), SCENARIO, 10, line_s=0.05) as told:
+        until_it_says("kill [everything]: 0 min\n", written)
+        told(4)
+        until_it_says("kill [everything]: 0 min, 4/10 kills\n", written)
+    ended = written.getvalue()
+    assert ended.startswith("begins: kill [everything]\n")
+    time.sleep(0.1)
+    assert written.getvalue() == ended
+
+
+def until_it_says(line: str, written: io.StringIO) -> None:
+    deadline = time.monotonic() + 30
+    while line not in written.getvalue():
+        assert time.monotonic() < deadline, written.getvalue()
+        time.sleep(0.01)
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    written = io.StringIO()
+    with progress(Console(file=written, force_terminal=True, width=120), SCENARIO, 10) as told:
+        told(4)
+    assert "4/10 kills" in written.getvalue()
+    assert "begins" not in written.getvalue()
+
+
+def test_the_catalog_of_external_writers_prints_no_requests(
+    stack: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with catalog() as url:
+        assert httpx.get(f"{url}/v1/config").status_code == 401
+    assert "route" not in capfd.readouterr().out
+    logs.access({"route": "/v1/config"})
+    assert '"logger":"pulse.access","route"' in capfd.readouterr().out
