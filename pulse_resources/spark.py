@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import grpc
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
 from pyspark.sql.connect.dataframe import DataFrame
@@ -20,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulse_resources import faults, frames, memory, spark_server, task_settings
 from pulse_resources.errors import PulseError, Transient
+from pulse_resources.home import pulse_home
 from pulse_resources.settings import load_settings
 from pulse_resources.task_settings import TaskSettings
 
@@ -105,6 +107,27 @@ def plan(frame: DataFrame) -> str:
     """Spark's plans of a frame as text, from the parsed to the physical one."""
     text: str = frame._explain_string(extended=True)
     return text
+
+
+@contextmanager
+def noted(next_step: str, **where: object) -> Iterator[None]:
+    """Note beside an error of the block what it happened to, what to do, and where the log of tasks is.
+
+    For operators: Dagster shows notes. No message has them, and so nothing that tenants are told.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = ", ".join(f"{name} {value}" for name, value in where.items())
+        log = f" {_log_of_tasks()}." if isinstance(error, PySparkException) else ""
+        error.add_note(f"This was {told}.{log} {next_step}.")
+        raise
+
+
+def _log_of_tasks() -> str:
+    log = pulse_home() / "logs" / "spark.log"
+    place = log if log.exists() else f"that of Spark at {load_settings().spark.place}, and of its executors"
+    return f"The log of its tasks: {place}"
 
 
 def run_tasks(

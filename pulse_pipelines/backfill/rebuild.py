@@ -31,7 +31,7 @@ from pulse_pipelines.tables.raw_zone import Message
 from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_pipelines.validation.limits import event_limits
 from pulse_resources.settings import load_settings
-from pulse_resources.spark import run_tasks
+from pulse_resources.spark import noted, run_tasks
 
 AHEAD = 4
 """Raw objects that a task prefetches."""
@@ -80,7 +80,9 @@ def rebuild(spark: SparkSession, plan: DayPlan, backfill_id: str, version: int, 
         batches = {source.batch_id for source in share} & plan.unlanded.keys()
         unlanded = {batch: plan.unlanded[batch] for batch in batches}
         tasks.append(RebuildTask(*common, tuple(share), unlanded))
-    parts = run_tasks(spark, tasks, rebuild_task, [Rebuilt])
+    whose = {"tenant": plan.tenant.slug, "dataset": plan.dataset.slug, "day": plan.day}
+    with noted("Nothing was changed: launch it again once the cause is removed", **whose):
+        parts = run_tasks(spark, tasks, rebuild_task, [Rebuilt])
     return Rebuilt(
         tuple(file for part in parts for file in part.files),
         sum(part.rows for part in parts),

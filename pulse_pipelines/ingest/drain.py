@@ -25,7 +25,7 @@ from pulse_pipelines.ingest.conform import DeadLetter, TopicConformer
 from pulse_pipelines.ingest.messages import read
 from pulse_pipelines.ingest.origins import Origins, chosen
 from pulse_pipelines.ingest.probe import Conforms, Probe, probe_task
-from pulse_pipelines.ingest.results import Drained, Failure, PartitionCount, Plan, TopicDrained
+from pulse_pipelines.ingest.results import NEXT_STEP, Drained, Failure, PartitionCount, Plan, TopicDrained
 from pulse_pipelines.ingest.staging import StagingWriter
 from pulse_pipelines.tables import heads, raw_zone
 from pulse_pipelines.tables.batch_files import BatchFiles
@@ -37,7 +37,7 @@ from pulse_resources import kafka, outages
 from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
-from pulse_resources.spark import run_tasks
+from pulse_resources.spark import noted, run_tasks
 
 _log = logging.getLogger("pulse.drain")
 
@@ -66,7 +66,8 @@ def drain(spark: SparkSession, plan: Plan, parallelism: int) -> Drained:
 
     def run(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
         tasks = [DrainTask(_share(plan, part), limits, isolated) for part in spread(ranges, parallelism)]
-        return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
+        with noted(NEXT_STEP, **plan.about):
+            return run_tasks(spark, tasks, drain_task, [TopicDrained, Failure])
 
     def of_one(ranges: Sequence[OffsetRange], isolated: str | None = None) -> list[TopicDrained | Failure]:
         try:

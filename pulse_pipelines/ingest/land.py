@@ -21,6 +21,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import priority, versions
 from pulse_pipelines.ingest.results import (
+    NEXT_STEP,
     DayLanding,
     Failure,
     Gated,
@@ -39,7 +40,7 @@ from pulse_pipelines.tables.written_files import CandidateFile
 from pulse_resources import iceberg, readable
 from pulse_resources.errors import Terminal
 from pulse_resources.faults import fail_point
-from pulse_resources.spark import run_tasks
+from pulse_resources.spark import noted, run_tasks
 
 OVERLAP = 4
 """Datasets that one task stages at a time: most of staging is waiting for the object store."""
@@ -105,7 +106,8 @@ def land(spark: SparkSession, gated: Gated, parallelism: int) -> Landed:
             LandTask(tuple(share)) for index in range(parallelism) if (share := group[index::parallelism])
         ]
         try:
-            outcomes = run_tasks(spark, shares, land_task, [StagedTable, LandingFailed, Failure])
+            with noted(NEXT_STEP, **plan.about):
+                outcomes = run_tasks(spark, shares, land_task, [StagedTable, LandingFailed, Failure])
         except PySparkException as error:
             if plan.together:
                 raise

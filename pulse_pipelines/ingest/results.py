@@ -29,6 +29,11 @@ class Origin:
     """Append time of the first of these events that was read."""
 
 
+NAMED = 10
+"""Tenants that an error of a batch names."""
+NEXT_STEP = "Another attempt follows by itself; a batch whose attempts are used up is in `pulse status`"
+
+
 @dataclass(frozen=True)
 class Plan:
     """One attempt at a batch: its unsettled ranges, and the datasets of their tenants."""
@@ -59,6 +64,13 @@ class Plan:
     @property
     def dead_letters_table(self) -> str:
         return f"dead_letters_{self.batch_id}_{self.attempt}"
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What it is, for errors: the batch, the attempt, and the first tenants."""
+        slugs = sorted(scope.tenant.slug for scope in self.scopes.values())
+        named = " ".join(slugs[:NAMED]) + (f" and {len(slugs) - NAMED} more" if len(slugs) > NAMED else "")
+        return {"batch": self.batch_id, "attempt": self.attempt, "tenants": named}
 
 
 NEVER_MS = 2**63 - 1

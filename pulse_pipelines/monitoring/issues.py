@@ -208,7 +208,8 @@ def _pipes_failed(found: Iterable[Pipe]) -> Iterable[Issue]:
             f"{tenant}/{pipe.name}",
             "error",
             brief(f"the last run of pipe {pipe.name} of tenant {tenant} failed: {pipe.error}"),
-            "What it brought before stays. Remove the cause; it runs again by its schedule, and at once by: "
+            "What it brought before stays. Its run in Dagster has the whole error, and names the log. Remove "
+            "the cause; it runs again by its schedule, and at once by: "
             f"pulse pipe run {tenant} {pipe.name}",
             {"tenant": tenant, "pipe": pipe.name, "dataset": pipe.dataset},
         )

@@ -42,14 +42,14 @@ def failed(
     Args:
         between_runs: it was no run that failed, but a look at the source.
     """
-    told = f"{type(error).__name__}: {_said(error)}"[:2000]
+    told = f"{type(error).__name__}: {said(error)}"[:2000]
     connection.execute(ERROR, [told, name, not between_runs])
     if not between_runs:
         ended(connection, name)
     return told
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """What tenants are told of an error: of a task that failed, its exception without stack and values."""
     if not isinstance(error, PySparkException):
         return str(error)

@@ -26,7 +26,7 @@ from pulse_resources import locks, postgres
 from pulse_resources.errors import Conflict, PulseError, Transient, UserError, from_notes
 from pulse_resources.faults import fail_point
 from pulse_resources.locks import Lock
-from pulse_resources.spark import run_tasks
+from pulse_resources.spark import noted, run_tasks
 
 OF_PIPE = "UPDATE entity_syncs SET pipe = %s, as_of = %s WHERE sync_id = %s"
 SENT = """
@@ -77,7 +77,9 @@ def run(spark: SparkSession, tenant: Tenant, name: str, parallelism: int, *, ful
             connection.execute(ABANDON, [name])
             progress.begin(connection, name)
         try:
-            with spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
+            again = f"Once the cause is removed: pulse pipe run {tenant.slug} {name}"
+            whose = {"pipe": name, "tenant": tenant.slug, "dataset": pipe.dataset}
+            with noted(again, **whose), spans.work("run pipe", tenant=tenant.slug, pipe=name) as tell:
                 sent = _run(spark, find(tenant, name), parallelism, full)
                 tell(sync=sent.sync_id, rows=sent.rows, bytes=sent.bytes)
         except Exception as error:

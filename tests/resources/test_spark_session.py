@@ -2,10 +2,16 @@
 
 import gc
 import threading
+from pathlib import Path
 
+import dagster as dg
+import pytest
+from pyspark.errors import PythonException
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
+from pulse_pipelines.pipes import progress
 from pulse_resources import spark
+from pulse_resources.errors import Transient
 from pulse_resources.settings import Settings
 
 
@@ -26,3 +32,45 @@ def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack
     submits.start()
     submits.join(20)
     assert not submits.is_alive(), "the collector waits for a lock that its own thread holds"
+
+
+def test_dagster_is_told_of_a_task_s_error_whose_it_was_and_where_its_log_is_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "spark.log"
+    log.parent.mkdir()
+    log.touch()
+    monkeypatch.setenv("PULSE_HOME", str(tmp_path))
+    errors: list[Exception] = []
+
+    @dg.op
+    def fails(context: dg.OpExecutionContext) -> None:
+        try:
+            with spark.noted("Run it again", pipe="planes", tenant="acme"):
+                raise PythonException("In a worker.\nValueError: 1\n")
+        except PythonException as error:
+            errors.append(error)
+            raise
+
+    @dg.job
+    def job() -> None:
+        fails()
+
+    for place in (log, "that of Spark at sc://127.0.0.1:"):
+        failed = job.execute_in_process(raise_on_error=False).failure_data_for_node("fails")
+        assert failed is not None
+        assert failed.error is not None
+        assert failed.error.cause is not None
+        told = failed.error.cause.message
+        assert f"This was pipe planes, tenant acme. The log of its tasks: {place}" in told
+        assert "Run it again." in told
+        assert "log of its tasks" not in str(errors[-1])
+        assert str(tmp_path) not in progress.said(errors[-1])
+        log.unlink(missing_ok=True)
+
+
+def test_an_error_of_pulse_s_own_names_no_log_of_spark() -> None:
+    with pytest.raises(Transient) as caught, spark.noted("Run it again", tenant="acme"):
+        raise Transient("the source does not answer")
+    assert caught.value.__notes__ == ["This was tenant acme. Run it again."]
+    assert str(caught.value) == "the source does not answer"
