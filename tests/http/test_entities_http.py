@@ -51,8 +51,12 @@ def test_what_is_pushed_is_read(caller: Caller) -> None:
     beyond = caller.http.get(PATH, params={"since": f"{generation}-7"})  # one more than there are
     assert beyond.status_code == 409, beyond.text
     assert beyond.json()["since"] == f"{generation}-0"
-    preview = caller.http.get(f"/v1/datasets/{SLUG}/preview", params={"columns": "id,_updated,_hash"}).json()
-    assert len(preview["rows"]) == 6
+    columns = {"columns": "id,_updated,_hash,ingested_at"}
+    preview = caller.http.get(f"/v1/datasets/{SLUG}/preview", params=columns).json()
+    accepted = {row["_updated"]: row["ingested_at"] for row in preview["rows"]}
+    assert accepted == {each["_updated"]: each["_ts"] for each in found}, "one form, wherever it is read"
+    told = caller.http.post("/v1/sql", json={"sql": f"SELECT _updated, ingested_at FROM {SLUG}"}).json()
+    assert {row["_updated"]: row["ingested_at"] for row in told["rows"]} == accepted
 
 
 def test_what_is_no_entity_is_refused_with_words(caller: Caller) -> None:
@@ -153,7 +157,10 @@ def test_a_subset_is_read_by_an_index_of_one_s_own(new_caller: Callable[..., Cal
     assert made.status_code == 201, made.text
     assert made.json().items() >= {"expression": "lower(name)", "behind": 0, "entries": 2}.items()
     assert theirs.http.post(INDEXES, json={"expression": "lower(name)"}).status_code == 201
-    assert len(lines(mine.http.get(PATH, params={"subset": "lower(name)=x"}))) == 2
+    whole = {each["_updated"]: each for each in lines(mine.http.get(PATH))}
+    within = lines(mine.http.get(PATH, params={"subset": "lower(name)=x"}))
+    assert [whole[each["_updated"]] for each in within] == within
+    assert len(within) == 2
     assert [each["_id"] for each in lines(theirs.http.get(PATH, params={"subset": "lower(name)=x"}))] == ["z"]
     (found,) = mine.http.get(INDEXES).json()["indexes"]
     assert (len(found["readers"]), found["orphaned"], found["read_at"] is None) == (1, False, False)
