@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from support.entities import SLUG, as_model, entity, make_entities, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner, next_attempt, plan_batch, run_batch, start_attempt
+from support.pipes import make_pipe
 
 from chaos.surroundings import superuser
+from pulse_pipelines import pipes
 from pulse_pipelines.domain.syncs import Part, State
 from pulse_pipelines.ingest import attempts, deletions, plan
 from pulse_pipelines.monitoring import checks
@@ -323,3 +325,27 @@ def settle_somehow(owner: Owner) -> None:
             run_batch(plan_batch([owner]), raise_on_error=False)
         elif outcome == 0:
             return
+
+
+def test_what_a_run_of_a_pipe_sent_before_it_failed_is_counted_and_deletes_nothing(owner: Owner) -> None:
+    make_pipe(owner, SLUG)
+    push(owner, ("a", {}), ("b", {}))
+    ingest(owner)
+    bring(owner, [("b", {}), ("c", {})], last=False)
+    failed = """
+    UPDATE entity_syncs SET pipe = %s, state = 'failed', ended_at = now(),
+        ends = jsonb_build_object('0', (starts->>'0')::bigint + 2) WHERE tenant_id = %s
+    """
+    kept = "SELECT count(*) FROM entity_sync_ids WHERE tenant_id = %s"
+    with superuser() as connection:
+        connection.execute(failed, [SLUG, owner.tenant.tenant_id])
+        push(owner, ("d", {}))  # after it has failed
+        settle(owner)
+        assert connection.execute(kept, [owner.tenant.tenant_id]).fetchall() == [(0,)]
+    found = newest(owner)
+    assert (found.state, found.created, found.unchanged) == (State.FAILED, 1, 1)
+    push(owner, ("e", {}))
+    settle(owner)
+    assert pipes.last_day(owner.tenant)[owner.tenant.tenant_id, SLUG] == pipes.LastDay(created=1, unchanged=1)
+    assert latest(owner).keys() == {"a", "b", "c", "d", "e"}
+    sound(owner)

@@ -12,10 +12,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from psycopg.types.json import Jsonb
-from support.entities import make_entities
 from support.forked import forked
 from support.ingest import Owner, event, ingest, plan_batch, run_batch
+from support.pipes import make_pipe
 from typer.testing import CliRunner
 
 from chaos.inside import ingest_job
@@ -27,7 +26,6 @@ from pulse_pipelines.defs.alerts.runs import failed_runs
 from pulse_pipelines.defs.alerts.sensor import alert_watch
 from pulse_pipelines.defs.ingest.sensor import _give_up_dead_attempt, _run_requests, run_config
 from pulse_pipelines.defs.tags import NAMED, tenant_tags
-from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.monitoring import alerts, issues
 from pulse_pipelines.monitoring.issues import Issue, Issues, Kind
@@ -450,18 +448,6 @@ def test_failed_runs_of_what_was_deleted_are_no_alert(owner: Owner) -> None:
         assert wrong() == ["curated", "lake", "pipes"]
         registry.delete_dataset(owner.tenant, "orders")
         assert wrong() == ["pipes"]
-
-
-def make_pipe(owner: Owner, name: str) -> None:
-    """A pipe, as a row alone: its source is nowhere."""
-    if name not in {dataset.slug for dataset in registry.list_datasets(owner.tenant)}:
-        make_entities(owner, name)
-    said = definition({"pipe": name, "source": "shop", "table": name, "dataset": name})
-    dataset = registry.find_dataset(owner.tenant, name)
-    with superuser() as connection:
-        values = [owner.tenant.tenant_id, name, dataset.dataset_id, Jsonb(said.document)]
-        insert = "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition) VALUES (%s, %s, %s, %s)"
-        connection.execute(insert, values)
 
 
 def test_a_failing_check_is_no_alert_of_those_who_deleted_the_dataset(

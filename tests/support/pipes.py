@@ -1,8 +1,14 @@
 """Runs of pipes, and all that follows from them."""
 
+from psycopg.types.json import Jsonb
+
+from chaos.surroundings import superuser
 from pulse_api.http import metrics
+from pulse_pipelines import registry
+from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.ingest import deletions, plan
 from pulse_pipelines.pipes.run import Sent, run
+from support.entities import make_entities
 from support.ingest import Owner, ingest
 from support.lake import spark
 
@@ -28,3 +34,15 @@ def exposed(owner: Owner) -> dict[tuple[str, str], float]:
         for sample in family.samples
         if sample.labels.get("tenant") == owner.tenant.slug and "pipe" in sample.labels
     }
+
+
+def make_pipe(owner: Owner, name: str) -> None:
+    """A pipe, as a row alone: its source is nowhere."""
+    if name not in {dataset.slug for dataset in registry.list_datasets(owner.tenant)}:
+        make_entities(owner, name)
+    said = definition({"pipe": name, "source": "shop", "table": name, "dataset": name})
+    dataset = registry.find_dataset(owner.tenant, name)
+    with superuser() as connection:
+        values = [owner.tenant.tenant_id, name, dataset.dataset_id, Jsonb(said.document)]
+        insert = "INSERT INTO pipes (tenant_id, pipe, dataset_id, definition) VALUES (%s, %s, %s, %s)"
+        connection.execute(insert, values)
