@@ -18,6 +18,7 @@ import orjson
 
 from pulse_resources.errors import PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings, load_settings
+from pulse_resources.store_key import StoreKey
 
 LONGEST_POLICY = 2_048
 """STS's limit for a policy, in characters."""
@@ -48,11 +49,9 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Credentials:
+class Credentials(StoreKey):
     """A short-lived key; only its public part is ever shown."""
 
-    access_key: str
-    secret_key: str = field(repr=False)
     session_token: str = field(repr=False)
     expires_at: datetime
     """By the object store's clock, with a time zone."""

@@ -242,7 +242,7 @@ class OwnErasure:
             else:
                 names = names_of(seen.metadata)
                 again = foreign_files.write_again(
-                    seen.store.store, [file], seen.metadata, lambda rows: self.wanted.mask(rows, names)
+                    seen.store, [file], seen.metadata, lambda rows: self.wanted.mask(rows, names)
                 )
                 if again.dropped != self._rows[file.file_path]:
                     raise NotRewritten("a file changed while it was written again")

@@ -116,7 +116,7 @@ def unwritten(document: Mapping[str, Any]) -> Metadata:
 def remove(tenant: Tenant, each: Metadata) -> None:
     """Remove a metadata file that was written but never committed."""
     with suppress(OSError, PulseError):  # it is small, and lies in the tenant's own folder
-        client(vended.credentials([each.location], Mode.WRITE)).delete_file(object_store.key(each.at))
+        object_store.delete([each.at], vended.credentials([each.location], Mode.WRITE))
 
 
 def remove_all(tenant: Tenant, location: str) -> None:
@@ -128,10 +128,10 @@ def remove_all(tenant: Tenant, location: str) -> None:
         Transient, Terminal: the object store issues no key.
         OSError: the object store failed; some files may be left.
     """
-    store = client(vended.credentials([location], Mode.WRITE))
-    found = [each.path for each in object_store.listed(location, store)]
+    key = vended.credentials([location], Mode.WRITE)
+    found = [each.path for each in object_store.listed(location, client(key))]
     for last in (False, True):
-        object_store.delete((path for path in found if path.endswith(".metadata.json") is last), store)
+        object_store.delete((path for path in found if path.endswith(".metadata.json") is last), key)
 
 
 def forget() -> None:

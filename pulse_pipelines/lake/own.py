@@ -50,7 +50,8 @@ class Seen:
 
 def access(own: OwnTable) -> Access:
     """A key that opens the table's folder, and nothing else."""
-    return Access(metadata.client(vended.credentials([own.location], Mode.WRITE)), ROLE, own.location)
+    key = vended.credentials([own.location], Mode.WRITE)
+    return Access(metadata.client(key), key, ROLE, own.location)
 
 
 def see(tenant: Tenant, own: OwnTable) -> Seen:

@@ -28,6 +28,7 @@ from pulse_pipelines.lake.own import NotRewritten, Seen
 from pulse_pipelines.tables import foreign_files
 from pulse_pipelines.tables.commit import Next, SwapLost, Work, commit
 from pulse_pipelines.tables.foreign_files import Shape, Unfit
+from pulse_pipelines.tables.orphan_files import Access
 from pulse_resources import table_metadata
 
 MIN_FILES = 5
@@ -150,7 +151,7 @@ def _check(metadata: TableMetadata) -> None:
 
 def _groups(seen: Seen, live: dict[str, DataFile], budget: Budget, merged: Merged) -> Iterator[Group]:
     """Merge files of partitions, those with the most small files first."""
-    metadata, store = seen.metadata, seen.store.store
+    metadata, by = seen.metadata, seen.store
     target = _target(metadata)
     partitions: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
     for each in live.values():
@@ -170,21 +171,21 @@ def _groups(seen: Seen, live: dict[str, DataFile], budget: Budget, merged: Merge
         files = sorted(files, key=lambda file: (file.file_size_in_bytes, file.file_path))[:most]
         looked -= len(files)
         budget.files -= len(files)
-        for alike in _alike(store, files, merged).values():
+        for alike in _alike(by.store, files, merged).values():
             for chosen in batches(alike, target):
-                if (group := _group(store, chosen, metadata, budget, merged)) is not None:
+                if (group := _group(by, chosen, metadata, budget, merged)) is not None:
                     yield group
 
 
 def _group(
-    store: pafs.S3FileSystem, chosen: list[DataFile], metadata: TableMetadata, budget: Budget, merged: Merged
+    by: Access, chosen: list[DataFile], metadata: TableMetadata, budget: Budget, merged: Merged
 ) -> Group | None:
     size = sum(file.file_size_in_bytes for file in chosen)
     if size > budget.bytes or budget.late:
         return None
     budget.bytes -= size
     try:
-        written = foreign_files.write_again(store, chosen, metadata, alive=budget.check)
+        written = foreign_files.write_again(by, chosen, metadata, alive=budget.check)
     except UNREADABLE as error:
         merged.left[_why(error)] += len(chosen)
         return None

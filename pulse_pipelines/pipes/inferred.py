@@ -28,6 +28,8 @@ def _type(value: Any) -> tuple[str, ...]:
             value = msgspec.json.decode(value)
         except msgspec.ValidationError:  # a number that is too large for this decoder
             return ("number",)
+        except UnicodeDecodeError:  # the row is refused when it is read
+            return ("string",)
     return () if value is None else (_NAMES.get(type(value), ""),)
 
 

@@ -31,6 +31,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import StringType
 
+from pulse_pipelines.tables.orphan_files import Access
 from pulse_pipelines.tables.reachable_files import plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
 from pulse_resources import object_store
@@ -139,7 +140,7 @@ def children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def write_again(
-    store: pafs.S3FileSystem,
+    by: Access,
     files: Sequence[DataFile],
     table: TableMetadata,
     drop: Drop | None = None,
@@ -148,7 +149,7 @@ def write_again(
     """Write the rows of files of one shape and partition to a new file, beside the first of them.
 
     Args:
-        store: opens the table's folder alone.
+        by: opens the table's folder alone.
         table: its properties say how to write, and which statistics to keep.
         drop: tells which rows to leave out.
         alive: called before each piece of the work; may raise.
@@ -161,7 +162,7 @@ def write_again(
     first = files[0].file_path
     path = f"{first.rpartition('/')[0]}/{PREFIX}{uuid.uuid4()}.parquet"
     collected: list[pq.FileMetaData] = []
-    dropped = 0
+    dropped, store = 0, by.store
     with opened(store, files[0]) as parquet:
         wanted = shape(parquet.metadata)
         schema = parquet.schema_arrow.remove_metadata()
@@ -179,7 +180,7 @@ def write_again(
     if footer.num_rows != rows or shape(footer) != wanted:
         raise Unfit("a file has columns that would not be written as they are")
     if not rows:
-        store.delete_file(object_store.key(plain(path)))
+        object_store.delete([plain(path)], by.key)
         return Rewritten(None, dropped)
     order = files[0].sort_order_id if len(files) == 1 else None  # several are not sorted as one
     return Rewritten(_data_file(path, files[0], order, size, footer, wanted, table), dropped)

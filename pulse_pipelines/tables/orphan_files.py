@@ -22,6 +22,7 @@ from pulse_resources import object_store, table_metadata
 from pulse_resources.faults import fail_point
 from pulse_resources.object_store import Object
 from pulse_resources.service_settings import Role
+from pulse_resources.store_key import StoreKey
 
 PAGE = 1_000
 """Deletions between two reads of the catalog."""
@@ -32,6 +33,8 @@ class Access:
     """How a table that other writers write is read and changed: by a key of its folder, and a role."""
 
     store: pafs.S3FileSystem
+    key: StoreKey
+    """The key with which `store` opens the folder."""
     role: Role
     folder: str
 
@@ -80,7 +83,7 @@ def remove(
         table = look()
         spared |= in_flight()
         victims = _orphans(orphans[start : start + PAGE], table, reached(table), spared)
-        object_store.delete((each.path for each in victims), store)
+        object_store.delete((each.path for each in victims), by.key if by else None)
         count += len(victims)
         size += sum(each.bytes for each in victims)
     return Removed(count, size, table)

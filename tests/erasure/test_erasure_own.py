@@ -10,9 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, StringType
+from pyiceberg.types import DateType, LongType, NestedField, StringType
+from support import objects
 from support.catalog import Guest
 from support.engines import duck
 from support.faults import AtPoint, often
@@ -125,6 +129,20 @@ def test_rows_go_with_all_history_where_the_table_asks(
     now.append(mails(9, ADA))
     verified = run(writer, "--verify", receipt["erasure_id"])
     assert (verified[0], verified[1]["clean"]) == (0, True), "what came later is not covered"
+
+
+def test_a_value_in_the_name_of_a_folder_goes_with_its_files(own_engine: RestCatalog, writer: Guest) -> None:
+    spec = PartitionSpec(PartitionField(2, 1_000, IdentityTransform(), "email"))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "email", StringType()))
+    name = f"own.t{uuid.uuid4().hex[:8]}"
+    table = own_engine.create_table(name, schema, partition_spec=spec, properties=ASKS)
+    table.append(mails(0, "b@x", ADA))
+    ada = ADA.partition("@")[0]
+    assert [each for each in objects.names(table.location()) if ada in each]
+    code, done = run(writer, "--yes")
+    assert (code, done["left_out"]) == (0, []), done
+    assert ids(own_engine, table) == [0]
+    assert [each for each in objects.names(table.location()) if ada in each] == []
 
 
 def test_an_erasure_of_one_dataset_names_the_table(own_engine: RestCatalog, writer: Guest) -> None:

@@ -20,9 +20,9 @@ import pytest
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.pipes import rows, web
 from pulse_pipelines.pipes.files import formats, load
-from pulse_pipelines.pipes.files.stores import Listed, store
+from pulse_pipelines.pipes.files.stores import Listed, refused, store
 from pulse_pipelines.pipes.rows import Maker
-from pulse_resources.errors import Transient, UserError
+from pulse_resources.errors import Conflict, NotFound, Transient, UserError
 from pulse_resources.local import tls
 from pulse_resources.local.layout import Layout
 
@@ -192,6 +192,41 @@ def test_a_damaged_footer_of_parquet_is_told() -> None:
     content = b"PAR1" + b"\x00" * 20 + (20).to_bytes(4, "little") + b"PAR1"
     with pytest.raises(UserError, match="no Parquet file"):
         looked_at(content, Format.PARQUET)
+
+
+def test_a_damaged_page_of_parquet_is_told() -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"tail": [f"N{n}" for n in range(1_000)]}), sink, compression="zstd")
+    content = bytearray(sink.getvalue().to_pybytes())
+    content[40:200] = bytes(each ^ 0xFF for each in content[40:200])
+    with pytest.raises(UserError, match="damaged") as told:
+        read(bytes(content), Format.PARQUET)
+    assert told.value.where["file"] == "x"
+
+
+def test_a_value_of_ndjson_that_is_not_utf_8_is_seen_and_refused() -> None:
+    content = b'{"tail": "N1", "n": "\xff\xfe"}\n{"tail": "N2", "n": "a"}\n'
+    found = looked_at(content)
+    assert found is not None
+    assert found["properties"]["n"] == {"type": ["string", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("AccessDenied", 403, UserError),
+        ("ExpiredToken", 400, UserError),
+        ("InvalidObjectState", 403, UserError),
+        ("AuthorizationHeaderMalformed", 400, UserError),
+        ("SlowDown", 503, Transient),
+        ("InternalError", 500, Transient),
+        ("RequestTimeout", 400, Transient),
+        ("NoSuchBucket", 404, NotFound),
+        ("PreconditionFailed", 412, Conflict),
+    ],
+)
+def test_only_what_may_pass_is_called_passing(code: str, status: int, error: type[Exception]) -> None:
+    assert type(refused(code, status)) is error
 
 
 def test_a_sample_says_what_all_its_values_are() -> None:

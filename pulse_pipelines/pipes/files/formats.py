@@ -230,7 +230,7 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
         ]
         file = pq.ParquetFile(local, memory_map=False, read_dictionary=texts)
         line = 0
-        for batch in file.iter_batches(batch_size=ROWS):
+        for batch in _batches(file):
             for index in range(batch.num_rows):
                 line += 1
                 values, why = {}, ""
@@ -243,6 +243,18 @@ def _parquet(stream: BinaryIO, files: Files) -> Iterator[Row]:
                     if value is not None:
                         values[name] = value
                 yield Row(line, values, b"", why)
+
+
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    batches = file.iter_batches(batch_size=ROWS)
+    while True:
+        try:
+            batch = next(batches, None)
+        except OSError as error:  # a damaged page: the file is on the disk
+            raise UserError(f"the file is damaged: {str(error)[:200]}") from None
+        if batch is None:
+            return
+        yield batch
 
 
 def _on_disk(stream: BinaryIO, most: int) -> Any:

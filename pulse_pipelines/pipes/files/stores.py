@@ -12,12 +12,17 @@ import httpx
 
 from pulse_pipelines.domain.pipe_sources import Files
 from pulse_pipelines.pipes import web
+from pulse_resources import s3_client
 from pulse_resources.errors import NotFound, PulseError, Transient, UserError
 
 MOST_FILES = 10_000
 MOST_LOOKED_AT = 100_000
 """Names in an object store that are compared with a path."""
 _CONFIGURED = {"endpoint", "region"}
+_OF_THE_KEY = {
+    *("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"),
+    *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
+}
 
 
 @dataclass(frozen=True)
@@ -110,45 +115,40 @@ class S3:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        from botocore.config import Config  # a quarter of a second
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.session import Session
+        from botocore.exceptions import BotoCoreError, ClientError  # a quarter of a second
 
         try:
-            client = Session().create_client(
-                "s3",
-                region_name=self._region,
-                endpoint_url=self._endpoint,
-                aws_access_key_id=self._key,
-                aws_secret_access_key=self._secret,
-                config=Config(
-                    connect_timeout=10,
-                    read_timeout=60,
-                    retries={"total_max_attempts": 5},
-                    proxies={},
-                    s3={"addressing_style": "path" if self._endpoint else "auto"},
-                ),
-            )
+            client = s3_client.client(self._endpoint, self._region, self._key, self._secret)
         except (BotoCoreError, ValueError):
             raise UserError("the address of the source is malformed") from None
         try:
             yield client
         except ClientError as error:
-            raise _refused(str(error.response.get("Error", {}).get("Code", ""))) from None
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            raise refused(str(error.response.get("Error", {}).get("Code", "")), status) from None
         except BotoCoreError as error:  # its text may have the address
             raise Transient(
                 f"the source does not answer, or not to the end: {type(error).__name__}"
             ) from None
 
 
-def _refused(code: str) -> PulseError:
+def refused(code: str, status: int) -> PulseError:
+    """The error of an answer that is one: by S3's code, and the status."""
     if code in ("PreconditionFailed", "412"):
         return web.changed()
     if code in ("NoSuchKey", "NoSuchBucket", "404"):
         return NotFound("the source has no such bucket, or a file is gone that it had", code=code)
-    if code in ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"):
-        return UserError("the source refuses its key", fix="An operator checks its address", code=code)
-    return Transient(f"the source answers with an error: {code}")
+    if code in _OF_THE_KEY:
+        return UserError(
+            "the source refuses its key",
+            fix="An operator checks its address; the key must be allowed to list the bucket, and to read",
+            code=code,
+        )
+    if code == "InvalidObjectState":
+        return UserError("a file is archived", fix="Restore it in the store", code=code)
+    if web.may_pass(status) or code in ("SlowDown", "RequestTimeout"):
+        return Transient(f"the source answers with an error: {code}")
+    return UserError("the source refuses the request", fix="An operator checks its address", code=code)
 
 
 class Web:
