@@ -93,7 +93,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
 
 
 def load(task: FileTask) -> Iterator[Loaded]:
-    """Spark task: publishes each row of a file as an event.
+    """Spark task: publishes each row of its files as an event, all by one producer.
 
     Raises:
         Conflict: the file changed since it was listed.
@@ -101,16 +101,22 @@ def load(task: FileTask) -> Iterator[Loaded]:
         NotFound, UserError: the file is gone, or not what the pipe says.
         Transient: the source or the broker does not answer.
     """
+    with fence.joined(task.run) as held:
+        yield publish(task.topic, held(_events(task)))
+
+
+def _events(task: FileTask) -> Iterator[Event]:
     said = json.loads(task.definition)
     files = Files(said["source"], said["path"], Format(said["format"]), tuple(said["key"]))
-    maker = Maker(task.dataset, task.moment, files.key)
-    schema = json.loads(task.schema)
-    with fence.joined(task.run) as held:
-        for file in task.files:
-            with store(task.address).opened(file) as stream:
-                rows = formats.rows(stream, files, schema, file.name)
-                events = (event(maker, file.name, row) for row in rows)
-                yield publish(task.topic, held(bounded(events, file)))
+    maker, schema, place = (
+        Maker(task.dataset, task.moment, files.key),
+        json.loads(task.schema),
+        store(task.address),
+    )
+    for file in task.files:
+        with place.opened(file) as stream:
+            rows = formats.rows(stream, files, schema, file.name)
+            yield from bounded((event(maker, file.name, row) for row in rows), file)
 
 
 def event(maker: Maker, file: str, row: formats.Row) -> Event:
