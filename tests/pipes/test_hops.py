@@ -17,6 +17,7 @@ from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.pipes.run import Sent, run
 from pulse_pipelines.pipes.transforms import columns, hops, sources
+from pulse_pipelines.pipes.transforms.queries import query_of
 from pulse_pipelines.registry import indexes, syncs
 from pulse_resources.settings import Settings
 
@@ -75,7 +76,7 @@ def latest(owner: Owner, name: str) -> dict[str, Any]:
 
 def whole(owner: Owner, name: str) -> dict[str, Any]:
     """The whole computation of now."""
-    query = sources.query_of(pipes.find(owner.tenant, name).definition)
+    query = query_of(pipes.find(owner.tenant, name).definition)
     sql = sources.pin(owner.tenant, query).sql
     rows = spark().sql(columns.written(spark().sql(sql).schema.fields, sql)).collect()
     return {row["id"]: json.loads(row["data"]) for row in rows}
