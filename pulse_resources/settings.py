@@ -77,8 +77,8 @@ class IngestSettings(BaseModel):
 
     @property
     def look_seconds(self) -> int:
-        """Interval at which lag is checked: a sixth of `flush_seconds`, from 1 to 5."""
-        return max(1, min(5, int(self.flush_seconds / 6)))
+        """Interval at which lag is checked, and pipes are: a sixth of `flush_seconds`, 1 or 2."""
+        return max(1, min(2, int(self.flush_seconds / 6)))
 
 
 class CheckSettings(BaseModel):

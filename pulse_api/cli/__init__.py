@@ -1,6 +1,6 @@
 """`pulse`: run a stack, register tenants and datasets, inspect what landed, reconcile it.
 
-Exit codes: 0 success, 1 failure or a failed check, 2 wrong usage.
+Exit codes: 0 success, 1 failure or a failed check, 2 a wrong request: an option, a name or a value.
 """
 
 import logging
@@ -85,7 +85,8 @@ app = typer.Typer(
     help="Many tenants' events into governed Iceberg tables, exactly once.\n\n"
     "Start with `pulse up`, then `pulse tenant create`, `pulse schema publish`, "
     "`pulse dataset create`; see it all run with `pulse demo`.",
-    epilog="Exit codes: 0 success, 1 failure or a check that does not hold, 2 wrong usage.",
+    epilog="Exit codes: 0 success, 1 failure or a check that does not hold, 2 a wrong "
+    "request: an option, a name or a value.",
 )
 
 

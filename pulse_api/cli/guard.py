@@ -1,6 +1,9 @@
 """Error handling of the command line: one line and an exit code for every known error."""
 
+import errno
+import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -9,10 +12,13 @@ from typer.core import TyperGroup
 
 from pulse_api.cli.output import shown
 from pulse_resources.errors import PulseError, UserError, first_line
+from pulse_resources.home import pulse_home
 
 FAILED, WRONG = 1, 2
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
 _FOLDER = "All that Pulse keeps is in $PULSE_HOME: name a folder that this account may write to."
+_PLACE = "Name a place that exists, and that this account may use."
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTSIDE = {
     ("psycopg", "OperationalError"): "Postgres does not answer",
     ("confluent_kafka", "KafkaException"): "Kafka",
@@ -33,15 +39,26 @@ class Guarded(TyperGroup):
             complain(str(error))
             raise typer.Exit(WRONG if isinstance(error, UserError) else FAILED) from error
         except OSError as error:
+            if error.errno in _FULL:
+                _forget_output()
+                complain(f"the output cannot be written: {error.strerror}")
+                raise typer.Exit(FAILED) from error
             if error.filename is None:  # an OSError of a socket or a pipe
                 raise
-            complain(f"{error.filename} cannot be used: {error.strerror}. {_FOLDER}")
+            at_home = str(error.filename).startswith(str(pulse_home()))
+            complain(f"{error.filename} cannot be used: {error.strerror}. {_FOLDER if at_home else _PLACE}")
             raise typer.Exit(WRONG) from error
         except Exception as error:
             if (meaning := _meaning(error)) is None:
                 raise
             complain(f"{meaning}: {first_line(error)}. {_START}")
             raise typer.Exit(FAILED) from error
+
+
+def _forget_output() -> None:
+    """Drop what stdout has not written: Python would try again at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _meaning(error: Exception) -> str | None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.lake import print_rows
-from pulse_api.cli.output import AsJson, show_table, write
+from pulse_api.cli.output import AsJson, emit, show_table, write
 from pulse_pipelines import registry
 from pulse_pipelines.query import formats
 from pulse_pipelines.sql import audit, limits, pinned, processes, run
@@ -50,7 +50,7 @@ def query(
     """
     owner = registry.find_tenant(tenant)
     if recent:
-        _list(audit.queries(owner, 20))
+        _list(audit.queries(owner, 20), as_json)
         return
     if sql is None:
         raise UserError("no query is given", fix='pulse sql acme "SELECT count(*) AS n FROM orders"')
@@ -95,7 +95,10 @@ def _snapshots(given: "list[str] | tuple[()]") -> dict[str, int]:
     return found
 
 
-def _list(found: "list[audit.Recorded]") -> None:
+def _list(found: "list[audit.Recorded]", as_json: bool) -> None:
+    if as_json:
+        emit(found)
+        return
     rows = (
         (q.query_id, q.asked_at, q.state, q.rows, q.bytes, q.seconds, q.key_id, " ".join(q.sql.split()))
         for q in found

@@ -7,7 +7,7 @@ from pulse_pipelines.pipes.sinks import deliveries
 from pulse_pipelines.pipes.sinks.deliveries import Delivery
 from pulse_pipelines.registry import syncs
 from pulse_pipelines.registry.syncs import Sync
-from pulse_resources.errors import UserError
+from pulse_resources.errors import Terminal
 
 UNDER_WAY = (State.OPEN, State.SENT, State.DELETING)
 
@@ -25,11 +25,11 @@ def ended(tenant: Tenant, name: str, *, after: int | None) -> Sync | None:
         after: the latest sync when the run was requested.
 
     Raises:
-        UserError: the run failed.
+        Terminal: the run failed.
     """
     pipe = find(tenant, name)
     if pipe.error and pipe.asked_at is None:  # not of the run before
-        raise UserError(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
+        raise Terminal(f"the run failed: {pipe.error}", tenant=tenant.slug, pipe=name)
     last = _last(pipe)
     return last if last and last.sync_id != after and last.state not in UNDER_WAY else None
 
@@ -46,13 +46,13 @@ def delivered(tenant: Tenant, name: str, *, after: int | None) -> Delivery | Non
         after: the latest run when it was requested.
 
     Raises:
-        UserError: the run failed.
+        Terminal: the run failed.
     """
     for last in deliveries.of_pipe(tenant, name, 1):
         if last.delivery_id == after or last.ended_at is None:
             return None
         if last.state == "failed":
-            raise UserError(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
+            raise Terminal(f"the run failed: {last.reason}", tenant=tenant.slug, pipe=name)
         return last
     return None
 

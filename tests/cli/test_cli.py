@@ -1098,6 +1098,18 @@ def test_a_variable_that_is_a_setting_s_or_of_somebody_else_is_no_error(
     assert load_settings() == Settings()
 
 
+@pytest.mark.parametrize("options", [("--json",), ()], ids=" ".join)
+def test_a_full_disk_under_the_output_is_said_in_a_line(options: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [PULSE, "config", *options], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the output cannot be written: No space left on device\n",
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["up", "status", "down", "demo"])
 def test_a_home_that_is_no_folder_is_said_to_be(command: str) -> None:

@@ -424,6 +424,7 @@ def test_the_command_line_asks_the_same(lake: Lake, tmp_path: Path) -> None:
     pulse(COUNTED, "-o", str(tmp_path / "x.parquet"), "--snapshot", f"orders={lake.first}")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist() == EXPECTED[:1]
     assert "GROUP BY ALL" in pulse("--recent")
+    assert "GROUP BY ALL" in json.loads(pulse("--recent", "--json"))[0]["sql"]
     wrong = CliRunner().invoke(cli.app, ["sql", lake.owner.tenant.slug, "DROP TABLE orders"])
     assert wrong.exit_code == 2
 

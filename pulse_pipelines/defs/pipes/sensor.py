@@ -10,6 +10,7 @@ from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
+from pulse_resources.settings import load_settings
 
 PIPE = "pulse/pipe"
 RETRY_S = 60.0
@@ -18,7 +19,7 @@ RETRY_S = 60.0
 
 @dg.sensor(
     job_name=JOB,
-    minimum_interval_seconds=5,
+    minimum_interval_seconds=load_settings().ingest.look_seconds,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Launches the pipes that are due: `every` so many seconds, once what the run before has sent "
     "is settled; and those that somebody asked to run. Makes their tenants partitions.",
