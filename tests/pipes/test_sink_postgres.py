@@ -31,7 +31,7 @@ from pulse_pipelines.pipes.sinks import reading
 from pulse_pipelines.pipes.sinks.run import deliver
 from pulse_pipelines.pipes.sinks.texts import text
 from pulse_pipelines.pipes.watch import watch_one
-from pulse_resources.errors import Conflict, NotFound, PulseError, Transient, UserError
+from pulse_resources.errors import Conflict, NotFound, PulseError, Terminal, Transient, UserError
 from pulse_resources.settings import Settings
 
 TABLE = (
@@ -368,7 +368,7 @@ def test_a_run_that_fails_is_an_issue_and_the_next_one_ends_it(owner: Owner, sin
         deliver(owner.tenant, "out")
     (issue,) = [each for each in look({}, 0)[0].issues if each.about.get("tenant") == owner.tenant.slug]
     assert (issue.kind, issue.about["pipe"]) == (Kind.PIPE_FAILED, "out")
-    with pytest.raises(UserError, match="the run failed"):
+    with pytest.raises(Terminal, match="the run failed"):
         pipes.delivered(owner.tenant, "out", after=None)
     sink.execute(TABLE)
     deliver(owner.tenant, "out")
