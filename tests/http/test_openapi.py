@@ -83,6 +83,13 @@ def test_the_document_is_enough_for_a_client() -> None:
     assert {"type", "title", "status", "detail", "request_id"} <= problem["properties"].keys()
 
 
+def test_what_takes_a_body_says_what_becomes_of_a_wrong_one() -> None:
+    for path, operations in create_app().openapi()["paths"].items():
+        for method, operation in operations.items():
+            if "requestBody" in operation:
+                assert {"400", "413", "422"} <= operation["responses"].keys(), f"{method} {path}"
+
+
 @pytest.mark.parametrize("page", ["/docs", "/redoc"])
 def test_the_document_in_a_browser_needs_nothing_from_elsewhere(api: Api, page: str) -> None:
     with api.client() as client:

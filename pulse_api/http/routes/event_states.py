@@ -184,7 +184,7 @@ def one(
 @router.put(
     "/state",
     summary="Declare the state",
-    responses=documented(401, 403, 404, 409, 413, 422, 429, 503),
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: NewState) -> StateInfo:
     """It is built from the table as it is; batches then keep it.

@@ -65,7 +65,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> IndexList:
     "/indexes",
     status_code=201,
     summary="Declare an index",
-    responses=documented(401, 403, 404, 409, 413, 422, 429, 503),
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 503),
 )
 async def declare(request: Request, principal: Manager, slug: DatasetSlug, new: NewIndex) -> IndexInfo:
     """It is built from the log as it is; batches then keep it up to date.

@@ -63,7 +63,7 @@ def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
 @router.put(
     "/syncs/limit",
     summary="Limit what a full sync deletes",
-    responses=documented(401, 403, 404, 422, 429, 503),
+    responses=documented(400, 401, 403, 404, 413, 422, 429, 503),
 )
 def limit(principal: Manager, slug: DatasetSlug, allowed: Allowed) -> Allowed:
     """A full sync that would delete more is held until a person decides; 0.2 unless set."""
