@@ -265,6 +265,7 @@ def cluster(defaults: Mapping[str, str], workers: int = 2) -> Iterator[Cluster]:
             "spark.driver.memory": "1g",
             "spark.executor.cores": "1",
             "spark.executor.memory": "768m",
+            "spark.shuffle.readHostLocalDisk": "false",  # each worker is an account of its own
             "spark.ui.liveUpdate.period": "0",  # what runs now is to be seen now
             "spark.ui.port": str(chosen["ui"]),
             "spark.eventLog.enabled": "true",
