@@ -116,8 +116,9 @@ def _result(scenario: Scenario, harmed: Stack, seed: int, share: float) -> Resul
     command = f'python -m chaos run --only "{scenario.name}" --seed {seed}'
     if amount != scenario.amount:
         command += f" --share {share:g}"
-    began, deadlocks = time.monotonic(), oracle.deadlocks()
+    began = time.monotonic()
     try:
+        deadlocks = oracle.deadlocks()
         with progress(console, scenario, amount) as told:
             outcome = scenario.run(harmed, seed, amount, told)
             with spark.session() as session:

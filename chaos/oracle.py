@@ -221,8 +221,8 @@ def orphans(sent: Iterable[Sent]) -> list[Finding]:
 def deadlocks() -> int:
     """Number of deadlocks since Postgres' statistics began, which is again after a crash."""
     with postgres.transaction("pulse_pipeline") as connection:
-        row = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
-        ((found,),) = row.fetchall()
+        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ((found,),) = connection.execute(query).fetchall()
     return int(found)
 
 

@@ -117,8 +117,8 @@ def _page(kept: Sequence[Kept]) -> str:
 
 
 def _places(kept: Sequence[Kept]) -> Mapping[str, Counter[str]]:
-    places = {each.result.name: Counter[str]() for each in kept if each.result.places}
-    for each in kept:
-        if each.result.places:
-            places[each.result.name].update(each.result.places)
-    return places
+    """How often each kind of harm was done, by scenario, over all its results."""
+    found: dict[str, Counter[str]] = {}
+    for result in (each.result for each in kept if each.result.places):
+        found.setdefault(result.name, Counter()).update(result.places)
+    return found

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -138,6 +139,22 @@ def store_time() -> datetime:
     return clock.modified
 
 
+def s3(key: StoreKey | None = None) -> Any:
+    """botocore's client of the store, which shows and does what Arrow's hides.
+
+    Args:
+        key: None: this process's.
+
+    Raises:
+        UserError: this process has no key.
+    """
+    store = load_settings().object_store
+    held = key or store_key.of(store)
+    return s3_client.client(
+        *(store.endpoint, store.region, held.access_key, held.secret_key, held.session_token), store.ca_file
+    )
+
+
 def delete(paths: Iterable[str], key: StoreKey | None = None) -> int:
     """Delete objects; missing ones are ignored. Returns how many deletions were requested.
 
@@ -157,13 +174,8 @@ def delete(paths: Iterable[str], key: StoreKey | None = None) -> int:
         by_bucket[bucket].append(name)
     if not by_bucket:
         return 0
-    store = load_settings().object_store
-    held = key or store_key.of(store)
     try:
-        client = s3_client.client(
-            *(store.endpoint, store.region, held.access_key, held.secret_key, held.session_token),
-            store.ca_file,
-        )
+        client = s3(key)
         for bucket, names in by_bucket.items():
             for start in range(0, len(names), DELETES):
                 wanted = [{"Key": name} for name in names[start : start + DELETES]]

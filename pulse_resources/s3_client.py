@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 KEPT = 64
-"""Clients per process: making one takes some 50 ms."""
+"""Clients per process: making one takes 60 to 120 ms."""
 
 
 @lru_cache(KEPT)

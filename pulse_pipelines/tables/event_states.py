@@ -49,7 +49,8 @@ FRAME = pa.schema(
         pa.field("data", pa.string()),
     ]
 )
-# Held until the transaction ends: who writes keys is alone, so that their number is exact.
+# Held until the transaction ends: who writes keys is alone, so that their number is exact. No key of the row
+# changes, so whoever refers to it need not wait: a build of windows, which holds these, would for ever.
 HOLD = """
 SELECT dataset_id, state_id, max_keys - keys FROM event_states
 WHERE dataset_id = ANY(%s) ORDER BY dataset_id FOR NO KEY UPDATE

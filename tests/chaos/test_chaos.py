@@ -1,6 +1,7 @@
 """The oracle notices what it must, and the shorter part of `make chaos` passes it."""
 
 import io
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import httpx
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,10 +28,11 @@ from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison, writers
 from chaos.sent import Sent
 from chaos.surroundings import superuser
+from chaos.waiting import wait
 from pulse_api.http import logs
 from pulse_pipelines import registry
 from pulse_pipelines.tables import arrow_columns, parquet_files
-from pulse_resources import iceberg, kafka, object_store
+from pulse_resources import iceberg, kafka, object_store, postgres
 from pulse_resources.settings import Settings
 
 SEED = 5
@@ -234,6 +237,29 @@ def test_the_page_keeps_results_of_several_seeds_of_the_same_commit(tmp_path: Pa
     ]
     assert text.count("a: counts") == 1
     assert "| x | 5 |" in text
+
+
+def test_a_deadlock_is_counted_though_its_loser_may_try_again(stack: Settings) -> None:
+    before = oracle.deadlocks()
+    lock = "SELECT pg_advisory_xact_lock(hashtext('a deadlock of the tests'), %s)"
+    meet, lost = threading.Barrier(2), list[Exception]()
+
+    def take(first: int, second: int) -> None:
+        try:
+            with postgres.transaction("pulse_pipeline") as connection:
+                connection.execute(lock, [first])
+                meet.wait(10)
+                connection.execute(lock, [second])
+        except psycopg.errors.DeadlockDetected as error:
+            lost.append(error)
+
+    threads = [threading.Thread(target=take, args=each) for each in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(lost) == 1
+    wait(lambda: oracle.deadlocks() == before + 1, "Postgres does not count the deadlock", 20)
 
 
 def test_scenarios_are_named_apart() -> None:
