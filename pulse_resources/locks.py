@@ -6,7 +6,7 @@ and errors that a constraint or a lost compare-and-swap would cause.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from uuid import UUID
 
@@ -80,7 +80,13 @@ def session(
                 held = True
             except psycopg.errors.LockNotAvailable:
                 pass
-        yield connection if held else None
+        try:
+            yield connection if held else None
+        finally:
+            # A server ends a session some time after its client has closed the connection.
+            with suppress(psycopg.OperationalError):  # then the lock is lost, too
+                if held:
+                    connection.execute(f"SELECT pg_advisory_unlock{how}({_KEY})", [_name(kind, of)])
 
 
 def _tried(connection: Connection, query: str, kind: Lock, of: UUID | str) -> bool:

@@ -79,25 +79,26 @@ def canonical(content: Mapping[str, Any]) -> bytes:
     A number that is written with a fraction or an exponent is the nearest double, in its shortest form; an
     integral one below 2^53 becomes that integer, so that 1, 1.0 and 1e0 are equal.
     """
-    return orjson.dumps(_plain(content), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(plain(content), option=orjson.OPT_SORT_KEYS)
 
 
-def content_hash(content: Mapping[str, Any]) -> bytes:
-    """The content hash of a version."""
-    return blake2b(canonical(content), digest_size=HASH_BYTES).digest()
+def content_hash(canonical: bytes) -> str:
+    """The content hash of a version, in hexadecimal, from its content as canonical JSON."""
+    return blake2b(canonical, digest_size=HASH_BYTES).hexdigest()
 
 
 _AS_THEY_ARE = frozenset((str, int, bool, type(None)))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A decoded value whose numbers are those of its canonical form."""
     kind = type(value)
     if kind is dict:
         return {
-            name: member if type(member) in _AS_THEY_ARE else _plain(member) for name, member in value.items()
+            name: member if type(member) in _AS_THEY_ARE else plain(member) for name, member in value.items()
         }
     if kind is list:
-        return [item if type(item) in _AS_THEY_ARE else _plain(item) for item in value]
+        return [item if type(item) in _AS_THEY_ARE else plain(item) for item in value]
     return int(value) if kind is float and -EXACT < value < EXACT and value.is_integer() else value
 
 

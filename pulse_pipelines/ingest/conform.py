@@ -185,7 +185,7 @@ def _of_decoded(quick: Quick, target: Target, events: Sequence[Any]) -> _Values:
     datas = [event.data for event in events]
     physical: dict[str, pa.Array] = {}
     if target.of_entities:
-        physical = _of_entities(map(quick.content, datas), [False] * len(datas))
+        physical = _of_entities(quick.canonical(target.dataset, datas), [False] * len(datas))
     return _Values(
         ids=[event.event_id for event in events],
         timestamps=[event.timestamp for event in events],
@@ -204,7 +204,7 @@ def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
     if target.of_entities:
         deleted = [event.get(entities.DELETION) is True for event in events]
         datas = [{} if gone else entities.content(data) for data, gone in zip(datas, deleted, strict=True)]
-        physical = _of_entities(datas, deleted)
+        physical = _of_entities(map(entities.canonical, datas), deleted)
     return _Values(
         ids=[event["event_id"] for event in events],
         timestamps=[event["timestamp"] for event in events],
@@ -217,10 +217,14 @@ def _of_validated(target: Target, events: Sequence[Event]) -> _Values:
     )
 
 
-def _of_entities(contents: Iterable[Mapping[str, Any]], deleted: Sequence[bool]) -> dict[str, pa.Array]:
-    """The columns that only entities have; `UPDATED` is filled in when they land."""
+def _of_entities(contents: Iterable[bytes], deleted: Sequence[bool]) -> dict[str, pa.Array]:
+    """The columns that only entities have; `UPDATED` is filled in when they land.
+
+    Args:
+        contents: as canonical JSON.
+    """
     hashes = [
-        None if gone else entities.content_hash(content).hex()
+        None if gone else entities.content_hash(content)
         for content, gone in zip(contents, deleted, strict=True)
     ]
     return {

@@ -133,7 +133,7 @@ class BatchFiles:
     def _put_candidate(self, dataset: Dataset, day: date, rows: pa.Table, copies: int) -> None:
         location = self._tenant.table_location(self._bucket, dataset.slug, dataset.dataset_id)
         path = f"{location}/data/timestamp_day={day}/{self._name()}.parquet"
-        candidate, content = encode(dataset, day, path, rows)
+        candidate, content = encode(dataset, day, path, rows, draft=dataset.of_entities)
         candidate = event_states.with_frame(dataset, candidate, rows)
         self.candidates.append(replace(candidate, copies=copies))
         self._put(path, content)

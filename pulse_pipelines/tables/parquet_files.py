@@ -35,11 +35,17 @@ def token() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[CandidateFile, pa.Buffer]:
-    """Encode rows of one day as Parquet; returns the candidate that describes the file, and its bytes."""
+def encode(
+    dataset: Dataset, day: date, path: str, rows: pa.Table, *, draft: bool = False
+) -> tuple[CandidateFile, pa.Buffer]:
+    """Encode rows of one day as Parquet; returns the candidate that describes the file, and its bytes.
+
+    Args:
+        draft: the file is read once, to be written again: cheap to encode rather than small.
+    """
     collected: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
-    with parquet_writer(sink, rows.schema, rows.num_rows, collected) as writer:
+    with parquet_writer(sink, rows.schema, rows.num_rows, collected, draft=draft) as writer:
         writer.write_table(rows, row_group_size=VERSIONS_GROUP if dataset.of_entities else ROW_GROUP)
     content = sink.getvalue()
     return (
@@ -59,18 +65,18 @@ def encode(dataset: Dataset, day: date, path: str, rows: pa.Table) -> tuple[Cand
 
 
 def parquet_writer(
-    sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData]
+    sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData], *, draft: bool = False
 ) -> pq.ParquetWriter:
-    """A writer for a data file of about `rows` rows; it adds the footer to `collected`."""
+    """A writer for a data file of about `rows` rows; it adds the footer to `collected`. See `encode`."""
     dictionary = [
         field.name
         for field in schema
-        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT
+        if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT and not draft
     ]
     return pq.ParquetWriter(
         sink,
         schema,
-        compression="snappy" if rows < SMALL_FILE_ROWS else "zstd",
+        compression="lz4" if draft else "snappy" if rows < SMALL_FILE_ROWS else "zstd",
         use_dictionary=dictionary,
         metadata_collector=collected,
         store_schema=False,

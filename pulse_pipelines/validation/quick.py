@@ -6,18 +6,20 @@ the same to both has no decoder.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Union
 
 import msgspec
 import numpy as np
+import orjson
 from msgspec import UNSET, UnsetType
 
 from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.entities import DELETION
+from pulse_pipelines.domain.entities import DELETION, plain
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -40,6 +42,7 @@ _OTHER = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length"}
 _COUNTS = {"minItems": "min_length", "maxItems": "max_length"}
 _SIMPLE = {str, float, bool, type(None)}
+_AS_THEY_ARE = {str, int, bool, type(None), UnsetType}
 _ANCHORED = re.compile(
     r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
 )
@@ -57,7 +60,7 @@ class NotPlain(Exception):  # noqa: N818 - no error: the validator checks all ev
 class Quick:
     """A decoder for the events of one tenant.
 
-    Its events have the attributes of the envelope and `data`, whose properties `column` and `content` give.
+    Its events have the attributes of the envelope and `data`, whose properties `column` gives.
     """
 
     _decoder: msgspec.json.Decoder[Any]
@@ -93,11 +96,19 @@ class Quick:
         values = list(map(attrgetter(self._attributes[dataset.slug][field]), datas))
         return [None if value is UNSET else value for value in values] if dataset.of_entities else values
 
-    @staticmethod
-    def content(data: Any) -> dict[str, Any]:
-        """The properties that the data of an entity has."""
-        found: dict[str, Any] = msgspec.to_builtins(data)
-        return found
+    def canonical(self, dataset: Dataset, datas: Sequence[Any]) -> Iterator[bytes]:
+        """The canonical JSON (see `domain.entities`) of the data of each entity."""
+        attributes = self._attributes[dataset.slug]
+        names = sorted(attributes)
+        columns = [list(map(attrgetter(attributes[name]), datas)) for name in names]
+        for place, values in enumerate(columns):
+            if not _AS_THEY_ARE.issuperset(map(type, values)):
+                columns[place] = list(map(plain, values))
+        for row in zip(*columns, strict=True) if columns else repeat((), len(datas)):
+            content = dict(zip(names, row, strict=True))
+            if UNSET in row:
+                content = {name: value for name, value in content.items() if value is not UNSET}
+            yield orjson.dumps(content)
 
 
 def _holds_nul(payload: bytes) -> bool:

@@ -32,6 +32,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.domain.windows import Windows
 from pulse_pipelines.moves import record
 from pulse_pipelines.registry import keys
+from pulse_pipelines.registry.view import CHANGES
 from pulse_pipelines.sql import audit
 from pulse_resources import postgres
 from pulse_resources.errors import Forbidden, UserError
@@ -471,7 +472,8 @@ def test_no_key_is_issued_by_one_that_is_being_revoked(new_caller: Callable[...,
 def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Callable[..., Caller]) -> None:
     """Both are looked up once more where keys are stored: time does not tell which ids there are."""
     caller = new_caller()
-    assert caller.http.get("/v1/usage").status_code == 200  # it is in the cache
+    announced()
+    assert caller.http.get("/v1/usage").status_code == 200  # it is in the cache, and stays there
     known = caller.key.text[:-43] + "A" * 43
     unknown = f"pulse_{caller.owner.tenant.tenant_id.hex}_{'0' * 12}_{'A' * 43}"
     reads = []
@@ -480,6 +482,23 @@ def test_a_wrong_secret_goes_the_way_of_an_unknown_key(api: Api, new_caller: Cal
             assert client.get("/v1/usage").status_code == 401
         reads.append(len(read))
     assert reads == [1, 1]
+
+
+def announced() -> None:
+    """Wait until the server in this process has heard of all changes so far: Postgres keeps their order."""
+    heard: list[str | None] = []
+    original = views.Views.forget
+
+    def told(self: views.Views, whom: str | None) -> None:
+        original(self, whom)
+        heard.append(whom)
+
+    last = str(uuid.uuid4())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views.Views, "forget", told)
+        with postgres.transaction("pulse_pipeline") as connection:
+            connection.execute("SELECT pg_notify(%s, %s)", [CHANGES, last])
+        wait(lambda: last in heard, "no change was announced")
 
 
 @contextmanager
