@@ -1,7 +1,9 @@
 """Advisory locks of sessions."""
 
 import uuid
+from typing import Any
 
+import psycopg
 import pytest
 
 from pulse_resources import locks
@@ -9,14 +11,23 @@ from pulse_resources.locks import Lock
 from pulse_resources.settings import Settings
 
 
-def test_a_lock_is_free_as_soon_as_its_block_ends(stack: Settings) -> None:
-    """Not only once the server has noticed that its session was closed."""
-    for _ in range(200):
-        of = uuid.uuid4()
-        with locks.session(Lock.PIPE, of) as held:
-            assert held is not None
+def test_a_lock_is_free_before_its_connection_is_closed(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the server ends a session, and frees its locks, some time after that."""
+    of, free = uuid.uuid4(), list[bool]()
+    close = psycopg.Connection.close
+
+    def closing(connection: "psycopg.Connection[Any]") -> None:
+        monkeypatch.undo()
         with locks.session(Lock.PIPE, of) as again:
-            assert again is not None
+            free.append(again is not None)
+        close(connection)
+
+    with locks.session(Lock.PIPE, of) as held:
+        assert held is not None
+        monkeypatch.setattr(psycopg.Connection, "close", closing)
+    assert free == [True]
 
 
 def test_a_lock_that_another_holds_stays_with_it(stack: Settings) -> None:
