@@ -5,7 +5,10 @@ import time
 import dagster as dg
 
 LAUNCH_TIMEOUT_S = 120.0
-"""A run that has not begun its attempt this long after its launch counts as vanished."""
+"""A run that has not begun its first attempt this long after its launch counts as vanished."""
+PATIENCE = 5
+"""A later attempt has as many times longer, up to this: runs are slow to begin on a machine that is too busy,
+and giving all of them up leaves it as busy."""
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -20,8 +23,8 @@ def unfinished(instance: dg.DagsterInstance, job: dg.JobDefinition) -> bool:
     return bool(instance.get_runs(dg.RunsFilter(job_name=job.name, statuses=UNFINISHED), limit=1))
 
 
-def vanished(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRunStatus | None:
-    """Status of the run with this key if it will not begin its attempt any more.
+def vanished(instance: dg.DagsterInstance, run_key: str, attempt: int) -> dg.DagsterRunStatus | None:
+    """Status of the run with this key if it will not begin its attempt, the first or a later one, any more.
 
     None: it may still begin, or there is no such run yet.
     """
@@ -29,5 +32,6 @@ def vanished(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRunStatus 
     if not records:
         return None
     status, launched = records[0].dagster_run.status, records[0].start_time
-    late = launched is not None and time.time() - launched > LAUNCH_TIMEOUT_S
+    patience = LAUNCH_TIMEOUT_S * min(attempt, PATIENCE)
+    late = launched is not None and time.time() - launched > patience
     return status if status in _ENDED or late else None

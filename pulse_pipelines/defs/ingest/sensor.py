@@ -124,7 +124,7 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, batch: OpenBatch)
         if not attempts.lease_held(batch.batch_id):
             _give_up(context, batch, "the run died: its lease on the batch is gone")
     elif batch.state == "planned" and batch.ready:
-        if (status := vanished(context.instance, run_key(batch))) is not None:
+        if (status := vanished(context.instance, run_key(batch), batch.attempt)) is not None:
             _give_up(context, batch, f"the run ended before it began the batch: {status.value}")
     elif batch.state == "stuck" and batch.ready:
         attempts.unstick(batch.batch_id)

@@ -68,8 +68,10 @@ def _give_up_dead_attempt(context: dg.SensorEvaluationContext, each: Open) -> No
     if each.move.state == State.RUNNING:
         if not record.lease_held(each.move.move_id):
             why = "the run died"
-    elif each.ready and (status := vanished(context.instance, run_key(each))) is not None:
-        why = f"the run ended before it began the move: {status.value}"
+    elif each.ready:
+        status = vanished(context.instance, run_key(each), each.move.attempt)
+        if status is not None:
+            why = f"the run ended before it began the move: {status.value}"
     if why is not None:
         context.log.warning("move %s, attempt %s: %s", each.move.move_id, each.move.attempt, why)
         Attempt(each.tenant, each.move.move_id, each.move.attempt).give_up(why)

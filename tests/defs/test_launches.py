@@ -1,0 +1,36 @@
+"""Runs that sensors launched, in a Dagster instance of its own."""
+
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+
+from pulse_pipelines.defs import launches
+
+
+@dg.job
+def waiting() -> None:
+    """A job that is never executed here."""
+
+
+def test_a_later_attempt_has_longer_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = instance.create_run_for_job(waiting, tags={"dagster/run_key": "batch:1"})
+        assert launches.vanished(instance, "batch:2", 2) is None, "there is no such run yet"
+        instance.report_dagster_event(
+            dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, run.job_name), run.run_id
+        )
+        (record,) = instance.get_run_records()
+        begun = record.start_time
+        assert begun is not None
+
+        def given_up(attempt: int, after: float) -> bool:
+            monkeypatch.setattr(launches, "time", SimpleNamespace(time=lambda: begun + after))
+            return launches.vanished(instance, "batch:1", attempt) is dg.DagsterRunStatus.STARTED
+
+        assert [given_up(1, seconds) for seconds in (119, 121)] == [False, True]
+        assert [given_up(3, seconds) for seconds in (121, 359, 361)] == [False, False, True]
+        assert [given_up(50, seconds) for seconds in (599, 601)] == [False, True]
+        instance.report_run_failed(run)
+        monkeypatch.undo()
+        assert launches.vanished(instance, "batch:1", 3) is dg.DagsterRunStatus.FAILURE
