@@ -5,11 +5,12 @@ carry one tenant's identity into another tenant's work.
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
 import psycopg
@@ -18,6 +19,8 @@ from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
 from pulse_resources import locks
+from pulse_resources.errors import Transient
+from pulse_resources.faults import fail_point
 from pulse_resources.home import never_ran
 from pulse_resources.locks import Lock
 from pulse_resources.service_settings import Role
@@ -25,6 +28,9 @@ from pulse_resources.settings import Settings, load_settings
 from pulse_resources.watched_connection import WatchedConnection
 
 CONNECT_S = 10
+LOCK_S = 3
+"""Seconds that a migration waits for a table, and then leaves it to others, before it tries again."""
+LOCK_TRIES = 40
 Connection = psycopg.Connection[TupleRow]
 TASKS: Role = "pulse_pipeline"
 """Role of Spark's tasks; the only one whose password they get."""
@@ -125,7 +131,11 @@ def bootstrap(settings: Settings) -> None:
 
 
 def migrate(settings: Settings) -> None:
-    """Apply missing migrations as the owner; idempotent, and safe to run concurrently."""
+    """Apply missing migrations as the owner; idempotent, and safe to run concurrently and beside services.
+
+    Raises:
+        Transient: a table was in use whenever it was tried. What was applied before stays.
+    """
     from yoyo import get_backend, read_migrations  # imported here: only set-up needs it
 
     logging.getLogger("yoyo").setLevel(logging.WARNING)
@@ -134,9 +144,33 @@ def migrate(settings: Settings) -> None:
         # This lock ends with the process; yoyo's own remains when its process is killed.
         with psycopg.connect(settings.postgres.url("pulse_owner")) as session:
             locks.wait(session, Lock.MIGRATIONS, settings.postgres.database)
-            backend.apply_migrations(backend.to_apply(read_migrations(str(MIGRATIONS))))
+            for migration in backend.to_apply(read_migrations(str(MIGRATIONS))):
+                _apply(backend, migration)
     finally:
         backend.connection.close()
+
+
+def _apply(backend: Any, migration: Any) -> None:
+    """Apply a migration, and record that, in one transaction: a fault between the two would be final.
+
+    Whoever uses a table that it waits for, the next ones queue behind it: so it leaves them turns.
+    """
+    for _ in range(LOCK_TRIES):
+        try:
+            with backend.transaction():
+                backend.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
+                migration.process_steps(backend, "apply")
+                fail_point("migration.applied")
+                backend.mark_one(migration)
+        except psycopg.errors.LockNotAvailable:
+            time.sleep(LOCK_S)
+        else:
+            return
+    raise Transient(
+        "a migration waits for a table that others use",
+        fix="pg_locks shows who holds it; `pulse up` tries again",
+        migration=migration.id,
+    )
 
 
 def missing_migrations(connection: psycopg.Connection) -> list[str]:

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from support.faults import AtPoint
 from yoyo import get_backend, read_migrations
 
+from chaos.waiting import wait
 from pulse_pipelines.tables import claim_filters
 from pulse_pipelines.tables.claims import LARGE_IDS
 from pulse_pipelines.tables.digests import Digests
 from pulse_resources import locks, postgres
+from pulse_resources.errors import Transient
 from pulse_resources.locks import Lock
 from pulse_resources.settings import Settings
 
@@ -49,6 +52,56 @@ def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
         finally:
             session.execute("DELETE FROM yoyo_lock")
             killed.close()
+
+
+def test_a_migrator_that_dies_between_a_migration_and_its_record_is_followed_by_another(
+    stack: Settings, at: AtPoint
+) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with before(stack, "0049") as old:
+        to_apply = missing(old)
+        at("migration.applied", die)
+        with pytest.raises(KeyboardInterrupt):
+            postgres.migrate(old)
+        assert missing(old) == to_apply != []
+        postgres.migrate(old)
+        assert missing(old) == []
+
+
+def missing(settings: Settings) -> list[str]:
+    with owner(settings) as session:
+        return postgres.missing_migrations(session)
+
+
+def test_a_migration_leaves_turns_to_those_who_use_its_tables(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOCK_S", 1)
+    waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'entity_logs'::regclass"
+    with before(stack, "0049") as old, owner(old) as reader, owner(old) as other:
+        with futures.ThreadPoolExecutor(1) as threads:
+            with reader.transaction():
+                reader.execute("SELECT FROM entity_logs")
+                migrating = threads.submit(postgres.migrate, old)
+                wait(lambda: bool(other.execute(waiting).fetchall()), "the migration does not wait")
+                other.execute("SET statement_timeout = '30s'")
+                other.execute("SELECT FROM entity_logs")  # it is behind the migration in the queue
+                assert not migrating.done()
+            migrating.result(timeout=60)
+        assert missing(old) == []
+
+
+def test_a_migration_that_never_gets_its_table_says_so(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOCK_S", 1)
+    monkeypatch.setattr(postgres, "LOCK_TRIES", 1)
+    with before(stack, "0049") as old, owner(old) as reader, reader.transaction():
+        reader.execute("SELECT FROM entity_logs")
+        with pytest.raises(Transient, match=r"waits for a table.*migration=0049\.sinks-behind"):
+            postgres.migrate(old)
 
 
 @pytest.fixture
