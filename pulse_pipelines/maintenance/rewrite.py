@@ -20,12 +20,14 @@ from pulse_pipelines.tables.rewrite_file import Rewrite, Rewriter, RewrittenFile
 from pulse_resources.errors import Gone, Terminal
 from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
-from pulse_resources.spark import run_tasks
+from pulse_resources.spark import noted, run_tasks
 
 WAVE_FILES = 32
 """Files per Spark job for each task that may run at a time ..."""
 WAVE_BYTES = 128 * 1024 * 1024
 """... or bytes of them. Progress is reported after each job."""
+
+NEXT_STEP = "The table is as it was: it is tried again, and can be by hand once the cause is removed"
 
 Session = Callable[[], SparkSession]
 """Returns the Spark session; called only when there is something to write."""
@@ -73,7 +75,8 @@ def on_spark(
         spark = session()
         done = Done(tenant.slug, slug, None, REWRITE, why, run_id=run_id)
         written: dict[str, RewrittenFile] = {}
-        with history.recorded(tenant, dataset_id, done):
+        whose = {"tenant": tenant.slug, "dataset": slug, "rewritten for": why}
+        with history.recorded(tenant, dataset_id, done), noted(NEXT_STEP, **whose):
             done.before = {"files": len(files), "bytes": sum(file.bytes for file in files)}
             progress(0, len(files))
             for wave in waves(files, load_settings().spark.parallelism):

@@ -363,6 +363,8 @@ def test_a_position_that_is_not_in_the_file_is_an_error(owner: Owner) -> None:
     with pytest.raises(Terminal, match=wanted):
         rewrite_file.rewrite(wrong)
     rewriter = rewrite.on_spark(spark, owner.tenant, uuid.uuid4(), "orders", "a test")
-    with pytest.raises(Terminal, match=wanted):
+    with pytest.raises(Terminal, match=wanted) as caught:
         rewriter([wrong])
+    whose = f"This was tenant {owner.tenant.slug}, dataset orders, rewritten for a test."
+    assert caught.value.__notes__ == [f"{whose} {rewrite.NEXT_STEP}."]
     assert rewriter([Rewrite(path, 1, schema)])[path].rows == 1
