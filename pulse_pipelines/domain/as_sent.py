@@ -33,6 +33,8 @@ def event_data(dataset: Dataset, row: Mapping[str, Any], document: str) -> dict[
                 data[field] = None
         elif type(value) in _AS_THEY_ARE:
             data[field] = orjson.loads(value) if column.type.kind is Kind.JSON else value
+        elif type(value) is float and field in schema.doubles:
+            data[field] = value
         elif column.type.kind in (Kind.TIMESTAMP, Kind.DATE):
             data[field] = value.isoformat()
         else:
@@ -61,6 +63,8 @@ class _Schema:
         self.types: Mapping[str, FieldType] = {
             column.field: column.type for column in declared_columns(document)
         }
+        self.doubles = {field for field, kind in self.types.items() if kind.kind is Kind.DOUBLE}
+        """Declared fields whose numbers are as they were sent."""
         self.alone = not any(keyword in self.root for keyword in _OTHERS)
         """Whether the root is the only subschema that applies to an event's data."""
         self.required = _required([self.root])

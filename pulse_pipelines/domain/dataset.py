@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -61,7 +61,7 @@ class Dataset:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        return fitted(columns(self.schema), self.schema, self.table_schema)
+        return _columns(self.document, self.table_schema)
 
     @property
     def of_entities(self) -> bool:
@@ -80,3 +80,9 @@ class Dataset:
     def documents(self) -> dict[int, str]:
         """Every schema document that an event may follow, by version."""
         return dict(self.earlier) | {self.schema_version: self.document}
+
+
+@lru_cache(maxsize=1024)
+def _columns(document: str, table_schema: str) -> tuple[Column, ...]:
+    schema = orjson.loads(document)
+    return fitted(columns(schema), schema, table_schema)

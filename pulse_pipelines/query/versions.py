@@ -12,10 +12,12 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -35,7 +37,8 @@ from pulse_pipelines.tables.iceberg_schema import HASH, IS_DELETED, UPDATED
 from pulse_resources import readable
 from pulse_resources.errors import Conflict
 
-_WITHIN = f"SELECT * FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ?"  # noqa: S608 - constants
+_ABOUT = ("id", UPDATED, IS_DELETED, HASH, "ingested_at", "schema_version", "_extra")
+_WITHIN = f"SELECT {{}} FROM {duckdb_pool.SCAN} WHERE {UPDATED} > ? AND {UPDATED} <= ?"  # noqa: S608 - constants
 QUERY = f"{_WITHIN} ORDER BY {UPDATED} LIMIT ?"
 QUERY_ONLY = f"{_WITHIN} AND {UPDATED} IN (SELECT unnest(?::BIGINT[])) ORDER BY {UPDATED}"
 BUILT_HERE = 100_000
@@ -174,8 +177,23 @@ def _rows(
         partial_table.of_files(metadata, snapshot, metadata.current_schema_id, files) as location,
     ):
         query, value = (QUERY, last - after) if only is None else (QUERY_ONLY, list(only))
+        names = ", ".join(f'"{name}"' for name in (*_ABOUT, *(each.name for each in log.dataset.columns)))
+        query = query.format(names)
         found = connection.execute(query, [location, after, last, value]).to_arrow_table()
-    return found.to_pylist()  # type: ignore[no-any-return]
+    return _as_rows(found)
+
+
+def _as_rows(found: pa.Table) -> Iterable[Mapping[str, Any]]:
+    """As `to_pylist`, which takes most of its time to give moments a time zone by its name."""
+    names, columns = found.column_names, map(_values, found.columns)
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    moments = column.cast(pa.timestamp(column.type.unit)).to_pylist()
+    return [moment and moment.replace(tzinfo=UTC) for moment in moments]
 
 
 def _files(
