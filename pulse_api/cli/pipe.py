@@ -1,16 +1,21 @@
 """`pulse pipe`: pipes that bring tables, files, feeds and transforms into datasets, and these to sinks."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import yaml
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
-from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_api.cli.guard import FAILED, HELD
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
@@ -20,6 +25,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
 LOOK_S = 0.5
+Ended = TypeVar("Ended")
 
 
 @app.command("create")
@@ -70,6 +76,8 @@ def run_pipe(
 ) -> None:
     """Run a pipe as soon as there is room for a run, paused or not.
 
+    With --wait the exit code is 3 if a person has to decide what the run deletes: see `pulse sync commit`.
+
     Example: pulse pipe run acme planes --wait
     """
     owner = registry.find_tenant(tenant)
@@ -82,21 +90,43 @@ def run_pipe(
         _tell({"pipe": name, "done": "asked"}, said, as_json)
         return
     if out:
-        while (done := pipes.delivered(owner, name, after=before)) is None:
-            time.sleep(LOOK_S)
+        done = _awaited(owner, name, lambda: pipes.delivered(owner, name, after=before))
         _tell(
             done,
             f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused",
             as_json,
         )
         return
-    while (last := pipes.ended(owner, name, after=before)) is None:
-        time.sleep(LOOK_S)
+    last = _awaited(owner, name, lambda: pipes.ended(owner, name, after=before))
     said = (
         f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
         f"{last.deleted} deleted, {last.refused} refused"
     )
     _tell(last, said, as_json)
+    _check_sync(owner, last)
+
+
+def _awaited(owner: Tenant, name: str, look: "Callable[[], Ended | None]") -> "Ended":
+    """What a look at a run finds, once it finds that the run has ended."""
+    with interrupted.leaves(interrupted.PIPE_RUN, tenant=owner.slug, pipe=name):
+        while (found := look()) is None:
+            time.sleep(LOOK_S)
+    return found
+
+
+def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
+    """Raises typer.Exit: a person has to decide about the sync, or some of what it sent is lost."""
+    if sync.state == State.HELD:
+        remark(f"It deletes nothing before a person decides: {sync.reason}")
+        decide, chosen = (
+            "pulse sync {} " + f"{owner.slug} {sync.dataset} {sync.sync_id}",
+            ("commit", "rollback"),
+        )
+        remark(f"Decide with: {' or '.join(map(decide.format, chosen))}")
+        raise typer.Exit(HELD)
+    if sync.state == State.FAILED:
+        remark(f"It deletes nothing: {sync.reason}")
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")
