@@ -106,14 +106,14 @@ def collect(
             remark(f"{taken:,} events were taken before; it is safe to send all of them again.")
             raise
     became: dict[str, Any] = {}
-    if not as_json:
-        _show(total, verdicts)
-        for entry in ignored.values():
-            remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
-    if wait:
-        with interrupted.leaves(interrupted.SETTLING, tenant=owner.slug):
+    with interrupted.leaves(interrupted.SETTLING, tenant=owner.slug):
+        if not as_json:
+            _show(total, verdicts)
+            for entry in ignored.values():
+                remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
+        if wait:
             waiting.until_settled(owner, at_most, total["accepted"] + total["dead_lettered"])
-        became = sent.fates(owner)
+            became = sent.fates(owner)
     if as_json:
         emit(total | {"verdicts": verdicts, "ignored": [*ignored.values()]} | became)
     elif wait:

@@ -6,6 +6,7 @@ import select
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -28,16 +29,21 @@ CODES = {
 }
 """Every exit code, with its meaning. Codes of signals are those that a shell reports."""
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
+_AGAIN = "See with `pulse status` whether it is up again; then repeat the command."
 _FOLDER = "All that Pulse keeps is in $PULSE_HOME: name a folder that this account may write to."
 _PLACE = "Name a place that exists, and that this account may use."
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTSIDE = {
-    ("psycopg", "OperationalError"): "Postgres does not answer",
-    ("confluent_kafka", "KafkaException"): "Kafka",
-    ("httpx", "TransportError"): "the API does not answer",
-    ("pyspark.errors", "PySparkException"): "a task of Spark failed",
+    ("psycopg.errors", "AdminShutdown"): ("Postgres ended the connection", _AGAIN),
+    ("psycopg.errors", "CrashShutdown"): ("Postgres ended the connection", _AGAIN),
+    ("psycopg", "OperationalError"): ("Postgres does not answer", _START),
+    ("confluent_kafka", "KafkaException"): ("Kafka", _START),
+    ("httpx", "RemoteProtocolError"): ("the API ended the connection", _AGAIN),
+    ("httpx", "TransportError"): ("the API does not answer", _START),
+    ("pyspark.errors", "PySparkException"): ("a task of Spark failed", _START),
 }
-"""Errors of client libraries, by the module that must be imported to raise them, with their meaning."""
+"""Errors of client libraries, by the module that must be imported to raise them, with their meaning and what
+to do; the first that applies counts."""
 
 
 class Guarded(TyperGroup):
@@ -76,18 +82,19 @@ def run(command: Callable[[], None]) -> int:
         command: ends with SystemExit, as those of typer do.
     """
     code = 0
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
     try:
         command()
     except SystemExit as ended:
         # Rich and typer make an exit with 1 of a pipe that is closed.
         code = CLOSED if isinstance(ended.__context__, BrokenPipeError) else int(ended.code or 0)
-    except (
-        KeyboardInterrupt,
-        BrokenPipeError,
-    ) as error:  # before or after the command, or in what it complains
+    except (KeyboardInterrupt, OSError) as error:  # of help, of a complaint, or at the end
         code = code_of(error)
-        tell(error)
-    for stream in filter(None, (sys.stdout, sys.stderr)):
+        if not tell(error):
+            raise
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
@@ -118,8 +125,9 @@ def tell(error: BaseException) -> bool:
 def _line(error: BaseException) -> str | None:
     if isinstance(error, PulseError):
         return str(error)
-    if (meaning := _meaning(error)) is not None:
-        return f"{meaning}: {first_line(error)}. {_START}"
+    for (module, name), (meaning, fix) in _OUTSIDE.items():
+        if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
+            return f"{meaning}: {first_line(error)}. {fix}"
     if not isinstance(error, OSError):
         return None
     if error.errno in _FULL:
@@ -129,8 +137,9 @@ def _line(error: BaseException) -> str | None:
         at_home = str(error.filename).startswith(str(pulse_home()))
         return f"{error.filename} cannot be used: {error.strerror}. {_FOLDER if at_home else _PLACE}"
     if isinstance(error, ConnectionError | TimeoutError):
-        return f"a service ended the connection: {first_line(error)}. {_START}"
-    return None
+        return f"a service does not answer: {first_line(error)}. {_AGAIN}"
+    # Arrow's errors of the object store have no number.
+    return None if error.errno else f"the object store does not answer: {first_line(error)}. {_START}"
 
 
 def _is_interrupt(error: BaseException) -> bool:
@@ -143,7 +152,7 @@ def _is_closed() -> bool:
     """Whether stdout or stderr is a pipe that nobody reads any more."""
     ends = select.poll()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # no file, or none at all
+        with suppress(OSError, ValueError):  # no file
             ends.register(stream.fileno(), 0)  # a closed end is reported whatever is asked for
     return bool(ends.poll(0))
 
@@ -152,14 +161,6 @@ def _forget(stream: TextIO) -> None:
     """Drop what a stream has not written: Python would try again at the end."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _meaning(error: BaseException) -> str | None:
-    """Meaning of an error raised by a client of an external service; None for other errors."""
-    for (module, name), meaning in _OUTSIDE.items():
-        if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
-            return meaning
-    return None
 
 
 def complain(message: str, severity: str = "error") -> None:

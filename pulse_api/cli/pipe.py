@@ -84,33 +84,32 @@ def run_pipe(
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
     before = pipes.last_delivery(pipe) if out else pipes.last_sync(pipe)
-    pipes.ask(owner, name, full=full)
-    if not wait:
+    done, last = None, None
+    with interrupted.leaves(interrupted.PIPE_RUN, tenant=owner.slug, pipe=name):
+        pipes.ask(owner, name, full=full)
+        if wait and out:
+            done = _awaited(lambda: pipes.delivered(owner, name, after=before))
+        elif wait:
+            last = _awaited(lambda: pipes.ended(owner, name, after=before))
+    if done is not None:
+        said = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
+        _tell(done, said, as_json)
+    elif last is not None:
+        said = (
+            f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
+            f"{last.deleted} deleted, {last.refused} refused"
+        )
+        _tell(last, said, as_json)
+        _check_sync(owner, last)
+    else:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
-        return
-    if out:
-        done = _awaited(owner, name, lambda: pipes.delivered(owner, name, after=before))
-        _tell(
-            done,
-            f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused",
-            as_json,
-        )
-        return
-    last = _awaited(owner, name, lambda: pipes.ended(owner, name, after=before))
-    said = (
-        f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
-        f"{last.deleted} deleted, {last.refused} refused"
-    )
-    _tell(last, said, as_json)
-    _check_sync(owner, last)
 
 
-def _awaited(owner: Tenant, name: str, look: "Callable[[], Ended | None]") -> "Ended":
-    """What a look at a run finds, once it finds that the run has ended."""
-    with interrupted.leaves(interrupted.PIPE_RUN, tenant=owner.slug, pipe=name):
-        while (found := look()) is None:
-            time.sleep(LOOK_S)
+def _awaited(look: "Callable[[], Ended | None]") -> "Ended":
+    """What a look at a run finds, once the run has ended."""
+    while (found := look()) is None:
+        time.sleep(LOOK_S)
     return found
 
 
@@ -118,11 +117,8 @@ def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
     """Raises typer.Exit: a person has to decide about the sync, or some of what it sent is lost."""
     if sync.state == State.HELD:
         remark(f"It deletes nothing before a person decides: {sync.reason}")
-        decide, chosen = (
-            "pulse sync {} " + f"{owner.slug} {sync.dataset} {sync.sync_id}",
-            ("commit", "rollback"),
-        )
-        remark(f"Decide with: {' or '.join(map(decide.format, chosen))}")
+        sync_named = f"{owner.slug} {sync.dataset} {sync.sync_id}"
+        remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
         raise typer.Exit(HELD)
     if sync.state == State.FAILED:
         remark(f"It deletes nothing: {sync.reason}")
