@@ -1,6 +1,7 @@
 """How the command line ends: the exit code of every error, and the one line that is told of it."""
 
 import errno
+import io
 import os
 import select
 import sys
@@ -25,7 +26,7 @@ CODES = {
     WRONG: "a wrong request: an option, a name or a value",
     HELD: "a person has to decide: a sync is held",
     INTERRUPTED: "interrupted by Ctrl-C",
-    CLOSED: "nobody reads the output any more, as in `pulse ... | head -1`",
+    CLOSED: "nobody reads the output any more, as of a pipe into `head -1`",
 }
 """Every exit code, with its meaning. Codes of signals are those that a shell reports."""
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
@@ -82,9 +83,7 @@ def run(command: Callable[[], None]) -> int:
         command: ends with SystemExit, as those of typer do.
     """
     code = 0
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+    _make_writable()
     try:
         command()
     except SystemExit as ended:
@@ -101,6 +100,19 @@ def run(command: Callable[[], None]) -> int:
             code = CLOSED if isinstance(error, BrokenPipeError) else code or code_of(error)
             tell(error)
     return code
+
+
+def _make_writable() -> None:
+    """Make stdout and stderr streams that write all of what they are given, or fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream.buffer, io.RawIOBase):
+            # By PYTHONUNBUFFERED: it would forget what a pipe, or a disk, does not take at once.
+            whole = io.BufferedWriter(stream.buffer)
+            text = io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True)
+            setattr(sys, name, text)
 
 
 def tell(error: BaseException) -> bool:
