@@ -73,7 +73,7 @@ class Client:
             try:
                 answer = self._http.post("/v1/collect", content=body)
             except httpx.TransportError as error:
-                self._wait(attempt, 0.0, Transient(f"the API does not answer: {error}"))
+                self._wait(attempt, 0.0, _silent(error))
                 continue
             wait = retry_after(answer)
             if wait is None:
@@ -128,6 +128,11 @@ def _problem(answer: httpx.Response) -> PulseError:
     more = {"status": answer.status_code, "request": document.get("request_id", "")}
     kind = UserError if answer.status_code < 500 and retry_after(answer) is None else Transient
     return kind(detail, fix=document.get("fix"), **more)
+
+
+def _silent(error: httpx.TransportError) -> PulseError:
+    fix = "See with `pulse status` whether it is up; it is safe to send all events again"
+    return Transient(f"the API does not answer: {error}", fix=fix)
 
 
 def _busy(answer: httpx.Response) -> PulseError:

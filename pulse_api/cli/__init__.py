@@ -1,6 +1,6 @@
 """`pulse`: run a stack, register tenants and datasets, inspect what landed, reconcile it.
 
-Exit codes: 0 success, 1 failure or a failed check, 2 a wrong request: an option, a name or a value.
+Exit codes are in `guard`.
 """
 
 import logging
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pulse_api.cli import guard
 from pulse_api.cli.output import say
 from pulse_api.cli.parts import group_of
 
@@ -85,8 +86,7 @@ app = typer.Typer(
     help="Many tenants' events into governed Iceberg tables, exactly once.\n\n"
     "Start with `pulse up`, then `pulse tenant create`, `pulse schema publish`, "
     "`pulse dataset create`; see it all run with `pulse demo`.",
-    epilog="Exit codes: 0 success, 1 failure or a check that does not hold, 2 a wrong "
-    "request: an option, a name or a value.",
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in guard.CODES.items()) + ".",
 )
 
 
@@ -111,6 +111,10 @@ def _options(
 def main() -> None:
     """Entry point."""
     logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # it repeats the printed error
+    sys.exit(guard.run(_command))
+
+
+def _command() -> None:
     try:
         app()
     finally:

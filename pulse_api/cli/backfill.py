@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug, day
+from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_api.demo import run
 from pulse_pipelines import backfill, registry
@@ -53,7 +55,8 @@ def backfill_days(
     backfill.choose_version(registry.find_dataset(owner, slug), version)
     done: list[backfill.Backfilled] = []
     failed: dict[date, str] = {}
-    with spark.session() as session, run.progress(Console(stderr=True)) as bar:
+    said = interrupted.leaves(interrupted.BACKFILL)
+    with said, spark.session() as session, run.progress(Console(stderr=True)) as bar:
         task = bar.add_task(f"{slug} of {tenant}", total=len(days))
         for each in days:
             bar.update(task, description=f"{slug} of {tenant}, {each}")
@@ -68,7 +71,8 @@ def backfill_days(
         _show(done)
         for each, why in failed.items():
             remark(f"{each} stays as it was: {why}")
-    raise typer.Exit(1 if failed else 0)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def _days(first: date, last: date) -> list[date]:

@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from pulse_api import client
+from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, duration, without_mark
+from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, counted, emit, remark, say, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import Presented
@@ -94,6 +96,9 @@ def collect(
                 for name in ("accepted", "dead_lettered", "refused"):
                     total[name] += getattr(answer, name)
                 advance(total["sent"])
+        except KeyboardInterrupt:
+            taken = total["accepted"] + total["dead_lettered"]
+            raise interrupted.of(interrupted.SENDING, taken=f"{taken:,}") from None
         except PulseError as error:
             if error.where.get("status") in ("401", "403"):
                 error.fix = _issue(owner)  # instead of the API's fix, which mentions headers
@@ -101,18 +106,20 @@ def collect(
             remark(f"{taken:,} events were taken before; it is safe to send all of them again.")
             raise
     became: dict[str, Any] = {}
-    if not as_json:
-        _show(total, verdicts)
-        for entry in ignored.values():
-            remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
-    if wait:
-        waiting.until_settled(owner, at_most, total["accepted"] + total["dead_lettered"])
-        became = sent.fates(owner)
+    with interrupted.leaves(interrupted.SETTLING, tenant=owner.slug):
+        if not as_json:
+            _show(total, verdicts)
+            for entry in ignored.values():
+                remark(f"{entry['detail']} ({counted(entry['events'], 'event')}). {entry['fix']}")
+        if wait:
+            waiting.until_settled(owner, at_most, total["accepted"] + total["dead_lettered"])
+            became = sent.fates(owner)
     if as_json:
         emit(total | {"verdicts": verdicts, "ignored": [*ignored.values()]} | became)
     elif wait:
         _show_fates(became)
-    raise typer.Exit(1 if total["refused"] or became.get("not_landed") else 0)
+    if total["refused"] or became.get("not_landed"):
+        raise typer.Exit(FAILED)
 
 
 def _checked(tenant: Tenant, key: str | None) -> str:

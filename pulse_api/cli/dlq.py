@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from pulse_api.cli import complete
+from pulse_api.cli import complete, interrupted
 from pulse_api.cli.arguments import TenantSlug, moment
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
@@ -170,7 +170,7 @@ def replay_letters(
     """
     chosen = _chosen(ids, dead_letters.Filter(dataset, reason, since, until), everything)
     owner = registry.find_tenant(tenant)
-    with _progress(owner, chosen, "replaying") as progress:
+    with interrupted.leaves(interrupted.LETTERS), _progress(owner, chosen, "replaying") as progress:
         result = dead_letters.replay(
             owner, chosen, schema_version=schema_version, dry_run=dry_run, progress=progress
         )
@@ -204,7 +204,7 @@ def discard_letters(
                 "discarding by filter needs a confirmation", fix="Look with --dry-run, then add --yes"
             )
         typer.confirm(f"Discard {_count(owner, chosen):,} dead letters of {tenant}?", abort=True, err=True)
-    with _progress(owner, chosen, "discarding") as progress:
+    with interrupted.leaves(interrupted.LETTERS), _progress(owner, chosen, "discarding") as progress:
         result = dead_letters.discard(owner, chosen, dry_run=dry_run, progress=progress)
     _show(result, as_json)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulse_api.cli import complete
+from pulse_api.cli import complete, interrupted
 from pulse_api.cli.arguments import TenantSlug
 from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table, working
@@ -66,7 +66,7 @@ def erase(
             _show_preview(found, as_json)
             return
         _confirm(owner, [found])
-    with working("erasing") as begins:
+    with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
         receipt = erasure.erase(owner, dataset, where, lambda step: begins(f"erasing: {step}"))
     if as_json:
         emit(receipt)
@@ -93,7 +93,7 @@ def _everywhere(owner: Tenant, where: str, yes: bool, dry_run: bool, as_json: bo
             _show_left_out(left)
             return
         _confirm(owner, previews.values(), sum(each.rows for each in own))
-    with working("erasing") as begins:
+    with interrupted.leaves(interrupted.ERASURE), working("erasing") as begins:
         receipts = erasure.everywhere.erase(owner, found, lambda step: begins(f"erasing from {step}"))
         begins("looking for what is left out")
         became = erasure.everywhere.own_of(owner, receipts)

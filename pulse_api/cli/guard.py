@@ -1,72 +1,178 @@
-"""Error handling of the command line: one line and an exit code for every known error."""
+"""How the command line ends: the exit code of every error, and the one line that is told of it."""
 
 import errno
+import io
 import os
+import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from pulse_api.cli.output import shown
+from pulse_api.cli import interrupted
+from pulse_api.cli.output import remark, shown
 from pulse_resources.errors import PulseError, UserError, first_line
 from pulse_resources.home import pulse_home
 
-FAILED, WRONG = 1, 2
+FAILED, WRONG, HELD, INTERRUPTED, CLOSED = 1, 2, 3, 130, 141
+CODES = {
+    0: "success",
+    FAILED: "failure: a service that does not answer, or a check that does not hold",
+    WRONG: "a wrong request: an option, a name or a value",
+    HELD: "a person has to decide: a sync is held",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    CLOSED: "nobody reads the output any more, as of a pipe into `head -1`",
+}
+"""Every exit code, with its meaning. Codes of signals are those that a shell reports."""
 _START = "Is the stack up? Look with `pulse status`, start it with `pulse up`."
+_AGAIN = "See with `pulse status` whether it is up again; then repeat the command."
 _FOLDER = "All that Pulse keeps is in $PULSE_HOME: name a folder that this account may write to."
 _PLACE = "Name a place that exists, and that this account may use."
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTSIDE = {
-    ("psycopg", "OperationalError"): "Postgres does not answer",
-    ("confluent_kafka", "KafkaException"): "Kafka",
-    ("httpx", "TransportError"): "the API does not answer",
-    ("pyspark.errors", "PySparkException"): "a task of Spark failed",
+    ("psycopg.errors", "AdminShutdown"): ("Postgres ended the connection", _AGAIN),
+    ("psycopg.errors", "CrashShutdown"): ("Postgres ended the connection", _AGAIN),
+    ("psycopg", "OperationalError"): ("Postgres does not answer", _START),
+    ("confluent_kafka", "KafkaException"): ("Kafka", _START),
+    ("httpx", "RemoteProtocolError"): ("the API ended the connection", _AGAIN),
+    ("httpx", "TransportError"): ("the API does not answer", _START),
+    ("pyspark.errors", "PySparkException"): ("a task of Spark failed", _START),
 }
-"""Errors of client libraries, by the module that must be imported to raise them, with their meaning."""
+"""Errors of client libraries, by the module that must be imported to raise them, with their meaning and what
+to do; the first that applies counts."""
 
 
 class Guarded(TyperGroup):
-    """Outermost group: prints an error as one line on stderr; exit code 2 for a wrong request, else 1."""
+    """Outermost group: an error of a command becomes one line on stderr, and its exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a known error becomes a line and an exit code."""
         try:
             return super().invoke(ctx)
-        except PulseError as error:
-            complain(str(error))
-            raise typer.Exit(WRONG if isinstance(error, UserError) else FAILED) from error
+        except typer.Exit:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            code = code_of(error)
+            if not tell(error):
+                raise
+            raise typer.Exit(code) from error
+
+
+def code_of(error: BaseException) -> int:
+    """Exit code of a command that ends with an error; see `CODES`. No other place decides it."""
+    if isinstance(error, typer.Exit | typer.BadParameter):
+        return error.exit_code
+    if _is_interrupt(error):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return CLOSED if _is_closed() else FAILED
+    if isinstance(error, OSError):
+        return WRONG if error.filename is not None and error.errno not in _FULL else FAILED
+    return WRONG if isinstance(error, UserError) else FAILED
+
+
+def run(command: Callable[[], None]) -> int:
+    """Run the command line, write all that it printed, and return its exit code.
+
+    Args:
+        command: ends with SystemExit, as those of typer do.
+    """
+    code = 0
+    _make_writable()
+    try:
+        command()
+    except SystemExit as ended:
+        # Rich and typer make an exit with 1 of a pipe that is closed.
+        code = CLOSED if isinstance(ended.__context__, BrokenPipeError) else int(ended.code or 0)
+    except (KeyboardInterrupt, OSError) as error:  # of help, of a complaint, or at the end
+        code = code_of(error)
+        if not tell(error):
+            raise
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
         except OSError as error:
-            if error.errno in _FULL:
-                _forget_output()
-                complain(f"the output cannot be written: {error.strerror}")
-                raise typer.Exit(FAILED) from error
-            if error.filename is None:  # an OSError of a socket or a pipe
-                raise
-            at_home = str(error.filename).startswith(str(pulse_home()))
-            complain(f"{error.filename} cannot be used: {error.strerror}. {_FOLDER if at_home else _PLACE}")
-            raise typer.Exit(WRONG) from error
-        except Exception as error:
-            if (meaning := _meaning(error)) is None:
-                raise
-            complain(f"{meaning}: {first_line(error)}. {_START}")
-            raise typer.Exit(FAILED) from error
+            code = CLOSED if isinstance(error, BrokenPipeError) else code or code_of(error)
+            tell(error)
+    return code
 
 
-def _forget_output() -> None:
-    """Drop what stdout has not written: Python would try again at the end."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _make_writable() -> None:
+    """Make stdout and stderr streams that write all of what they are given, or fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream.buffer, io.RawIOBase):
+            # By PYTHONUNBUFFERED: it would forget what a pipe, or a disk, does not take at once.
+            whole = io.BufferedWriter(stream.buffer)
+            text = io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True)
+            setattr(sys, name, text)
 
 
-def _meaning(error: Exception) -> str | None:
-    """Meaning of an error raised by a client of an external service; None for other errors."""
-    for (module, name), meaning in _OUTSIDE.items():
+def tell(error: BaseException) -> bool:
+    """Tell a person of a known error, in one line on stderr; False for an error that is not known.
+
+    Nobody is told of a closed pipe.
+    """
+    if _is_interrupt(error):
+        if said := interrupted.line(error):
+            remark(f"\n{said}" if sys.stderr.isatty() else said)  # a terminal shows ^C before it
+        return True
+    if isinstance(error, BrokenPipeError) and _is_closed():
+        _forget(sys.stdout)
+        _forget(sys.stderr)
+        return True
+    line = _line(error)
+    if line is not None:
+        complain(line)
+    return line is not None
+
+
+def _line(error: BaseException) -> str | None:
+    if isinstance(error, PulseError):
+        return str(error)
+    for (module, name), (meaning, fix) in _OUTSIDE.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
-            return meaning
-    return None
+            return f"{meaning}: {first_line(error)}. {fix}"
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _FULL:
+        _forget(sys.stdout)
+        return f"the output cannot be written: {error.strerror}"
+    if error.filename is not None:
+        at_home = str(error.filename).startswith(str(pulse_home()))
+        return f"{error.filename} cannot be used: {error.strerror}. {_FOLDER if at_home else _PLACE}"
+    if isinstance(error, ConnectionError | TimeoutError):
+        return f"a service does not answer: {first_line(error)}. {_AGAIN}"
+    # Arrow's errors of the object store have no number.
+    return None if error.errno else f"the object store does not answer: {first_line(error)}. {_START}"
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C; at a question it is an abort."""
+    asked = isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
+    return asked or isinstance(error, KeyboardInterrupt)
+
+
+def _is_closed() -> bool:
+    """Whether stdout or stderr is a pipe that nobody reads any more."""
+    ends = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # no file
+            ends.register(stream.fileno(), 0)  # a closed end is reported whatever is asked for
+    return bool(ends.poll(0))
+
+
+def _forget(stream: TextIO) -> None:
+    """Drop what a stream has not written: Python would try again at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complain(message: str, severity: str = "error") -> None:

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
+from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, show_table, shown, working, write
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
@@ -165,7 +166,8 @@ def reconcile(
         emit({"balanced": balanced, "tenants": found})
     else:
         _print_reports(Console(), reports)
-    raise typer.Exit(0 if balanced else 1)
+    if not balanced:
+        raise typer.Exit(FAILED)
 
 
 def _print_reports(console: Console, reports: "list[reconciling.TenantReport]") -> None:

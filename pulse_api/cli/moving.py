@@ -3,17 +3,15 @@
 import time
 from collections.abc import Sequence
 
-import typer
 from rich.console import Console
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.output import remark, show_table
 from pulse_api.demo import run
 from pulse_pipelines import moves
 from pulse_pipelines.domain.tenant import Tenant
 
 LOOK_S = 0.5
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in a shell."""
 
 
 def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
@@ -22,7 +20,7 @@ def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
     Ctrl-C ends the command, not the move; the command to follow it again is printed.
     """
     console = Console(stderr=True)
-    try:
+    with interrupted.leaves(interrupted.MOVE, tenant=owner.slug, dataset=move.slug):
         if not console.is_terminal:
             remark(f"The move {move.move_id} rewrites the data files of {move.slug}.")
         with run.progress(console) as bar:
@@ -31,9 +29,6 @@ def follow(owner: Tenant, move: "moves.Move") -> "moves.Move":
                 said = f"{move.slug}: {_doing(found)}"
                 bar.update(task, description=said, total=found.files, completed=found.files_done)
                 time.sleep(LOOK_S)
-    except KeyboardInterrupt:
-        remark(f"The move goes on. Follow it with: pulse dataset follow {owner.slug} {move.slug}")
-        raise typer.Exit(INTERRUPTED) from None
     return found
 
 

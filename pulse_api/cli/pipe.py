@@ -1,16 +1,21 @@
 """`pulse pipe`: pipes that bring tables, files, feeds and transforms into datasets, and these to sinks."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import yaml
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import TenantSlug, read
-from pulse_api.cli.output import AsJson, emit, say, show_fields, show_table
+from pulse_api.cli.guard import FAILED, HELD
+from pulse_api.cli.output import AsJson, emit, remark, say, show_fields, show_table
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources.errors import UserError
 
 app = typer.Typer(
@@ -20,6 +25,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="The pipe's name.")]
 LOOK_S = 0.5
+Ended = TypeVar("Ended")
 
 
 @app.command("create")
@@ -70,33 +76,53 @@ def run_pipe(
 ) -> None:
     """Run a pipe as soon as there is room for a run, paused or not.
 
+    With --wait the exit code is 3 if a person has to decide what the run deletes: see `pulse sync commit`.
+
     Example: pulse pipe run acme planes --wait
     """
     owner = registry.find_tenant(tenant)
     pipe = pipes.find(owner, name)
     out = pipe.definition.delivers
     before = pipes.last_delivery(pipe) if out else pipes.last_sync(pipe)
-    pipes.ask(owner, name, full=full)
-    if not wait:
+    done, last = None, None
+    with interrupted.leaves(interrupted.PIPE_RUN, tenant=owner.slug, pipe=name):
+        pipes.ask(owner, name, full=full)
+        if wait and out:
+            done = _awaited(lambda: pipes.delivered(owner, name, after=before))
+        elif wait:
+            last = _awaited(lambda: pipes.ended(owner, name, after=before))
+    if done is not None:
+        said = f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused"
+        _tell(done, said, as_json)
+    elif last is not None:
+        said = (
+            f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
+            f"{last.deleted} deleted, {last.refused} refused"
+        )
+        _tell(last, said, as_json)
+        _check_sync(owner, last)
+    else:
         said = f"pipe {name} runs as soon as a run is free: see it with pulse pipe status {tenant} {name}"
         _tell({"pipe": name, "done": "asked"}, said, as_json)
-        return
-    if out:
-        while (done := pipes.delivered(owner, name, after=before)) is None:
-            time.sleep(LOOK_S)
-        _tell(
-            done,
-            f"{done.state}: {done.upserted} written, {done.deleted} deleted, {done.refused} refused",
-            as_json,
-        )
-        return
-    while (last := pipes.ended(owner, name, after=before)) is None:
+
+
+def _awaited(look: "Callable[[], Ended | None]") -> "Ended":
+    """What a look at a run finds, once the run has ended."""
+    while (found := look()) is None:
         time.sleep(LOOK_S)
-    said = (
-        f"{last.state}: {last.created} new, {last.changed} changed, {last.unchanged} unchanged, "
-        f"{last.deleted} deleted, {last.refused} refused"
-    )
-    _tell(last, said, as_json)
+    return found
+
+
+def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
+    """Raises typer.Exit: a person has to decide about the sync, or some of what it sent is lost."""
+    if sync.state == State.HELD:
+        remark(f"It deletes nothing before a person decides: {sync.reason}")
+        sync_named = f"{owner.slug} {sync.dataset} {sync.sync_id}"
+        remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
+        raise typer.Exit(HELD)
+    if sync.state == State.FAILED:
+        remark(f"It deletes nothing: {sync.reason}")
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")

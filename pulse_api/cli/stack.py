@@ -9,10 +9,10 @@ from rich.measure import Measurement
 from rich.status import Status as Spinner
 from rich.table import Table
 
-from pulse_api.cli import running
+from pulse_api.cli import guard, interrupted, running
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.cli.output import AsJson, emit, harmless, remark, shown
-from pulse_resources.errors import PulseError, Transient, UserError
+from pulse_resources.errors import PulseError, Transient
 from pulse_resources.home import never_ran, pulse_home
 from pulse_resources.local import dagster, stack
 from pulse_resources.local.layout import Layout
@@ -102,6 +102,7 @@ def bring_up(
 
     Raises:
         typer.Exit: they did not come up; the reason has been printed.
+        KeyboardInterrupt: of Ctrl-C, with what became of them.
     """
     layout, started = Layout(pulse_home()), False
     try:
@@ -119,11 +120,10 @@ def bring_up(
                     wanted = stack.with_known(layout, wanted)  # the failed service has stopped all of them
                     progress.done(f"Another program has taken port {lost}: starting anew")
     except KeyboardInterrupt:
-        _interrupted(layout, started)
-        raise typer.Exit(130) from None
+        raise _interrupted(layout, started) from None
     except PulseError as error:
         _complain(layout, error)
-        raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
+        raise typer.Exit(guard.code_of(error)) from None
     return started
 
 
@@ -156,11 +156,11 @@ def down(as_json: AsJson = False) -> None:
     layout = Layout(pulse_home())
     console = _errors if as_json else _console
     try:
-        with console.status("Stopping") as spinner:
+        with interrupted.leaves(interrupted.STOPPING), console.status("Stopping") as spinner:
             stopped = stack.stop(layout, _Progress(spinner, console))
     except PulseError as error:
         _complain(layout, error)
-        raise typer.Exit(1) from None
+        raise typer.Exit(guard.code_of(error)) from None
     if as_json:
         emit({"stopped": stopped})
         return
@@ -199,7 +199,7 @@ def show_status(as_json: AsJson = False) -> None:
         for line in ingesting.lines() if ingesting else ():
             _console.print(line, soft_wrap=True, highlight=False)
     if not found.up or (ingesting and ingesting.problems):
-        raise typer.Exit(1)
+        raise typer.Exit(guard.FAILED)
 
 
 def _wanted(without_dagster: bool, only: str) -> tuple[str, ...]:
@@ -277,13 +277,13 @@ def _duration(seconds: float) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
-def _interrupted(layout: Layout, started: bool) -> None:
+def _interrupted(layout: Layout, started: bool) -> KeyboardInterrupt:
+    """Stop what was started; returns the interrupt that says so."""
     if not started:
-        _errors.print("Interrupted.")
-        return
+        return interrupted.of(interrupted.NOT_STARTED)
     with _errors.status("Interrupted: stopping what was started") as spinner:
         stack.stop(layout, _Progress(spinner, _errors))
-    _errors.print("Interrupted; everything that was started has been stopped.")
+    return interrupted.of(interrupted.STARTED)
 
 
 def _complain(layout: Layout, error: PulseError) -> None:

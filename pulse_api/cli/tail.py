@@ -1,7 +1,5 @@
 """`pulse tail`: a dataset's rows as they land."""
 
-import contextlib
-import os
 import select
 import sys
 from typing import Annotated, Any
@@ -9,6 +7,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.arguments import DatasetSlug, TenantSlug
 from pulse_api.cli.output import cell, remark, write
 from pulse_pipelines import registry
@@ -35,14 +34,10 @@ def tail_rows(
     owner = registry.find_tenant(tenant)
     rows = tail.follow(owner, registry.find_dataset(owner, slug).slug, _pause)
     remark(f"Waiting for rows of {slug}; Ctrl-C ends it.")
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            for landed in rows:
-                for row in landed.to_pylist():
-                    write(f"{_text(row) if as_json else _line(row)}\n")
-        except BrokenPipeError:
-            # What could not be written is still buffered, and would fail again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with interrupted.leaves(interrupted.TAIL):
+        for landed in rows:
+            for row in landed.to_pylist():
+                write(f"{_text(row) if as_json else _line(row)}\n")
 
 
 def _pause() -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pulse_api.cli import complete
+from pulse_api.cli import complete, interrupted
+from pulse_api.cli.guard import FAILED
 from pulse_api.cli.output import AsJson, emit, remark, show_table
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
@@ -58,14 +59,14 @@ def upkeep(
         return
     limit = seconds or settings.load_settings().upkeep.run_seconds
     done = []
-    with ExitStack() as opened:
+    with interrupted.leaves(interrupted.UPKEEP), ExitStack() as opened:
         session = cache(lambda: opened.enter_context(spark.session()))  # started only if a task needs Spark
         for each in run.run(session, wanted, run_id=None, seconds=limit):
             done.append(each)
             remark(f"{each.tenant} {each.dataset} {each.day or ''} {each.task}: {each.outcome}")
     _show(done, as_json, "Nothing needed upkeep")
     if any(each.outcome in ("failed", "rolled_back") for each in done):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command("history")

@@ -6,7 +6,7 @@ to. An erasure from all datasets covers them; the receipt names those that it le
 
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -38,8 +38,11 @@ ONE_DATASET = (
 )
 
 
-def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
+def erase(progress: Callable[[str], None], tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
     """Erase from each table that asks for it, if the erasure is one from all datasets.
+
+    Args:
+        progress: called with the step and the table's name, before each.
 
     Raises:
         Terminal: a table is beyond the limits; what was erased stays so.
@@ -48,6 +51,7 @@ def erase(tenant: Tenant, subject: Subject, erasure: Erasure) -> None:
         return
     known = {entry["table"]: Outcome(**entry) for entry in erasure.steps.get(STEP, ())}
     for table in asking(tenant):
+        progress(f"{STEP}, {table.shown}")
         found = _process(tenant, table, subject, do="erase", erasure_id=erasure.erasure_id)
         before = known.get(table.shown, Outcome(table.shown))
         for name in ("rows", "files", "snapshots", "objects"):

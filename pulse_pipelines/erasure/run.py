@@ -49,7 +49,7 @@ FOLLOWING = {rows.STEP: frozenset({states.STEP, history.STEP, curated.STEP})}
 """Steps that have to be repeated after a repeated step."""
 
 
-def _steps(rewriter: Rewriter) -> dict[str, Step]:
+def _steps(rewriter: Rewriter, progress: Callable[[str], None]) -> dict[str, Step]:
     """The steps of an erasure, in order."""
     return {
         rows.STEP: partial(rows.erase, rewriter),
@@ -59,7 +59,7 @@ def _steps(rewriter: Rewriter) -> dict[str, Step]:
         raw.STEP: raw.erase,
         history.STEP: history.forget,
         curated.STEP: curated.erase,
-        own_tables.STEP: own_tables.erase,
+        own_tables.STEP: partial(own_tables.erase, progress),
     }
 
 
@@ -104,7 +104,8 @@ def erase(
 
     Args:
         where: see `erasure.subject`.
-        progress: called with the name of each step when it begins, and with the data files written so far.
+        progress: called with the name of each step when it begins, with the data files written so far, and
+            with the name of each own table.
         known: if given, also erases what was received for datasets that are not among these, and from
             tables of the tenant's own that ask for it.
 
@@ -130,7 +131,7 @@ def erase(
         table = (tenant, found.dataset.dataset_id, slug)
         rewriter = rewrite.on_spark(session, *table, "an erasure", progress=written)
         try:
-            verified = _until_clean(tenant, found, erasure.erasure_id, _steps(rewriter), progress)
+            verified = _until_clean(tenant, found, erasure.erasure_id, _steps(rewriter, progress), progress)
         except Terminal as error:
             raise _because_deleted(tenant, found, error) from error
         fail_point("erase.verified")

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from pulse_api import cli
 from pulse_pipelines import registry
-from pulse_pipelines.erasure import own_tables, record
+from pulse_pipelines.erasure import everywhere, own_tables, record
 from pulse_pipelines.erasure.own_subject import Wanted, names_of, paths_of
 from pulse_pipelines.erasure.own_table import OwnErasure
 from pulse_pipelines.erasure.subject import subject
@@ -129,6 +129,15 @@ def test_rows_go_with_all_history_where_the_table_asks(
     now.append(mails(9, ADA))
     verified = run(writer, "--verify", receipt["erasure_id"])
     assert (verified[0], verified[1]["clean"]) == (0, True), "what came later is not covered"
+
+
+def test_the_progress_of_an_erasure_names_each_own_table(own_engine: RestCatalog, writer: Guest) -> None:
+    tables = {f"own.{make(own_engine).name()[-1]}" for _ in range(2)}
+    metadata.forget()
+    steps: list[str] = []
+    everywhere.erase(writer.tenant, everywhere.find(writer.tenant, f"data.email={ADA}"), steps.append)
+    named = [step.removeprefix("orders: own_tables, ") for step in steps if "own_tables, " in step]
+    assert tables <= set(named), steps
 
 
 def test_a_value_in_the_name_of_a_folder_goes_with_its_files(own_engine: RestCatalog, writer: Guest) -> None:

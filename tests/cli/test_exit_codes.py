@@ -1,0 +1,213 @@
+"""Every end of a command has its exit code, from one place: errors, outages, closed pipes, full disks."""
+
+import errno
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import httpx
+import psycopg
+import pytest
+import typer
+from support.commands import command, ended, of, waiting_for
+from support.entities import SLUG, entity, make_entities
+from support.ingest import Owner, event, ingest
+from support.pipes import make_pipe, settle
+from typer.testing import CliRunner
+
+from chaos.surroundings import PULSE, superuser
+from chaos.waiting import wait
+from pulse_api import cli
+from pulse_api.cli import guard
+from pulse_pipelines import pipes, registry
+from pulse_pipelines.domain.syncs import Part
+from pulse_pipelines.registry import syncs
+from pulse_resources.errors import Conflict, Fenced, NotFound, PulseError, Terminal, Transient, UserError
+from pulse_resources.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+RUNNER = CliRunner()
+
+
+def at_a_question() -> BaseException:
+    """What a question makes of Ctrl-C."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+    except typer.Abort as abort:
+        return abort
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("a"), 2),
+        (NotFound("a"), 2),
+        (Conflict("a"), 2),
+        (typer.BadParameter("a"), 2),
+        (FileNotFoundError(errno.ENOENT, "a", "file"), 2),
+        (Transient("a"), 1),
+        (Terminal("a"), 1),
+        (Fenced("a"), 1),
+        (PulseError("a"), 1),
+        (psycopg.OperationalError("a"), 1),
+        (httpx.RemoteProtocolError("a"), 1),
+        (confluent_kafka.KafkaException("a"), 1),
+        (ConnectionResetError(errno.ECONNRESET, "a"), 1),
+        (BrokenPipeError(errno.EPIPE, "of a process that helps: the output is read"), 1),
+        (OSError(errno.ENOSPC, "a", "file"), 1),
+        (typer.Abort(), 1),
+        (typer.Exit(guard.HELD), 3),
+        (KeyboardInterrupt(), 130),
+        (at_a_question(), 130),
+        (RuntimeError("a bug"), 1),
+    ],
+    ids=repr,
+)
+def test_every_error_has_its_code(error: BaseException, code: int) -> None:
+    assert guard.code_of(error) == code
+
+
+def test_no_other_place_decides() -> None:
+    """Commands end with an error, or with a code that has a name."""
+    literal = re.compile(r"typer\.Exit\(.*\d|sys\.exit\(\d|SystemExit\(")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "pulse_api" / "cli").glob("*.py")
+        for line in path.read_text().splitlines()
+        if literal.search(line)
+    ]
+    assert found == []
+
+
+def test_help_and_the_readme_name_every_code() -> None:
+    shown = " ".join(RUNNER.invoke(cli.app, ["--help"], env={"COLUMNS": "80"}).output.split())
+    table = (ROOT / "README.md").read_text()
+    for code, meaning in guard.CODES.items():
+        assert f"{code} {meaning}" in shown
+        assert f"| {code} | {meaning} |" in table
+
+
+@pytest.mark.parametrize(
+    "arguments", [["config", "--json"], ["config"], ["--help"], ["nosuch"]], ids=" ".join
+)
+def test_a_pipe_that_is_closed_before_ends_a_command_silently(arguments: list[str]) -> None:
+    """With little output it breaks no sooner than at the end."""
+    with command(*arguments) as running:
+        of(running.stdout).close()
+        closed = arguments == ["nosuch"]
+        if closed:
+            of(running.stderr).close()
+        assert (running.wait(timeout=60), "" if closed else of(running.stderr).read()) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("options", [["--json"], []], ids=["json", "table"])
+def test_a_pipe_that_is_closed_in_the_midst_ends_a_command_silently(
+    owner: Owner, options: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    owner.send(*(event(f"{number:0100}") for number in range(1_000)))
+    ingest(owner)
+    assert len(owner.rows()) == 1_000, "more than a pipe holds"
+    with command("preview", owner.tenant.slug, "orders", "--limit", "1000", *options) as running:
+        printed = of(running.stdout)
+        assert printed.read(1)  # a document is one line
+        printed.close()
+        assert (running.wait(timeout=60), of(running.stderr).read()) == (141, "")
+
+
+def test_a_check_that_fails_into_a_closed_pipe_ends_as_every_other(stack: Settings) -> None:
+    with command("doctor") as running:
+        of(running.stdout).close()
+        assert running.wait(timeout=120) == 141
+
+
+def test_a_closed_output_is_no_error() -> None:
+    done = subprocess.run(f"'{PULSE}' config >&-", shell=True, capture_output=True, text=True)  # noqa: S602
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]], ids=" ".join)
+def test_a_full_disk_under_the_help_is_said_in_a_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([PULSE, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the output cannot be written: No space left on device\n",
+    )
+
+
+def test_a_connection_that_postgres_ends_is_an_outage(stack: Settings) -> None:
+    with waiting_for("pdm_tenants", "tenant", "list") as (running, backend), superuser() as administrator:
+        found = ended(running, lambda: administrator.execute("SELECT pg_terminate_backend(%s)", [backend]))
+    assert found == (
+        1,
+        "",
+        "error: Postgres ended the connection: terminating connection due to administrator command. "
+        "See with `pulse status` whether it is up again; then repeat the command.\n",
+    )
+
+
+def test_a_connection_that_the_api_ends_is_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: server.accept()[0].close())
+        with pytest.raises(httpx.TransportError) as caught:
+            httpx.get(f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False)
+    assert guard.tell(caught.value)
+    said = capsys.readouterr().err
+    assert said.startswith("error: the API ended the connection: ")
+    assert said.endswith("See with `pulse status` whether it is up again; then repeat the command.\n")
+    assert said.count("\n") == 1
+
+
+def test_an_object_store_that_is_down_is_an_outage(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner.send(event("a"))
+    ingest(owner)
+    monkeypatch.setenv("PULSE_OBJECT_STORE__ENDPOINT", "http://127.0.0.1:1")
+    given = ["erase", owner.tenant.slug, "--where", "event_id=a", "--dry-run"]
+    done = subprocess.run([PULSE, *given], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the object store does not answer: ")
+
+
+def full_sync(owner: Owner, name: str, *keys: str) -> None:
+    """A full sync of these entities."""
+    taking = syncs.begin(owner.tenant, SLUG, Part(name, "0", None, True, True, True))
+    owner.send(*(entity(key) for key in keys))
+    syncs.finish(owner.tenant, SLUG, taking, ())
+    settle(owner)
+
+
+def followed(owner: Owner, end: Callable[[], object], *options: str) -> Any:
+    """The end of `pulse pipe run --wait`, whose run is done meanwhile."""
+    arguments = ["pipe", "run", owner.tenant.slug, SLUG, "--wait", *options]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(RUNNER.invoke, cli.app, arguments)
+        wait(lambda: pipes.find(owner.tenant, SLUG).asked_at is not None, "it asks for no run")
+        assert not running.done(), "it waits"
+        end()
+        return running.result(timeout=60)
+
+
+def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:
+    make_entities(owner)
+    make_pipe(owner, SLUG)
+    done = followed(owner, lambda: full_sync(owner, "first", "DE", "FR", "ES"))
+    assert (done.exit_code, done.stdout) == (0, "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused\n")
+    with superuser() as connection:  # as its run would
+        connection.execute("UPDATE pipes SET asked_at = NULL WHERE tenant_id = %s", [owner.tenant.tenant_id])
+    held = followed(owner, lambda: full_sync(owner, "second", "DE"), "--json")
+    number = registry.syncs.list_syncs(owner.tenant, SLUG)[0].sync_id
+    assert (held.exit_code, json.loads(held.stdout)["state"]) == (guard.HELD, "held"), held.output
+    where = f"{owner.tenant.slug} {SLUG} {number}"
+    assert f"Decide with: pulse sync commit {where}, or pulse sync rollback {where}" in held.stderr

@@ -1,0 +1,88 @@
+"""Ctrl-C ends a command with 130, and says in one line what goes on without it."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from support.commands import command, ended, of, waiting_for
+from support.ingest import Owner, event, ingest
+from support.pipes import make_pipe
+
+from chaos.waiting import wait
+from pulse_api.cli import interrupted
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.key import KeyScope
+from pulse_pipelines.monitoring.trace import sent
+from pulse_pipelines.registry import keys
+
+pytestmark = pytest.mark.usefixtures("stack")
+
+WITHIN = {
+    # What a command does while it waits for a table: its arguments, the table, and what is said of it.
+    "query": (["tenant", "list"], "pdm_tenants", interrupted.NOTHING),
+    "erasure": (["erase", "{}", "--where", "event_id=a", "--yes"], "erasures", interrupted.ERASURE),
+    "of one dataset": (
+        ["erase", "{}", "--dataset", "orders", "--where", "event_id=a", "--yes"],
+        "erasures",
+        interrupted.ERASURE,
+    ),
+    "backfill": (["backfill", "{}", "orders", "--from", "today"], "raw_objects", interrupted.BACKFILL),
+    "replay": (["dlq", "replay", "{}", "--all"], "dead_letters", interrupted.LETTERS),
+    "discard": (["dlq", "discard", "{}", "--all", "--yes"], "dead_letters", interrupted.LETTERS),
+}
+
+
+@pytest.mark.parametrize("what", WITHIN)
+def test_work_of_the_command_itself_does_not_go_on(owner: Owner, what: str) -> None:
+    arguments, table, line = WITHIN[what]
+    given = [owner.tenant.slug if each == "{}" else each for each in arguments]
+    with waiting_for(table, *given) as (running, _):
+        code, printed, said = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, printed, said.strip().splitlines()[-1]) == (130, "", line)
+    assert "Traceback" not in said
+
+
+def test_a_run_of_a_pipe_goes_on(owner: Owner) -> None:
+    make_pipe(owner, "planes")
+    slug = owner.tenant.slug
+    with command("pipe", "run", slug, "planes", "--wait") as running:
+        wait(lambda: pipes.find(owner.tenant, "planes").asked_at is not None, "it asks for no run")
+        found = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert found == (130, "", f"The run goes on. See it with: pulse pipe status {slug} planes\n")
+    assert pipes.find(owner.tenant, "planes").asked_at is not None
+
+
+def test_what_was_sent_lands(
+    api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PULSE_KEY", keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text)
+    file = tmp_path / "event.json"
+    file.write_bytes(event("a"))
+    with command("collect", owner.tenant.slug, str(file), "--wait") as running:
+        assert of(running.stdout).readline().startswith("1 event: 1 accepted")
+        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, said) == (130, interrupted.SETTLING.format(tenant=owner.tenant.slug) + "\n")
+    assert sent.unsettled(owner.tenant, sent.marks(owner.tenant)) == 1
+    ingest(owner)
+    assert [row["id"] for row in owner.rows()] == ["a"]
+
+
+def test_what_was_taken_is_counted(api_service: str, owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_KEY", keys.issue_key(owner.tenant, "test", [KeyScope.COLLECT]).text)
+    before = sent.marks(owner.tenant)
+    with command("collect", owner.tenant.slug, "-") as running:
+        typed = of(running.stdin)
+        typed.write("".join(f"{event(f'e{number}').decode()}\n" for number in range(501)))
+        typed.flush()  # more than a request's; the rest waits for more
+        wait(lambda: sent.marks(owner.tenant) != before, "nothing was sent")
+        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert code == 130
+    assert said.startswith("Nothing more is sent. ")
+
+
+def test_a_question_is_interrupted(owner: Owner) -> None:
+    with command("dataset", "delete", owner.tenant.slug, "orders") as running:
+        asked = of(running.stderr).read(len("Delete the dataset"))
+        code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
+    assert (code, asked) == (130, "Delete the dataset")
+    assert said.endswith(f"{interrupted.NOTHING}\n")
