@@ -71,6 +71,8 @@ def code_of(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return CLOSED if _is_closed() else FAILED
+    if _is_unanswered(error):
+        return WRONG
     if isinstance(error, OSError):
         return WRONG if error.filename is not None and error.errno not in _FULL else FAILED
     return WRONG if isinstance(error, UserError) else FAILED
@@ -137,6 +139,9 @@ def tell(error: BaseException) -> bool:
 def _line(error: BaseException) -> str | None:
     if isinstance(error, PulseError):
         return str(error)
+    if _is_unanswered(error):
+        sys.stderr.write("\n")  # after the question
+        return "nobody answers the question. Answer it in a terminal, or add --yes"
     for (module, name), (meaning, fix) in _OUTSIDE.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
             return f"{meaning}: {first_line(error)}. {fix}"
@@ -158,6 +163,11 @@ def _is_interrupt(error: BaseException) -> bool:
     """Whether it is Ctrl-C; at a question it is an abort."""
     asked = isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
     return asked or isinstance(error, KeyboardInterrupt)
+
+
+def _is_unanswered(error: BaseException) -> bool:
+    """Whether a question is at the end of standard input."""
+    return isinstance(error, typer.Abort) and isinstance(error.__context__, EOFError)
 
 
 def _is_closed() -> bool:

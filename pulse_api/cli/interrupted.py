@@ -3,6 +3,7 @@
 A command marks the part of its work to which a line applies; anywhere else nothing goes on.
 """
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +43,16 @@ def leaves(line: str, **names: object) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise (error if error.args else of(line, **names)) from None
+
+
+@contextmanager
+def later() -> Iterator[None]:
+    """Let an interrupt of the block come at its end: one within an import leaves a module half loaded."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def of(line: str, **names: object) -> KeyboardInterrupt:

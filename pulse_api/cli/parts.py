@@ -21,6 +21,7 @@ from typer import Typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
+from pulse_api.cli import interrupted
 from pulse_api.cli.guard import Guarded
 
 LATER = ("pulse_pipelines.", "pulse_resources.", "pulse_api.client", "pulse_api.demo")
@@ -91,11 +92,12 @@ def flowing(text: str | None) -> str | None:
 def _prepared(callback: Callable[..., Any], modules: Sequence[str], *, looks: bool) -> Callable[..., Any]:
     @wraps(callback)
     def prepared(*arguments: Any, **options: Any) -> Any:
-        if looks:
-            from pulse_api.cli import running  # it loads the settings, which help does not need
+        with interrupted.later():
+            if looks:
+                from pulse_api.cli import running  # it loads the settings, which help does not need
 
-            running.check()
-        load(modules)
+                running.check()
+            load(modules)
         return callback(*arguments, **options)
 
     return prepared
@@ -115,7 +117,7 @@ class Part(TyperCommand):
 
     def imported(self) -> Any:
         """The actual command or group."""
-        with on_demand() as modules:
+        with interrupted.later(), on_demand() as modules:
             group = get_group(import_module(f"pulse_api.cli.{self._module}").app)
         _prepare(group, self._module, modules)
         return group.commands.get(str(self.name), group)

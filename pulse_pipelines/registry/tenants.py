@@ -5,7 +5,7 @@ import uuid
 import psycopg
 
 from pulse_pipelines.domain.naming import check_name
-from pulse_pipelines.domain.tenant import Tenant, check_slug
+from pulse_pipelines.domain.tenant import SLUG, Tenant, check_slug
 from pulse_pipelines.tables import ledger
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import AlreadyExists, NotFound, meant
@@ -43,7 +43,12 @@ def find_tenant(slug: str) -> Tenant:
         row = connection.execute(FIND_TENANT, [slug]).fetchone()
         if row is None:
             slugs = [tenant[1] for tenant in connection.execute(LIST_TENANTS)]
-            create = f"Create it with: pulse tenant create {slug}"
+            possible = SLUG.fullmatch(
+                slug
+            )  # any other, such as a query in the place of a tenant, cannot be created
+            create = (
+                f"Create it with: pulse tenant create {slug}" if possible else "Look with: pulse tenant list"
+            )
             raise NotFound("no such tenant", fix=meant(slug, slugs, create), tenant=slug)
     return Tenant(*row)
 

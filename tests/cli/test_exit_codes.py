@@ -35,12 +35,12 @@ ROOT = Path(__file__).parents[2]
 RUNNER = CliRunner()
 
 
-def at_a_question() -> BaseException:
-    """What a question makes of Ctrl-C."""
+def at_a_question(error: BaseException) -> BaseException:
+    """What a question makes of Ctrl-C, or of an end of its input."""
     try:
         try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
+            raise error
+        except (KeyboardInterrupt, EOFError):
             raise typer.Abort from None
     except typer.Abort as abort:
         return abort
@@ -67,7 +67,8 @@ def at_a_question() -> BaseException:
         (typer.Abort(), 1),
         (typer.Exit(guard.HELD), 3),
         (KeyboardInterrupt(), 130),
-        (at_a_question(), 130),
+        (at_a_question(KeyboardInterrupt()), 130),
+        (at_a_question(EOFError()), 2),
         (RuntimeError("a bug"), 1),
     ],
     ids=repr,
@@ -129,6 +130,25 @@ def test_a_check_that_fails_into_a_closed_pipe_ends_as_every_other(stack: Settin
     with command("doctor") as running:
         of(running.stdout).close()
         assert running.wait(timeout=120) == 141
+
+
+def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None:
+    """In a script it was `Aborted.`, with the code of a failure."""
+    done = RUNNER.invoke(cli.app, ["dataset", "delete", owner.tenant.slug, "orders"], input="")
+    assert done.exit_code == 2
+    assert (
+        done.stderr.splitlines()[-1]
+        == "error: nobody answers the question. Answer it in a terminal, or add --yes"
+    )
+    assert [dataset.slug for dataset in registry.list_datasets(owner.tenant)] == ["orders"]
+
+
+def test_what_cannot_be_a_tenant_is_not_to_be_created(stack: Settings) -> None:
+    done = RUNNER.invoke(cli.app, ["sql", "select 1"])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: no such tenant [tenant=select 1]. Look with: pulse tenant list\n",
+    )
 
 
 def test_a_closed_output_is_no_error() -> None:

@@ -86,3 +86,17 @@ def test_a_question_is_interrupted(owner: Owner) -> None:
         code, _, said = ended(running, lambda: running.send_signal(signal.SIGINT))
     assert (code, asked) == (130, "Delete the dataset")
     assert said.endswith(f"{interrupted.NOTHING}\n")
+
+
+def test_an_interrupt_waits_until_what_is_imported_is_whole() -> None:
+    loaded = False
+
+    def load() -> None:
+        nonlocal loaded
+        with interrupted.later():
+            signal.raise_signal(signal.SIGINT)
+            loaded = True
+
+    with pytest.raises(KeyboardInterrupt):
+        load()
+    assert loaded
