@@ -11,6 +11,7 @@ from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes.postgres import queries, slots, tables
+from pulse_pipelines.pipes.postgres.cursors import Cursor
 from pulse_pipelines.pipes.postgres.pgoutput import Found
 from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.postgres.tables import Table
@@ -96,19 +97,22 @@ def plan(
     """
     said = pipe.definition.of_postgres
     table = tables.look(source, pipe.definition)
-    is_full = full or said.mode is Mode.FULL or pipe.position is None
+    is_full, position, as_of, condition = True, pipe.position, moment, ALL
     if change is not None:
-        found, position, as_of = change.found, change.position, change.as_of
+        position, as_of, found = change.position, change.as_of, change.found
         if found is not None and not found.whole and not full:
             return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
-        return Plan(True, position, as_of, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
-    cursor = _position(source, table, said.cursor) or pipe.position
-    condition = ALL if is_full else _since(source, table, pipe)
-    stretches = list(_stretches(source, table, pipe.dataset, condition, ranges=is_full))
-    return Plan(is_full, cursor, moment, stretches)
+    elif said.cursor is not None:
+        cursor = Cursor.of(source, table, said.cursor)
+        last = cursor.known(source, pipe.position)
+        position = cursor.highest(source) or last
+        if last is not None and not full:
+            is_full, condition = False, cursor.since(last, said.overlap)
+    stretches = _stretches(source, table, pipe.dataset, condition, ranges=is_full)
+    return Plan(is_full, position, as_of, list(stretches))
 
 
-ALL = sql.SQL("true")
+ALL: sql.Composable = sql.SQL("true")
 
 
 def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
@@ -121,27 +125,6 @@ def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, foun
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
-    """The highest cursor in the table."""
-    if cursor is None:
-        return None
-    source.execute(tables.SETTINGS)
-    parts = sql.SQL(" UNION ALL ").join(
-        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
-        for part in table.parts
-    )
-    ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
-    return None if found is None else str(found)
-
-
-def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
-    """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
-    said, cursor = pipe.definition.of_postgres, str(pipe.definition.of_postgres.cursor)
-    kind = tables.type_of(source, table.parts[0], cursor)
-    least = tables.less(sql.Literal(pipe.position), kind, said.overlap)
-    return sql.SQL("t.{} >= {}").format(sql.Identifier(cursor), least)
 
 
 def _stretches(

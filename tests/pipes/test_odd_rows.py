@@ -1,0 +1,91 @@
+"""Rows of a Postgres that are not like others: endless cursors, keys that equal others, rows too large."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from support.entities import as_model, pages
+from support.ingest import Owner
+from support.pipes import bring
+
+from chaos.sources import SOURCE, database
+from pulse_pipelines import pipes
+from pulse_pipelines.domain.pipes import definition
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import reading, tables
+from pulse_pipelines.registry import syncs
+
+PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
+BY_CURSOR = PIPE | {"mode": "incremental", "cursor": "at"}
+
+
+@pytest.fixture
+def source(owner: Owner) -> "Iterator[psycopg.Connection[Any]]":
+    with database(owner.tenant) as connection:
+        yield connection
+
+
+def latest(owner: Owner) -> dict[str, dict[str, Any]]:
+    found = dict(as_model(pages(owner, slug="planes")))
+    return {key: content for key, content in found.items() if content is not None}
+
+
+def planned(pipe: "pipes.Pipe", position: str | None) -> tuple[bool, str | None, set[str]]:
+    """Of a run from a position: whether it is full, the position after it, and the keys that it reads."""
+    with tables.snapshot(addresses.url(pipe.tenant, SOURCE)) as seen:
+        plan = reading.plan(seen, replace(pipe, position=position), None, datetime.now(UTC), full=False)
+        keys = {key for query in plan.queries for key, _ in seen.execute(query).fetchall()}
+    return plan.is_full, plan.position, keys
+
+
+NUMBERS = ("1.5", "2.5", ("-Infinity", "Infinity", "NaN"))
+DAYS = ("2026-01-01", "2026-01-02", ("-infinity", "infinity"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "endless"),
+    [
+        *((kind, *DAYS) for kind in ("date", "timestamp", "timestamptz(0)", "day")),
+        *((kind, *NUMBERS) for kind in ("real", "float8", "numeric")),
+        ("text", "a", "b", ()),
+        ("int", "1", "2", ()),
+    ],
+)
+def test_an_endless_cursor_is_no_position_and_its_row_is_always_read(
+    owner: Owner, source: Any, kind: str, low: str, high: str, endless: tuple[str, ...]
+) -> None:
+    source.execute("CREATE DOMAIN day AS date")
+    source.execute(f"CREATE TABLE planes (tail text PRIMARY KEY, at {kind})")
+    for at in (low, *endless):
+        source.execute("INSERT INTO planes VALUES (%s, %s)", [at, at])
+    source.execute("INSERT INTO planes VALUES ('none', NULL)")
+    pipe = pipes.create(owner.tenant, definition(BY_CURSOR))
+    is_full, position, keys = planned(pipe, None)
+    assert (is_full, str(position)[: len(low)], keys) == (True, low, {low, *endless, "none"})
+    source.execute("INSERT INTO planes VALUES (%s, %s)", [high, high])
+    is_full, position, keys = planned(pipe, position)
+    assert (is_full, str(position)[: len(high)], keys) == (False, high, {low, high, *endless})
+    assert planned(pipe, position) == (False, position, {high, *endless})
+    for before in endless:
+        assert planned(pipe, before)[0], "what an earlier version took for a position hides rows"
+    source.execute("DELETE FROM planes WHERE tail IN (%s, %s)", [low, high])
+    assert planned(pipe, position) == (False, position, set(endless))
+    assert planned(pipe, None)[1] is None
+
+
+def test_a_row_with_an_endless_cursor_is_brought_once(owner: Owner, source: Any) -> None:
+    source.execute("CREATE TABLE planes (tail text PRIMARY KEY, at timestamp, seats int)")
+    source.execute("INSERT INTO planes VALUES ('never', '-infinity', 1), ('always', 'infinity', 1)")
+    source.execute("INSERT INTO planes VALUES ('N1', '2026-01-01', 1)")
+    pipes.create(owner.tenant, definition(BY_CURSOR))
+    assert bring(owner).is_full
+    source.execute("INSERT INTO planes VALUES ('N2', '2026-01-02', 1)")
+    source.execute("UPDATE planes SET seats = 2 WHERE tail = 'never'")
+    assert not bring(owner).is_full
+    assert {key: content["seats"] for key, content in latest(owner).items()} == {
+        "never": 2, "always": 1, "N1": 1, "N2": 1}  # fmt: skip
+    each = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (each.created, each.changed, each.unchanged) == (1, 1, 2)
