@@ -1,5 +1,6 @@
 """Rows of a Postgres that are not like others: endless cursors, keys that equal others, rows too large."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,11 +12,11 @@ from support.entities import as_model, pages
 from support.ingest import Owner
 from support.pipes import bring
 
-from chaos.sources import SOURCE, database
+from chaos.sources import SOURCE, capturing, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import reading, tables
+from pulse_pipelines.pipes.postgres import queries, reading, tables
 from pulse_pipelines.registry import syncs
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
@@ -89,3 +90,68 @@ def test_a_row_with_an_endless_cursor_is_brought_once(owner: Owner, source: Any)
         "never": 2, "always": 1, "N1": 1, "N2": 1}  # fmt: skip
     each = syncs.list_syncs(owner.tenant, "planes")[0]
     assert (each.created, each.changed, each.unchanged) == (1, 1, 2)
+
+
+def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
+    """What is sent for keys of the table `planes`, as the log has them: the seats of a row, None of none."""
+    said = definition(PIPE)
+    with source.transaction():
+        source.execute(tables.SETTINGS)
+        table = tables.look(source, said)
+        types = [tables.type_of(source, table.parts[0], column) for column in table.key]
+        assert types == [kind]
+        query = queries.changed(table, types, [(key,) for key in keys], "planes", "2026-11-26T00:00:00Z")
+        events = {key: json.loads(event) for key, event in source.execute(query).fetchall()}
+    assert all(event["event_id"] == key for key, event in events.items())
+    return {key: None if event.get("deleted") else event["data"]["seats"] for key, event in events.items()}
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind", "before", "after"),
+    [
+        ("numeric", "numeric", "1.0", "1.00"),
+        ("float8", "double precision", "-0", "0"),
+        ("interval", "interval", "P1D", "PT24H"),
+        ("scale", "numeric", "1.0", "1.00"),
+    ],
+)
+def test_a_key_that_is_rewritten_as_an_equal_one_is_gone(
+    owner: Owner, source: Any, declared: str, kind: str, before: str, after: str
+) -> None:
+    source.execute("CREATE DOMAIN scale AS numeric")
+    source.execute(f"CREATE TABLE planes (tail {declared} PRIMARY KEY, seats int)")
+    source.execute("INSERT INTO planes VALUES (%s, 1)", [before])
+    assert changed(source, kind, before) == {before: 1}
+    source.execute("UPDATE planes SET tail = %s, seats = 2 WHERE tail = %s", [after, before])
+    assert changed(source, kind, before, after) == {before: None, after: 2}
+
+
+@pytest.mark.parametrize("declared", ["char(3)", "varchar(3)", "code", "numeric(4, 1)"])
+def test_a_key_with_a_length_is_found(owner: Owner, source: Any, declared: str) -> None:
+    source.execute("CREATE DOMAIN code AS char(3) CHECK (VALUE <> 'N9')")
+    source.execute(f"CREATE TABLE planes (tail {declared} PRIMARY KEY, seats int)")
+    key = "12.5" if declared.startswith("numeric") else "N1"
+    source.execute("INSERT INTO planes VALUES (%s, 1)", [key])
+    kind = {"varchar(3)": "character varying", "numeric(4, 1)": "numeric"}.get(declared, "bpchar")
+    padded = f"{key} " if kind == "bpchar" else key
+    assert changed(source, kind, padded) == {key: 1}
+    source.execute("DELETE FROM planes")
+    assert changed(source, kind, padded) == {key: None}
+
+
+@pytest.mark.slow
+def test_changes_of_odd_keys_are_captured(owner: Owner) -> None:
+    """As the log itself has these keys, in a database that writes intervals in another style."""
+    with capturing(owner.tenant, "intervalstyle = 'sql_standard'") as source:
+        source.execute(
+            "CREATE TABLE planes (a numeric, b char(3), c interval, seats int, PRIMARY KEY (a, b, c))"
+        )
+        source.execute("INSERT INTO planes VALUES (1.0, 'x', '-1 day -2 hours', 1), (2, 'y', '1 h', 1)")
+        pipes.create(owner.tenant, definition(PIPE | {"mode": "changes"}))
+        syncs.allow(owner.tenant, "planes", 1)
+        bring(owner)
+        source.execute("UPDATE planes SET a = 1.00, seats = 2 WHERE a = 1")
+        source.execute("UPDATE planes SET seats = 3 WHERE a = 2")
+        assert not bring(owner).is_full
+    assert {key: content["seats"] for key, content in latest(owner).items()} == {
+        '["1.00", "x", "P-1DT-2H"]': 2, '["2", "y", "PT1H"]': 3}  # fmt: skip

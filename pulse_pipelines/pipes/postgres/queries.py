@@ -25,7 +25,14 @@ def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Co
 def changed(
     table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
 ) -> sql.Composed:
-    """Build a query for the keys and events of rows by key; missing rows become deletions."""
+    """Build a query for the keys and events of rows by key; missing rows become deletions.
+
+    Rows are found by the value of a key, which an index serves, and are it only if its text is the same:
+    `1.0` is gone once it is `1.00`, and so is `n1` in a collation for which it equals `N1`.
+
+    Args:
+        types: of the key's columns, by `tables.type_of`.
+    """
     names = [sql.Identifier(f"c{place}") for place in range(len(types))]
     values = sql.SQL(", ").join(
         sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key))) for key in keys
@@ -34,7 +41,9 @@ def changed(
         sql.SQL("v.{}::text::{}").format(name, sql.SQL(kind)) for name, kind in zip(names, types, strict=True)
     ]
     same = sql.SQL(" AND ").join(
-        sql.SQL("t.{} = {}").format(sql.Identifier(column), value)
+        sql.SQL('t.{0} = {1} AND t.{0}::text COLLATE "C" = {1}::text COLLATE "C"').format(
+            sql.Identifier(column), value
+        )
         for column, value in zip(table.key, typed, strict=True)
     )
     return sql.SQL(

@@ -179,6 +179,7 @@ def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Pl
         source.transaction(),
         source.cursor("changes") as cursor,  # a transaction may be larger than our memory
     ):
+        source.execute(tables.SETTINGS)  # keys are as the rows' events have them
         cursor.itersize = FETCHED
         cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
         found = decoded((bytes(data) for (data,) in cursor), table.key)
