@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL
 from support.entities import as_model, pages
 from support.ingest import Owner
 from support.pipes import bring
@@ -15,7 +16,7 @@ from support.pipes import bring
 from chaos.sources import SOURCE, capturing, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
-from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes import addresses, rows
 from pulse_pipelines.pipes.postgres import queries, reading, tables
 from pulse_pipelines.registry import syncs
 
@@ -155,3 +156,57 @@ def test_changes_of_odd_keys_are_captured(owner: Owner) -> None:
         assert not bring(owner).is_full
     assert {key: content["seats"] for key, content in latest(owner).items()} == {
         '["1.00", "x", "P-1DT-2H"]': 2, '["2", "y", "PT1H"]': 3}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["full", "changes"])
+def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source: Any, mode: str) -> None:
+    source.execute("CREATE TABLE planes (tail text PRIMARY KEY, note text, data bytea, said json, seats int)")
+    source.execute("INSERT INTO planes VALUES ('fits', repeat('x', 3140000), NULL, NULL, 1)")
+    source.execute("INSERT INTO planes VALUES ('note', repeat('x', 300000000), '', NULL, 2)")
+    source.execute(
+        "INSERT INTO planes VALUES ('data', repeat('x', 2000000), convert_to(repeat('x', 2000000), 'UTF8'))"
+    )
+    source.execute("INSERT INTO planes VALUES ('said', 'a', 'a', to_json(repeat('é', 2000000)))")
+    source.execute("INSERT INTO planes VALUES ('many', repeat(E'\\x01', 1000000))")
+    names = ("fits", "note", "data", "said", "many")
+    with source.transaction():
+        source.execute(tables.SETTINGS)
+        table = tables.look(source, definition(PIPE))
+        at, part = "2026-11-26T00:00:00Z", table.parts[0]
+        if mode == "full":
+            query = queries.events(table, part, "planes", at, SQL("true"))
+        else:
+            query = queries.changed(table, ["text"], [*((name,) for name in names), ("gone",)], "planes", at)
+        found = dict(source.execute(query).fetchall())
+    fits, gone = json.loads(found.pop("fits")), found.pop("gone", None)
+    assert (len(fits["data"]["note"]), fits["data"]["seats"]) == (3_140_000, 1)
+    assert gone is None or json.loads(gone)["deleted"]
+    told = {key: json.loads(event) for key, event in found.items()}
+    assert {key: event["event_id"] for key, event in told.items()} == {key: key for key in names[1:]}
+    assert all(len(event) < 5 * rows.KEPT for event in found.values())
+    errors = {key: event["context"]["error"] for key, event in told.items()}
+    assert errors["note"] == "the row has 300,000,004 bytes"
+    assert errors["data"] == "the row has 4,000,004 bytes"
+    assert errors["said"].startswith("the row has 4,000,1")
+    assert errors["many"].startswith("the row has 6,000,1")
+    assert told["many"]["context"]["table"] == '"public"."planes"'
+    assert told["many"]["data"].startswith('{"event_id" : "many"')
+
+
+def test_a_row_too_large_to_send_is_a_dead_letter(owner: Owner, source: Any) -> None:
+    """It holds up no other row, and its entity is not deleted."""
+    source.execute("CREATE TABLE planes (tail text PRIMARY KEY, note text)")
+    source.execute("INSERT INTO planes VALUES ('N1', 'a'), ('N2', 'b'), ('N3', 'c')")
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner)
+    source.execute("UPDATE planes SET note = repeat('x', 20000000) WHERE tail = 'N2'")
+    source.execute("UPDATE planes SET note = 'd' WHERE tail = 'N3'")
+    sent = bring(owner)
+    assert (sent.rows, sent.bytes < 100_000) == (3, True)
+    assert {key: content["note"] for key, content in latest(owner).items()} == {
+        "N1": "a",
+        "N2": "b",
+        "N3": "d",
+    }
+    each = syncs.list_syncs(owner.tenant, "planes")[0]
+    assert (each.changed, each.unchanged, each.refused, each.deleted) == (1, 1, 1, 0)

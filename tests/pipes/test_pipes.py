@@ -317,7 +317,7 @@ def test_each_type_by_its_rule(owner: Owner, source: Any) -> None:
 
 
 def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> None:
-    names = ["r", "t", "e", "k", "d", "v", "c0", "there", "planes"]
+    names = ["r", "t", "e", "s", "k", "d", "v", "c0", "there", "size", "planes"]
     source.execute(
         f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{each} real' for each in names)})"
     )
