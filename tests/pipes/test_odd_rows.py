@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -12,13 +13,15 @@ from psycopg.sql import SQL
 from support.entities import as_model, pages
 from support.ingest import Owner
 from support.pipes import bring
+from support.topics import set_limit
 
 from chaos.sources import SOURCE, capturing, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes import addresses, rows
-from pulse_pipelines.pipes.postgres import queries, reading, tables
+from pulse_pipelines.pipes.postgres import load, queries, reading, tables
 from pulse_pipelines.registry import syncs
+from pulse_resources.errors import Transient
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 BY_CURSOR = PIPE | {"mode": "incremental", "cursor": "at"}
@@ -38,7 +41,7 @@ def latest(owner: Owner) -> dict[str, dict[str, Any]]:
 def planned(pipe: "pipes.Pipe", position: str | None) -> tuple[bool, str | None, set[str]]:
     """Of a run from a position: whether it is full, the position after it, and the keys that it reads."""
     with tables.snapshot(addresses.url(pipe.tenant, SOURCE)) as seen:
-        plan = reading.plan(seen, replace(pipe, position=position), None, datetime.now(UTC), full=False)
+        plan = reading.plan(seen, replace(pipe, position=position), None, datetime.now(UTC), 2, full=False)
         keys = {key for query in plan.queries for key, _ in seen.execute(query).fetchall()}
     return plan.is_full, plan.position, keys
 
@@ -210,3 +213,39 @@ def test_a_row_too_large_to_send_is_a_dead_letter(owner: Owner, source: Any) -> 
     }
     each = syncs.list_syncs(owner.tenant, "planes")[0]
     assert (each.changed, each.unchanged, each.refused, each.deleted) == (1, 1, 1, 0)
+
+
+def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: Any) -> None:
+    """A query in its midst holds its connection's lock, which leaving the connection waits for."""
+    source.execute("CREATE TABLE planes (tail int PRIMARY KEY, note text)")
+    source.execute("INSERT INTO planes SELECT n, repeat(md5(n::text), 90) FROM generate_series(1, 40000) n")
+    pipe = pipes.create(owner.tenant, definition(PIPE))
+    set_limit(owner.tenant.topic, 1_000)
+    ended: list[BaseException] = []
+
+    def work(task: load.LoadTask) -> None:
+        try:
+            list(load.load(task))
+        except Transient as error:
+            ended.append(error)
+
+    with load.opened(pipe, 1, full=False) as wanted:
+        (task,) = wanted.tasks
+        thread = Thread(target=work, args=[task], daemon=True)
+        thread.start()
+        thread.join(60)
+    assert "did not acknowledge rows" in str(ended)
+
+
+@pytest.mark.parametrize(("parallelism", "queries"), [(1, 3), (4, 4), (64, 20)])
+def test_a_table_has_a_query_for_each_task_unless_it_is_small(
+    owner: Owner, source: Any, parallelism: int, queries: int
+) -> None:
+    source.execute("CREATE TABLE planes (tail int PRIMARY KEY, note text)")
+    source.execute("INSERT INTO planes SELECT n, repeat('x', 2000) FROM generate_series(1, 40000) n")
+    pipe = pipes.create(owner.tenant, definition(PIPE))
+    with tables.snapshot(addresses.url(owner.tenant, SOURCE)) as seen:
+        plan = reading.plan(seen, pipe, None, datetime.now(UTC), parallelism, full=True)
+        assert len(plan.queries) == queries
+        keys = [key for query in plan.queries for key, _ in seen.execute(query).fetchall()]
+    assert sorted(map(int, keys)) == list(range(1, 40_001))

@@ -341,7 +341,7 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     source.execute("CREATE TABLE low PARTITION OF planes FOR VALUES FROM (0) TO (3000)")
     source.execute("CREATE TABLE high PARTITION OF planes DEFAULT")
     source.execute("INSERT INTO planes SELECT n, repeat('x', 500) FROM generate_series(1, 4000) n")
-    monkeypatch.setattr("pulse_pipelines.pipes.postgres.reading.BLOCKS", 50)
+    monkeypatch.setattr("pulse_pipelines.pipes.postgres.reading.LEAST_BLOCKS", 50)
     pipes.create(owner.tenant, definition(PIPE))
     at("pipe.begun", lambda: source.execute("INSERT INTO planes VALUES (5000, 'later')"))
     assert bring(owner).rows == 4000

@@ -18,8 +18,9 @@ from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_resources.errors import UserError
 
+LEAST_BLOCKS = 512
 BLOCKS = 4_096
-"""Blocks of a table per query: 32 MiB."""
+"""Blocks of a table per query, at least and at most: 4 and 32 MiB. Within these, a query for each task."""
 KEYS = 5_000
 """Changed rows per query."""
 
@@ -84,12 +85,19 @@ def captured(address: str, pipe: Pipe) -> Table:
 
 
 def plan(
-    source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, moment: datetime, *, full: bool
+    source: "psycopg.Connection[Any]",
+    pipe: Pipe,
+    change: Change | None,
+    moment: datetime,
+    parallelism: int,
+    *,
+    full: bool,
 ) -> Plan:
     """Plan what a run reads in a snapshot.
 
     Args:
         moment: one before the snapshot.
+        parallelism: how many tasks share the queries.
         full: read all rows, in any mode.
 
     Raises:
@@ -108,7 +116,7 @@ def plan(
         position = cursor.highest(source) or last
         if last is not None and not full:
             is_full, condition = False, cursor.since(last, said.overlap)
-    stretches = _stretches(source, table, pipe.dataset, condition, ranges=is_full)
+    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0)
     return Plan(is_full, position, as_of, list(stretches))
 
 
@@ -128,26 +136,32 @@ def _now() -> str:
 
 
 def _stretches(
-    source: "psycopg.Connection[Any]",
-    table: Table,
-    dataset: str,
-    condition: sql.Composable,
-    *,
-    ranges: bool,
+    source: "psycopg.Connection[Any]", table: Table, dataset: str, condition: sql.Composable, parallelism: int
 ) -> Iterator[str]:
-    """Split into queries by stretches of blocks of each partition; few rows are read by one query."""
+    """Split into queries by stretches of blocks of each partition.
+
+    Args:
+        parallelism: 0: few rows are read, by one query of each partition.
+    """
     moment = _now()
-    for part in table.parts:
-        ((blocks,),) = source.execute(
-            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [part]
-        ).fetchall()
-        for start in range(0, max(1, blocks), BLOCKS) if ranges else (0,):
+    sizes = {part: _blocks(source, part) for part in table.parts}
+    step = max(LEAST_BLOCKS, min(BLOCKS, -(-sum(sizes.values()) // max(1, parallelism))))
+    for part, blocks in sizes.items():
+        starts = range(0, max(1, blocks), step) if parallelism else range(1)
+        for start in starts:
             within = condition
-            if ranges and blocks > BLOCKS:
-                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + BLOCKS},0)"))
+            if len(starts) > 1:
+                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + step},0)"))
                 within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
                     condition,
                     sql.Literal(f"({start},0)"),
-                    end if start + BLOCKS < blocks else sql.SQL(""),
+                    end if start != starts[-1] else sql.SQL(""),
                 )
             yield queries.events(table, part, dataset, moment, within).as_string(source)
+
+
+def _blocks(source: "psycopg.Connection[Any]", part: str) -> int:
+    """Blocks of a table."""
+    query = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int"
+    ((found,),) = source.execute(query, [part]).fetchall()
+    return int(found)
