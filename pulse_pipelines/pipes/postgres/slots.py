@@ -28,8 +28,8 @@ from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
 
-MOST = 100_000
-"""Messages per run; the run continues to the end of the transaction that contains the last of them."""
+MOST = 500_000
+"""Messages per run, of which the keys are kept; it continues to the end of the last one's transaction."""
 FETCHED = 2_000
 """Messages fetched at a time."""
 LONGEST = 63
