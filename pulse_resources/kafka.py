@@ -76,7 +76,8 @@ def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Pro
     """Producer whose acknowledgement means that all in-sync replicas hold the event.
 
     What is not acknowledged in time is reported as failed, and may have been written. With `in_bulk`, batches
-    may fill for longer, since nobody waits for a single event, and only failures are reported.
+    may fill for longer, since nobody waits for a single event, only failures are reported, and no more than
+    64 MiB wait in memory: beyond, `produce` raises BufferError.
     """
     return Producer(
         _client()
@@ -89,6 +90,7 @@ def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Pro
             "delivery.timeout.ms": round(delivery_timeout_s * 1000),
             "message.max.bytes": MAX_MESSAGE_BYTES,
             "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 65_536 if in_bulk else 1_048_576,
         }
     )
 
@@ -164,10 +166,7 @@ def create_topics(names: Iterable[str]) -> None:
             name,
             num_partitions=settings.partitions_per_topic,
             replication_factor=settings.replication_factor,
-            config={
-                "max.message.bytes": str(MAX_MESSAGE_BYTES),
-                "message.timestamp.type": "LogAppendTime",
-            },
+            config={"max.message.bytes": str(MAX_MESSAGE_BYTES), "message.timestamp.type": "LogAppendTime"},
         )
         for name in names
     ]

@@ -10,6 +10,7 @@ TEXT = "string"
 _INTEGERS = frozenset({"int2", "int4", "int8"})
 _NUMBERS = frozenset({"float4", "float8"})
 _STRINGS = frozenset({"text", "varchar", "bpchar", "name", "uuid", "citext"})
+_SIZED = frozenset({"text", "varchar", "bpchar"})
 _FORMATS = {"timestamptz": "date-time", "date": "date"}
 _JSON = frozenset({"json", "jsonb"})
 
@@ -20,6 +21,8 @@ class Shape(NamedTuple):
     schema: dict[str, Any]
     expression: str
     """SQL of its value, with {} for the column."""
+    is_sized: bool = False
+    """Whether `octet_length` tells the bytes of a value, without reading those that are stored apart."""
 
 
 def shape(name: str, *, of_array: bool = False) -> Shape:
@@ -45,7 +48,7 @@ def shape(name: str, *, of_array: bool = False) -> Shape:
     if name in _JSON:
         return Shape({}, "{}")
     if name == "bytea":
-        return Shape({"type": [TEXT, "null"]}, "translate(encode({}, 'base64'), E'\\n', '')")
+        return Shape({"type": [TEXT, "null"]}, "translate(encode({}, 'base64'), E'\\n', '')", is_sized=True)
     if name == "timestamp":
         return Shape({"type": [TEXT, "null"]}, "{}")  # as JSON has it, with a T: no zone is made up
-    return Shape({"type": [TEXT, "null"]}, "{}::text")
+    return Shape({"type": [TEXT, "null"]}, "{}::text", is_sized=name in _SIZED)

@@ -31,6 +31,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import StringType
 
+from pulse_pipelines.tables import parquet_files
 from pulse_pipelines.tables.orphan_files import Access
 from pulse_pipelines.tables.reachable_files import plain
 from pulse_pipelines.tables.rewrite_file import rows_at_a_time
@@ -167,9 +168,9 @@ def write_again(
         wanted = shape(parquet.metadata)
         schema = parquet.schema_arrow.remove_metadata()
     with store.open_output_stream(object_store.key(plain(path)), compression=None) as sink:
-        with pq.ParquetWriter(
-            sink, schema, metadata_collector=collected, **_options(table.properties, wanted)
-        ) as writer:
+        options = _options(table.properties, wanted)
+        writer = pq.ParquetWriter(sink, schema, metadata_collector=collected, **options)
+        with parquet_files.closed(writer):
             for group in _row_groups(_batches(store, files, wanted, schema, alive), drop):
                 dropped += group.dropped
                 if group.rows.num_rows:

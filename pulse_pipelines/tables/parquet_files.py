@@ -1,7 +1,8 @@
 """Data files: Parquet files of rows of one day, their topic positions and their manifest entries."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date
 from typing import Any
 
@@ -64,16 +65,17 @@ def encode(
     )
 
 
+@contextmanager
 def parquet_writer(
     sink: Any, schema: pa.Schema, rows: int, collected: list[pq.FileMetaData], *, draft: bool = False
-) -> pq.ParquetWriter:
+) -> Iterator[pq.ParquetWriter]:
     """A writer for a data file of about `rows` rows; it adds the footer to `collected`. See `encode`."""
     dictionary = [
         field.name
         for field in schema
         if pa.types.is_string(field.type) and field.name not in _DICTIONARY_COLUMNS_LEFT_OUT and not draft
     ]
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         sink,
         schema,
         compression="lz4" if draft else "snappy" if rows < SMALL_FILE_ROWS else "zstd",
@@ -81,6 +83,23 @@ def parquet_writer(
         metadata_collector=collected,
         store_schema=False,
     )
+    with closed(writer):
+        yield writer
+
+
+@contextmanager
+def closed(writer: pq.ParquetWriter) -> Iterator[None]:
+    """Close a writer of a file when the block ends; an error in the block stays the error that it is.
+
+    Of a file that was not written to its end, closing raises another one: it has no footer to collect.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
 
 
 def position(partition: int, offset: int) -> int:

@@ -16,6 +16,8 @@ from chaos.sources import SOURCE, capturing
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
+from pulse_pipelines.pipes import addresses
+from pulse_pipelines.pipes.postgres import reading, slots
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict
@@ -132,3 +134,15 @@ def test_a_slot_that_is_not_the_one_is_loud(owner: Owner, source: Any) -> None:
     bring(owner)
     assert same(owner, source)
     assert syncs.list_syncs(owner.tenant, "planes")[0].state == State.DONE
+
+
+@pytest.mark.slow
+def test_a_run_takes_hundreds_of_thousands_of_changes(owner: Owner, source: Any) -> None:
+    """Each in a transaction of its own, so that the log could be left after any of them."""
+    pipe, address = pipes.create(owner.tenant, definition(PIPE)), addresses.url(owner.tenant, SOURCE)
+    table = reading.captured(address, pipe)
+    place = slots.begin(address, owner.tenant, pipe.definition, table)
+    insert = "INSERT INTO planes VALUES (n % 2, 'N' || n)"
+    source.execute(f"DO $$ BEGIN FOR n IN 1..50000 LOOP {insert}; COMMIT; END LOOP; END $$")
+    found = slots.look(address, owner.tenant, pipe.definition, table, place).found
+    assert (len(found.keys), found.whole, found.messages > 150_000) == (50_000, False, True)

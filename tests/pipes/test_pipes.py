@@ -22,6 +22,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
+from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG
 from pulse_pipelines.defs.pipes.sensor import pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
@@ -317,7 +318,7 @@ def test_each_type_by_its_rule(owner: Owner, source: Any) -> None:
 
 
 def test_columns_have_the_names_that_queries_use(owner: Owner, source: Any) -> None:
-    names = ["r", "t", "e", "k", "d", "v", "c0", "there", "planes"]
+    names = ["r", "t", "e", "s", "k", "d", "v", "c0", "there", "size", "planes"]
     source.execute(
         f"CREATE TABLE planes (tail text PRIMARY KEY, {', '.join(f'{each} real' for each in names)})"
     )
@@ -341,7 +342,7 @@ def test_a_large_table_is_read_in_stretches_of_one_moment(
     source.execute("CREATE TABLE low PARTITION OF planes FOR VALUES FROM (0) TO (3000)")
     source.execute("CREATE TABLE high PARTITION OF planes DEFAULT")
     source.execute("INSERT INTO planes SELECT n, repeat('x', 500) FROM generate_series(1, 4000) n")
-    monkeypatch.setattr("pulse_pipelines.pipes.postgres.reading.BLOCKS", 50)
+    monkeypatch.setattr("pulse_pipelines.pipes.postgres.reading.LEAST_BLOCKS", 50)
     pipes.create(owner.tenant, definition(PIPE))
     at("pipe.begun", lambda: source.execute("INSERT INTO planes VALUES (5000, 'later')"))
     assert bring(owner).rows == 4000
@@ -399,3 +400,35 @@ def test_the_sensor_launches_what_is_due_as_an_asset_of_the_tenant(owner: Owner,
     assert pipes.find(owner.tenant, "planes").state == "paused"
     pipes.delete(owner.tenant, "planes")
     assert pipes.list_pipes(owner.tenant) == []
+
+
+def test_a_run_that_ends_while_the_sensor_looks_is_not_launched_again(
+    owner: Owner, source: Any, at: AtPoint
+) -> None:
+    source.execute(TABLE)
+    pipes.create(owner.tenant, definition(PIPE))
+    pipes.ask(owner.tenant, "planes")
+    loaded, tag = defs(), f"{owner.tenant.slug}/planes"
+
+    def requested(instance: dg.DagsterInstance) -> list[str]:
+        result = pipes_due(dg.build_sensor_context(instance=instance, definitions=loaded))
+        requests = (result.run_requests or []) if isinstance(result, dg.SensorResult) else []
+        return [each.tags[PIPE_TAG] for each in requests if each.partition_key == owner.tenant.slug]
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert requested(instance) == [tag]
+        active = instance.create_run_for_job(
+            loaded.resolve_job_def("pipes"), tags={PIPE_TAG: tag}, status=dg.DagsterRunStatus.STARTED
+        )
+        assert requested(instance) == []
+
+        def end() -> None:
+            bring(owner)
+            ended = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name="pipes")
+            instance.report_dagster_event(ended, active.run_id)
+
+        at("pipes.looked", end)
+        assert requested(instance) == []
+        assert not pipes.find(owner.tenant, "planes").asked_at
+        pipes.ask(owner.tenant, "planes")
+        assert requested(instance) == [tag]

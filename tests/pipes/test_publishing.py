@@ -1,12 +1,14 @@
 """Rows that a broker refuses fail the run, although only failures are reported."""
 
 import os
+from contextlib import suppress
 
 import pytest
 from support.ingest import Owner
 from support.topics import set_limit
 
 from pulse_pipelines.pipes.publishing import POLLED, publish
+from pulse_resources import kafka
 from pulse_resources.errors import Transient
 
 
@@ -17,3 +19,17 @@ def test_what_the_broker_refuses_is_noticed(owner: Owner) -> None:
     for rows in ([large], [small, large] * POLLED):
         with pytest.raises(Transient, match="did not acknowledge rows"):
             publish(owner.tenant.topic, rows)
+
+
+def test_no_more_waits_in_memory_than_a_task_has(owner: Owner) -> None:
+    """The broker does not take rows as fast as they are made."""
+    producer, row = kafka.producer(in_bulk=True), os.urandom(1024 * 1024)
+    taken = 0
+    with suppress(BufferError):
+        while taken < 1_000:
+            producer.produce("a-topic-that-is-nowhere", row)
+            taken += 1
+    assert taken == 64
+    producer.purge()
+    rows = [(str(n).encode(), row) for n in range(200)]
+    assert publish(owner.tenant.topic, rows).bytes == 200 * len(row)

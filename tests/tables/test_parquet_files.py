@@ -1,6 +1,8 @@
 """Data files of entities have smaller row groups: a page of a log reads one or two of them."""
 
+import io
 from datetime import date
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,3 +34,32 @@ def test_row_groups_by_the_kind_of_the_dataset(kind: DatasetKind, groups: int) -
 def test_compactions_follow() -> None:
     of_events, of_entities = (int(table_properties(kind)[ROW_GROUP_BYTES]) for kind in DatasetKind)
     assert of_entities < of_events
+
+
+class Full(io.RawIOBase):
+    """A place that holds only so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.left -= len(data)
+        if self.left < 0:
+            raise MemoryError("the first error")
+        return len(data)
+
+
+@pytest.mark.parametrize("most", [0, 100, 1_000])
+def test_an_error_while_a_file_is_written_stays_the_error_that_it_is(most: int) -> None:
+    rows = pa.table({"a": ["x" * 1_000] * 1_000, "b": list(range(1_000))})
+    sink = pa.PythonFile(Full(most), mode="w")
+
+    def write() -> None:
+        with parquet_files.parquet_writer(sink, rows.schema, rows.num_rows, []) as writer:
+            writer.write_table(rows)
+
+    with pytest.raises(MemoryError, match="the first error"):
+        write()

@@ -10,6 +10,7 @@ from pulse_pipelines.defs.launches import UNFINISHED
 from pulse_pipelines.defs.pipes.assets import JOB, TENANTS, pipe_key
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.pipes.watch import watch
+from pulse_resources.faults import fail_point
 from pulse_resources.settings import load_settings
 
 PIPE = "pulse/pipe"
@@ -27,12 +28,15 @@ RETRY_S = 60.0
 def pipes_due(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     loaded = context.repository_def.asset_graph.get_all_asset_keys() if context.repository_def else set()
     requests, tenants = [], set()
+    # First: a run that ends in between is no longer active, and its pipe is not due any more.
+    active = _active(context.instance)
+    fail_point("pipes.looked")
     for pipe in pipes.due():
         owner = pipe.tenant.slug
         tags, way = {PIPE: f"{owner}/{pipe.name}"}, "out" if pipe.definition.delivers else "in"
         if pipe_key(pipe.name) not in loaded:  # for a new name the code location is reloaded first
             continue
-        if _not_now(context.instance, tags):
+        if tags[PIPE] in active or _failed_recently(context.instance, tags):
             continue
         tenants.add(owner)
         requests.append(
@@ -67,11 +71,16 @@ def pipes_watched(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     return dg.SkipReason(f"{wrong} pipes cannot go on: see the log" if wrong else "all pipes can go on")
 
 
-def _not_now(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Whether a run of the pipe is active, or failed recently."""
+def _active(instance: dg.DagsterInstance) -> set[str]:
+    """The pipes that have a run that is queued or under way, as tags name them."""
+    runs = instance.get_runs(dg.RunsFilter(job_name=JOB, statuses=UNFINISHED))
+    return {run.tags[PIPE] for run in runs if PIPE in run.tags}
+
+
+def _failed_recently(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
     records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
     if not records:
         return False
     status, ended = records[0].dagster_run.status, records[0].end_time
     failed = status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-    return status in UNFINISHED or (failed and ended is not None and time.time() - ended < RETRY_S)
+    return failed and ended is not None and time.time() - ended < RETRY_S

@@ -1,7 +1,7 @@
 """Load: the rows that a run reads, in Spark tasks that share its snapshot."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +9,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg import sql
+from psycopg.types.string import ByteaBinaryLoader
 
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
@@ -18,6 +19,9 @@ from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.wanted import Wanted
 from pulse_resources.faults import fail_point
+
+FETCHED = 32
+"""Rows that a task has from its source at a time: they may have 3 MiB each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         fail_point("pipe.looked")
         tables.freeze(source)
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
-        plan = reading.plan(source, pipe, change, moment, full=full)
+        plan = reading.plan(source, pipe, change, moment, parallelism, full=full)
         shares = [tuple(plan.queries[index::parallelism]) for index in range(parallelism)]
         task = LoadTask(address, pipe.tenant.topic, pipe.dataset_id, exported, ())
         tasks = [replace(task, queries=share) for share in shares if share]
@@ -70,7 +74,7 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
 
 
 def load(task: LoadTask) -> Iterator[Loaded]:
-    """Spark task: copies rows from the source, and publishes each as an event.
+    """Spark task: reads rows of the source, and publishes each as an event.
 
     It holds the pipe in the source until the broker has answered for all of them.
 
@@ -79,11 +83,15 @@ def load(task: LoadTask) -> Iterator[Loaded]:
     """
     with tables.connect(task.address) as source:
         tables.join_run(source, task.dataset_id, task.snapshot)
-        yield publish(task.topic, (row for query in task.queries for row in _copied(source, query)))
+        # Closed before the connection is left: a query in its midst holds the connection's lock.
+        with closing(_rows(source, task.queries)) as rows:
+            yield publish(task.topic, rows)
 
 
-def _copied(source: "psycopg.Connection[Any]", query: str) -> Iterator[Sequence[bytes]]:
-    statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(sql.SQL(query))
-    with source.cursor().copy(statement) as copy:
-        copy.set_types(["bytea", "bytea"])  # raw bytes: the text need not be decoded
-        yield from copy.rows()
+def _rows(source: "psycopg.Connection[Any]", queries: Iterable[str]) -> Generator[Sequence[bytes]]:
+    cursor = source.cursor()
+    cursor.adapters.register_loader("text", ByteaBinaryLoader)  # raw bytes: the text need not be decoded
+    for query in queries:
+        rows: Any = cursor.stream(sql.SQL(query), size=FETCHED, binary=True)
+        with closing(rows):
+            yield from rows

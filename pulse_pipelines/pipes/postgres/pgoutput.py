@@ -1,15 +1,23 @@
 """pgoutput: the keys of changed rows, decoded from messages of logical replication (protocol 1)."""
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from pulse_resources.errors import Terminal
 
 Key = tuple[str, ...]
 MOST_KEYS = 1_000_000
 """Beyond as many changed rows it is cheaper to read all of them, and a run's memory is bounded."""
+MOST_KEY_CHARACTERS = 64 * 1024 * 1024
+"""Likewise: as many keys are passed to the tasks of a run."""
+_NUMBER = struct.Struct(">I").unpack_from
+_COUNT = struct.Struct(">H").unpack_from
+_END = struct.Struct(">10xQq").unpack_from
+_CHANGES = frozenset(b"IUD")
+_RELATION, _TRUNCATE, _COMMIT, _DELETE, _NEW, _TEXT = b"RTCDNt"
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -28,94 +36,100 @@ class Found:
     """... and when it was committed, by the source's clock."""
 
 
+class _Form(NamedTuple):
+    """Where the key is in a table's rows."""
+
+    is_key: tuple[bool, ...]
+    """Of each column up to the last one of the key."""
+    order: tuple[int, ...] | None
+    """Of these columns in the key; None: as in the row."""
+
+
 def decoded(messages: Iterable[bytes], key: Key) -> Found:
     """Decode the keys in messages.
 
     Raises:
         Terminal: a message lacks the key of its row.
     """
-    found, places = Found(), dict[int, list[int]]()
+    found, forms, size = Found(), dict[int, _Form](), 0
+    keys = found.keys
     for message in messages:
         found.messages += 1
-        kind, read = message[:1], Reader(message, 1)
-        if kind == b"R":
-            relation, columns = read.relation()
+        kind = message[0]
+        if kind in _CHANGES:
+            if found.whole:
+                continue
+            (relation,) = _NUMBER(message, 1)
+            for each in _keys(message, forms[relation]):
+                if each not in keys:
+                    keys.add(each)
+                    size += sum(map(len, each))
+            found.whole = len(keys) > MOST_KEYS or size > MOST_KEY_CHARACTERS
+        elif kind == _RELATION:
+            relation, columns = _relation(message)
             if set(key) <= set(columns):
-                places[relation] = [columns.index(name) for name in key]
+                forms[relation] = _form(columns, key)
             else:  # a column of the key had another name then
                 found.whole = True
-        elif kind in b"IUD" and not found.whole:
-            relation = read.number(">I")
-            for values in read.tuples():
-                found.keys.add(_key([values[place] for place in places[relation]]))
-            found.whole = len(found.keys) > MOST_KEYS
-        elif kind == b"T":
+        elif kind == _TRUNCATE:
             found.whole = True
-        elif kind == b"C":
-            read.skip(9)
-            end, moment = read.number(">Q"), read.number(">q")
+        elif kind == _COMMIT:
+            end, moment = _END(message, 0)
             found.end = f"{end >> 32:X}/{end & 0xFFFFFFFF:X}"
             found.committed_at = _EPOCH + timedelta(microseconds=moment)
         if found.whole:
-            found.keys.clear()
+            keys.clear()
     return found
 
 
-def _key(values: list[str | None]) -> Key:
-    if None in values:
-        raise Terminal(
-            "the source's log has a change without the key of its row",
-            fix="Bring all rows anew: pulse pipe reset",
-        )
-    return tuple(str(value) for value in values)
+def _keys(message: bytes, form: _Form) -> Iterator[Key]:
+    """The keys of a change: of the old row, if it is sent, and of the new one. Other columns are skipped."""
+    at, end = 5, len(message)
+    while at < end:
+        is_last = message[at] == _NEW or message[0] == _DELETE
+        (columns,) = _COUNT(message, at + 1)
+        at += 3
+        values = []
+        for is_key in form.is_key:
+            if message[at] != _TEXT:
+                if is_key:
+                    raise _without_key()
+                at += 1
+                continue
+            start = at + 5
+            at = start + _NUMBER(message, at + 1)[0]
+            if is_key:
+                values.append(message[start:at].decode())
+        yield tuple(values) if form.order is None else tuple([values[place] for place in form.order])
+        if is_last:
+            return
+        for _ in range(len(form.is_key), columns):
+            at += 5 + _NUMBER(message, at + 1)[0] if message[at] == _TEXT else 1
 
 
-class Reader:
-    """Cursor over the bytes of a message."""
+def _form(columns: Sequence[str], key: Key) -> _Form:
+    places = [columns.index(name) for name in key]
+    ascending = sorted(places)
+    order = None if places == ascending else tuple(ascending.index(place) for place in places)
+    return _Form(tuple(place in places for place in range(ascending[-1] + 1)), order)
 
-    def __init__(self, message: bytes, at: int) -> None:
-        self._message, self._at = message, at
 
-    def number(self, form: str) -> int:
-        """Read a number by a `struct` format."""
-        (found,) = struct.unpack_from(form, self._message, self._at)
-        self._at += struct.calcsize(form)
-        return int(found)
+def _relation(message: bytes) -> tuple[int, list[str]]:
+    """A table's OID and the names of its columns."""
+    (relation,) = _NUMBER(message, 1)
+    at = message.index(0, message.index(0, 5) + 1) + 2  # schema, name, replica identity
+    (count,) = _COUNT(message, at)
+    at += 2
+    columns = []
+    for _ in range(count):
+        end = message.index(0, at + 1)
+        columns.append(message[at + 1 : end].decode())
+        at = end + 9
+    return relation, columns
 
-    def skip(self, count: int) -> None:
-        """Skip bytes."""
-        self._at += count
 
-    def text(self) -> str:
-        """Read a zero-terminated text."""
-        end = self._message.index(0, self._at)
-        found = self._message[self._at : end].decode()
-        self._at = end + 1
-        return found
-
-    def relation(self) -> tuple[int, list[str]]:
-        """Read a table's OID and the names of its columns."""
-        number = self.number(">I")
-        self.text(), self.text()
-        self.skip(1)
-        columns = []
-        for _ in range(self.number(">H")):
-            self.skip(1)
-            columns.append(self.text())
-            self.skip(8)
-        return number, columns
-
-    def tuples(self) -> Iterator[list[str | None]]:
-        """Read the rows of a change: the old one, if it is sent, and the new one."""
-        while self._at < len(self._message):
-            self.skip(1)
-            values: list[str | None] = []
-            for _ in range(self.number(">H")):
-                kind = self.number(">B")
-                if kind != ord("t"):
-                    values.append(None)
-                    continue
-                length = self.number(">I")
-                values.append(self._message[self._at : self._at + length].decode())
-                self.skip(length)
-            yield values
+def _without_key() -> Terminal:
+    return Terminal(
+        "the source's log has a change without the key of its row",
+        fix="Bring all rows anew: pulse pipe reset",
+    )

@@ -1,31 +1,58 @@
 """Queries that give a source's rows as finished events: keys and JSON, written by the source itself."""
 
 from collections.abc import Sequence
+from typing import LiteralString
 
 from psycopg import sql
 
 from pulse_pipelines.pipes.postgres.tables import Table
+from pulse_pipelines.pipes.rows import KEPT, LONGEST
+
+_EVENT = (
+    """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, 'data', d)"""
+)
+_DELETION = """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text,
+    'data', '{{}}'::json, 'deleted', true)"""
+# OFFSET 0 has the event made once. One that is surely too large is not made: Postgres might fail at it.
+_CUT = """
+SELECT k, CASE WHEN octet_length(e) <= {longest} THEN e ELSE json_build_object(
+    'event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, 'context', json_build_object(
+        'table', {table}::text, 'error', 'the row has ' ||
+            to_char(coalesce(octet_length(e), size), 'FM999,999,999,999') || ' bytes'),
+    'data', left(e, {kept}))::text END
+FROM (SELECT k, size, ({event})::text AS e FROM ({rows}) r OFFSET 0) s
+"""
 
 
 def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:
-    """Build a query for the keys and events of rows."""
-    return sql.SQL(
-        "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, "
-        "'data', d)::text FROM (SELECT {key} AS k, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
+    """Build a query for the keys and events of rows.
+
+    A row that is too large to be sent becomes an event without its data, which is a dead letter: the row does
+    not leave its source.
+    """
+    rows = sql.SQL(
+        "SELECT {key} AS k, {row} AS d, {size} AS size FROM ONLY {part} t WHERE {condition}"
     ).format(
-        dataset=sql.Literal(dataset),
-        moment=sql.Literal(moment),
         key=_key(table.key),
         row=_object(table),
+        size=_size(table),
         part=sql.SQL(part),
         condition=condition,
     )
+    return _cut("CASE WHEN size <= {longest} THEN " + _EVENT + " END", rows, part, dataset, moment)
 
 
 def changed(
     table: Table, types: Sequence[str], keys: Sequence[tuple[str, ...]], dataset: str, moment: str
 ) -> sql.Composed:
-    """Build a query for the keys and events of rows by key; missing rows become deletions."""
+    """Build a query for the keys and events of rows by key; missing rows become deletions.
+
+    Rows are found by the value of a key, which an index serves, and are it only if its text is the same:
+    `1.0` is gone once it is `1.00`, and so is `n1` in a collation for which it equals `N1`.
+
+    Args:
+        types: of the key's columns, by `tables.type_of`.
+    """
     names = [sql.Identifier(f"c{place}") for place in range(len(types))]
     values = sql.SQL(", ").join(
         sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key))) for key in keys
@@ -34,26 +61,48 @@ def changed(
         sql.SQL("v.{}::text::{}").format(name, sql.SQL(kind)) for name, kind in zip(names, types, strict=True)
     ]
     same = sql.SQL(" AND ").join(
-        sql.SQL("t.{} = {}").format(sql.Identifier(column), value)
+        sql.SQL('t.{0} = {1} AND t.{0}::text COLLATE "C" = {1}::text COLLATE "C"').format(
+            sql.Identifier(column), value
+        )
         for column, value in zip(table.key, typed, strict=True)
     )
-    return sql.SQL(
-        "SELECT k, CASE WHEN there THEN json_build_object('event_id', k, 'dataset', {dataset}::text, "
-        "'timestamp', {moment}::text, 'data', d) ELSE json_build_object('event_id', k, 'dataset', "
-        "{dataset}::text, 'timestamp', {moment}::text, 'data', '{{}}'::json, 'deleted', true) END::text "
-        "FROM (SELECT {key} AS k, t.{first} IS NOT NULL AS there, {row} AS d "
-        "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}) e"
+    rows = sql.SQL(
+        "SELECT {key} AS k, t.{first} IS NOT NULL AS there, {row} AS d, {size} AS size "
+        "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}"
     ).format(
-        dataset=sql.Literal(dataset),
-        moment=sql.Literal(moment),
         key=_text([sql.SQL("{}::text").format(value) for value in typed]),
         first=sql.Identifier(table.key[0]),
         row=_object(table),
+        size=_size(table),
         values=values,
         names=sql.SQL(", ").join(names),
         part=sql.SQL(table.parts[0]),
         same=same,
     )
+    event = f"CASE WHEN NOT there THEN {_DELETION} WHEN size <= {{longest}} THEN {_EVENT} END"
+    return _cut(event, rows, table.parts[0], dataset, moment)
+
+
+def _cut(event: LiteralString, rows: sql.Composed, part: str, dataset: str, moment: str) -> sql.Composed:
+    given: dict[str, sql.Composable] = {
+        "dataset": sql.Literal(dataset),
+        "moment": sql.Literal(moment),
+        "longest": sql.Literal(LONGEST),
+    }
+    made = sql.SQL(event).format(**given)
+    return sql.SQL(_CUT).format(
+        **given, table=sql.Literal(part), kept=sql.Literal(KEPT), event=made, rows=rows
+    )
+
+
+def _size(table: Table) -> sql.Composable:
+    """Bytes of a row's texts, at least."""
+    sizes = [
+        sql.SQL("coalesce(octet_length(t.{}), 0)::bigint").format(sql.Identifier(name))
+        for name, each in table.columns.items()
+        if each.is_sized
+    ]
+    return sql.SQL(" + ").join(sizes) if sizes else sql.SQL("0")
 
 
 def _object(table: Table) -> sql.Composed:

@@ -11,14 +11,16 @@ from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Mode
 from pulse_pipelines.pipes.postgres import queries, slots, tables
+from pulse_pipelines.pipes.postgres.cursors import Cursor
 from pulse_pipelines.pipes.postgres.pgoutput import Found
 from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_resources.errors import UserError
 
+LEAST_BLOCKS = 512
 BLOCKS = 4_096
-"""Blocks of a table per query: 32 MiB."""
+"""Blocks of a table per query, at least and at most: 4 and 32 MiB. Within these, a query for each task."""
 KEYS = 5_000
 """Changed rows per query."""
 
@@ -83,12 +85,19 @@ def captured(address: str, pipe: Pipe) -> Table:
 
 
 def plan(
-    source: "psycopg.Connection[Any]", pipe: Pipe, change: Change | None, moment: datetime, *, full: bool
+    source: "psycopg.Connection[Any]",
+    pipe: Pipe,
+    change: Change | None,
+    moment: datetime,
+    parallelism: int,
+    *,
+    full: bool,
 ) -> Plan:
     """Plan what a run reads in a snapshot.
 
     Args:
         moment: one before the snapshot.
+        parallelism: how many tasks share the queries.
         full: read all rows, in any mode.
 
     Raises:
@@ -96,19 +105,22 @@ def plan(
     """
     said = pipe.definition.of_postgres
     table = tables.look(source, pipe.definition)
-    is_full = full or said.mode is Mode.FULL or pipe.position is None
+    is_full, position, as_of, condition = True, pipe.position, moment, ALL
     if change is not None:
-        found, position, as_of = change.found, change.position, change.as_of
+        position, as_of, found = change.position, change.as_of, change.found
         if found is not None and not found.whole and not full:
             return Plan(False, position, as_of, list(_changed(source, table, pipe.dataset, found)))
-        return Plan(True, position, as_of, list(_stretches(source, table, pipe.dataset, ALL, ranges=True)))
-    cursor = _position(source, table, said.cursor) or pipe.position
-    condition = ALL if is_full else _since(source, table, pipe)
-    stretches = list(_stretches(source, table, pipe.dataset, condition, ranges=is_full))
-    return Plan(is_full, cursor, moment, stretches)
+    elif said.cursor is not None:
+        cursor = Cursor.of(source, table, said.cursor)
+        last = cursor.known(source, pipe.position)
+        position = cursor.highest(source) or last
+        if last is not None and not full:
+            is_full, condition = False, cursor.since(last, said.overlap)
+    stretches = _stretches(source, table, pipe.dataset, condition, parallelism if is_full else 0)
+    return Plan(is_full, position, as_of, list(stretches))
 
 
-ALL = sql.SQL("true")
+ALL: sql.Composable = sql.SQL("true")
 
 
 def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
@@ -123,48 +135,33 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
-    """The highest cursor in the table."""
-    if cursor is None:
-        return None
-    source.execute(tables.SETTINGS)
-    parts = sql.SQL(" UNION ALL ").join(
-        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
-        for part in table.parts
-    )
-    ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
-    return None if found is None else str(found)
-
-
-def _since(source: "psycopg.Connection[Any]", table: Table, pipe: Pipe) -> sql.Composable:
-    """Condition for rows from the last position on, less the overlap: rows read again count as unchanged."""
-    said, cursor = pipe.definition.of_postgres, str(pipe.definition.of_postgres.cursor)
-    kind = tables.type_of(source, table.parts[0], cursor)
-    least = tables.less(sql.Literal(pipe.position), kind, said.overlap)
-    return sql.SQL("t.{} >= {}").format(sql.Identifier(cursor), least)
-
-
 def _stretches(
-    source: "psycopg.Connection[Any]",
-    table: Table,
-    dataset: str,
-    condition: sql.Composable,
-    *,
-    ranges: bool,
+    source: "psycopg.Connection[Any]", table: Table, dataset: str, condition: sql.Composable, parallelism: int
 ) -> Iterator[str]:
-    """Split into queries by stretches of blocks of each partition; few rows are read by one query."""
+    """Split into queries by stretches of blocks of each partition.
+
+    Args:
+        parallelism: 0: few rows are read, by one query of each partition.
+    """
     moment = _now()
-    for part in table.parts:
-        ((blocks,),) = source.execute(
-            "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int", [part]
-        ).fetchall()
-        for start in range(0, max(1, blocks), BLOCKS) if ranges else (0,):
+    sizes = {part: _blocks(source, part) for part in table.parts}
+    step = max(LEAST_BLOCKS, min(BLOCKS, -(-sum(sizes.values()) // max(1, parallelism))))
+    for part, blocks in sizes.items():
+        starts = range(0, max(1, blocks), step) if parallelism else range(1)
+        for start in starts:
             within = condition
-            if ranges and blocks > BLOCKS:
-                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + BLOCKS},0)"))
+            if len(starts) > 1:
+                end = sql.SQL(" AND t.ctid < {}::tid").format(sql.Literal(f"({start + step},0)"))
                 within = sql.SQL("{} AND t.ctid >= {}::tid{}").format(
                     condition,
                     sql.Literal(f"({start},0)"),
-                    end if start + BLOCKS < blocks else sql.SQL(""),
+                    end if start != starts[-1] else sql.SQL(""),
                 )
             yield queries.events(table, part, dataset, moment, within).as_string(source)
+
+
+def _blocks(source: "psycopg.Connection[Any]", part: str) -> int:
+    """Blocks of a table."""
+    query = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::int"
+    ((found,),) = source.execute(query, [part]).fetchall()
+    return int(found)

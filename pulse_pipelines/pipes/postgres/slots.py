@@ -28,8 +28,8 @@ from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
 from pulse_resources.faults import fail_point
 
-MOST = 100_000
-"""Messages per run; the run continues to the end of the transaction that contains the last of them."""
+MOST = 500_000
+"""Messages per run, of which the keys are kept; it continues to the end of the last one's transaction."""
 FETCHED = 2_000
 """Messages fetched at a time."""
 LONGEST = 63
@@ -179,6 +179,7 @@ def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Pl
         source.transaction(),
         source.cursor("changes") as cursor,  # a transaction may be larger than our memory
     ):
+        source.execute(tables.SETTINGS)  # keys are as the rows' events have them
         cursor.itersize = FETCHED
         cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
         found = decoded((bytes(data) for (data,) in cursor), table.key)

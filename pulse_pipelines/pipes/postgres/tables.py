@@ -26,6 +26,7 @@ _TELLABLE = re.compile(
     r"FATAL: .*|Connection refused|[Tt]ime(d )?out|Name or service not known|No route to host|"
     r"Network is unreachable|server closed the connection|certificate verify failed|SSL is required"
 )
+_WITH_NAN = frozenset({"real", "double precision", "numeric"})
 _NAMED = re.compile(r'"[^"]*"')
 SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
 """Session settings that define the text form of values."""
@@ -53,6 +54,14 @@ SELECT b.attname, b.attnotnull, coalesce(e.typname, t.typname), e.oid IS NOT NUL
 FROM base b JOIN pg_type t ON t.oid = b.oid
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE t.typtype <> 'd' ORDER BY b.attnum
+"""
+# With -1, not NULL: `character` would be as `char(1)`, and `bpchar` has no length.
+TYPE = """
+WITH RECURSIVE base AS (
+    SELECT atttypid AS oid FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s
+    UNION ALL
+    SELECT t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+SELECT format_type(b.oid, -1) FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd'
 """
 KEYS = """
 SELECT i.indisprimary, array_agg(a.attname ORDER BY k.place)
@@ -260,14 +269,27 @@ def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
     return sql.SQL("{} - {}::{}").format(value, sql.Literal(overlap), unit)
 
 
+def finite(value: sql.Composable, kind: str) -> sql.Composable:
+    """Condition that a value of this type (see `type_of`) is neither infinite nor NaN; null if it is null."""
+    if _is_time(kind):
+        return sql.SQL("isfinite({})").format(value)
+    if kind in _WITH_NAN:
+        return sql.SQL("{} NOT IN ('NaN', 'Infinity', '-Infinity')").format(value)
+    return sql.SQL("true")
+
+
+def lowest(kind: str) -> str | None:
+    """The infinite value of this type (see `type_of`) that is below all others; None: it has none."""
+    if _is_time(kind):
+        return "-infinity"
+    return "-Infinity" if kind in _WITH_NAN else None
+
+
 def _is_time(kind: str) -> bool:
     return kind.startswith("timestamp") or kind == "date"
 
 
 def type_of(connection: "psycopg.Connection[Any]", part: str, column: str) -> str:
-    """The type of a column as its SQL name."""
-    query = (
-        "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s"
-    )
-    ((found,),) = connection.execute(query, [part, column]).fetchall()
+    """The type of a column as its SQL name, without a length; of a domain its base type."""
+    ((found,),) = connection.execute(TYPE, [part, column]).fetchall()
     return str(found)
