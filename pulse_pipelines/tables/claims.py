@@ -46,10 +46,16 @@ SELECT run, coalesce(%(newest)s, run), %(tenant)s, %(dataset)s, %(ids)s, %(ends)
 FROM nextval('claim_runs') run
 """
 REMOVE = "DELETE FROM processed_event_ids WHERE dataset_id = %s AND run = ANY(%s)"
-EXPIRE = """
-DELETE FROM processed_event_ids WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s
+# A pipe may read all rows of its source again at any time: each would be a second row without its claim.
+OF_PIPE = """(
+    EXISTS (SELECT FROM pipes p WHERE p.dataset_id = {dataset} AND NOT p.delivers)
+    OR EXISTS (SELECT FROM entity_syncs s WHERE s.dataset_id = {dataset} AND s.pipe IS NOT NULL))"""
+EXPIRE = f"""
+DELETE FROM processed_event_ids c WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s
+    AND NOT {OF_PIPE.format(dataset="c.dataset_id")}
 RETURNING ids, ends
-"""
+"""  # noqa: S608 - from constants
+EXPIRES = f"SELECT NOT {OF_PIPE.format(dataset='%(dataset)s')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +185,7 @@ def remove(connection: postgres.Connection, dataset_id: UUID, numbers: Sequence[
 
 
 def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple[int, Mapping[int, int]]:
-    """Delete the claims of a tenant that are older than `days` days.
+    """Delete the claims of a tenant that are older than `days` days, but for those of datasets of pipes.
 
     Returns:
         Number of claims, and by partition the offset after the last event that they stood for.
@@ -187,6 +193,12 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
     gone = connection.execute(EXPIRE, {"tenant": tenant_id, "days": days}).fetchall()
     last = latest(*(ends for _, ends in gone))
     return sum(ids for ids, _ in gone), {n: end for n, end in enumerate(last) if end}
+
+
+def expires(connection: postgres.Connection, dataset_id: UUID) -> bool:
+    """Whether a dataset's claims expire: no pipe brings it, or ever did."""
+    ((found,),) = connection.execute(EXPIRES, {"dataset": dataset_id}).fetchall()
+    return bool(found)
 
 
 def _replaced(added: int, among: Iterable[Run]) -> list[Run]:

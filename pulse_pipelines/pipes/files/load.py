@@ -107,9 +107,10 @@ def load(task: FileTask) -> Iterator[Loaded]:
 
 def _events(task: FileTask) -> Iterator[Event]:
     said = json.loads(task.definition)
-    files = Files(said["source"], said["path"], Format(said["format"]), tuple(said["key"]))
+    form, at = Format(said["format"]), said.get("timestamp")
+    files = Files(said["source"], said["path"], form, tuple(said["key"]), at)
     maker, schema, place = (
-        Maker(task.dataset, task.moment, files.key),
+        Maker(task.dataset, task.moment, files.key, files.timestamp),
         json.loads(task.schema),
         store(task.address),
     )

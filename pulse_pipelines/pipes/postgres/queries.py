@@ -8,13 +8,20 @@ from pulse_pipelines.pipes.postgres.tables import Table
 
 
 def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Composable) -> sql.Composed:
-    """Build a query for the keys and events of rows."""
+    """Build a query for the keys and events of rows.
+
+    Args:
+        moment: the timestamp of all of them, unless the table has a column of it.
+    """
+    at: sql.Composable = sql.SQL("{}::text").format(sql.Literal(moment))
+    if table.timestamp is not None:
+        at = _value(table.moment, table.timestamp)
     return sql.SQL(
-        "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, "
-        "'data', d)::text FROM (SELECT {key} AS k, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
+        "SELECT k, json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', m, 'data', d)"
+        "::text FROM (SELECT {key} AS k, {at} AS m, {row} AS d FROM ONLY {part} t WHERE {condition}) e"
     ).format(
         dataset=sql.Literal(dataset),
-        moment=sql.Literal(moment),
+        at=at,
         key=_key(table.key),
         row=_object(table),
         part=sql.SQL(part),
@@ -57,14 +64,21 @@ def changed(
 
 
 def _object(table: Table) -> sql.Composed:
-    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments."""
+    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments.
+
+    The column of an event's timestamp is none of them.
+    """
     columns = (
-        sql.SQL("{} AS {}").format(
-            sql.SQL(each.expression.replace("{}", "t.{0}")).format(sql.Identifier(name)), sql.Identifier(name)
-        )
+        sql.SQL("{} AS {}").format(_value(each.expression, name), sql.Identifier(name))
         for name, each in table.columns.items()
+        if name != table.timestamp
     )
     return sql.SQL("(SELECT row_to_json(r.*) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
+
+
+def _value(expression: str, column: str) -> sql.Composed:
+    """An expression of a column of `t`, which has {} for it."""
+    return sql.SQL(expression.replace("{}", "t.{0}")).format(sql.Identifier(column))
 
 
 def _key(key: Sequence[str]) -> sql.Composed:
