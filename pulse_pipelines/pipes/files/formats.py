@@ -89,7 +89,7 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
         if files.format is Format.NDJSON:
             sample = [row.values for row in islice(_ndjson(head), inferred.SAMPLE) if row.values is not None]
             if files.timestamp and sample and not any(files.timestamp in row for row in sample):
-                raise _without(files.timestamp)
+                raise without_time(files, name)
             return inferred.schema(sample)
         header = _header(_records(head), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
@@ -286,8 +286,10 @@ def _check(columns: Sequence[str], files: Files) -> None:
     if missing := [each for each in files.key if each not in columns]:
         raise UserError(f"the file has no column {', '.join(missing)}, which the key names")
     if files.timestamp and files.timestamp not in columns:
-        raise _without(files.timestamp)
+        raise without_time(files)
 
 
-def _without(timestamp: str) -> UserError:
-    return UserError(f"the file has no column {timestamp}, which is the events' timestamp")
+def without_time(files: Files, name: str | None = None) -> UserError:
+    """The error of a file whose rows have no time."""
+    where = {} if name is None else {"file": name}
+    return UserError(f"the file has no column {files.timestamp}, which is the events' timestamp", **where)
