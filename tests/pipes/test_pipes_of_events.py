@@ -16,7 +16,7 @@ from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, Folder, database, known_as
 from chaos.surroundings import superuser, with_settings
-from pulse_pipelines import pipes, registry
+from pulse_pipelines import erasure, pipes, registry
 from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
@@ -265,6 +265,19 @@ def test_claims_of_what_a_pipe_brings_never_expire(owner: Owner, source: Any, de
     bring(owner, "sales", full=True)
     assert (counts(owner), ids(owner)) == ((State.DONE, 0, 10, 0), numbers(1, 10))
     assert reconcile_tenant(owner.tenant).balanced
+
+
+def test_an_event_that_was_erased_is_not_brought_again(owner: Owner, source: Any) -> None:
+    sell(source, 1, 5)
+    source.execute("UPDATE sales SET shop = 'ada' WHERE number = 3")
+    pipes.create(owner.tenant, definition(PIPE))
+    bring(owner, "sales")
+    with with_settings(UPKEEP__CLAIM_DAYS=30):
+        receipt = erasure.erase(owner.tenant, "sales", "shop=ada")
+        (claims,) = (each for each in receipt["remains"] if each["where"].startswith("claims"))
+        assert (claims["until"], "a pipe may send" in claims["why"]) == (None, True)
+        bring(owner, "sales", full=True)
+    assert (counts(owner), ids(owner)) == ((State.DONE, 0, 5, 0), ["1", "2", "4", "5"])
 
 
 def order(event_id: str) -> bytes:
