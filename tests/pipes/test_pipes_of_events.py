@@ -168,6 +168,20 @@ def test_a_row_without_a_time_is_a_dead_letter_that_says_why(owner: Owner, sourc
     assert reconcile_tenant(owner.tenant).balanced
 
 
+def test_an_infinite_cursor_does_not_end_the_pipe(owner: Owner, source: Any) -> None:
+    """The time of a row is the usual cursor, and nothing would be beyond that of one that is infinite."""
+    sell(source, 1, 3)
+    source.execute("INSERT INTO sales VALUES (4, 'infinity'), (5, '-infinity')")
+    said = PIPE | {"mode": "incremental", "cursor": "sold_at", "overlap": "1 minute"}
+    pipes.create(owner.tenant, definition(said))
+    bring(owner, "sales")
+    assert (counts(owner), ids(owner)) == ((State.DONE, 3, 0, 2), numbers(1, 3))
+    assert pipes.find(owner.tenant, "sales").position == "2026-03-01 03:00:00+00"
+    sell(source, 6, 7)
+    bring(owner, "sales")
+    assert (counts(owner), ids(owner)) == ((State.DONE, 2, 1, 1), ["1", "2", "3", "6", "7"])
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "moment"),
     [

@@ -109,6 +109,7 @@ def plan(
 
 
 ALL = sql.SQL("true")
+ENDLESS = "'infinity', 'Infinity', 'NaN'"
 
 
 def _changed(source: "psycopg.Connection[Any]", table: Table, dataset: str, found: Found) -> Iterator[str]:
@@ -124,12 +125,14 @@ def _now() -> str:
 
 
 def _position(source: "psycopg.Connection[Any]", table: Table, cursor: str | None) -> str | None:
-    """The highest cursor in the table."""
+    """The highest cursor in the table that another one can follow: none follows an infinite one."""
     if cursor is None:
         return None
     source.execute(tables.SETTINGS)
     parts = sql.SQL(" UNION ALL ").join(
-        sql.SQL("SELECT max({}) AS at FROM ONLY {}").format(sql.Identifier(cursor), sql.SQL(part))
+        sql.SQL("SELECT max({0}) AS at FROM ONLY {1} WHERE {0}::text NOT IN ({2})").format(
+            sql.Identifier(cursor), sql.SQL(part), sql.SQL(ENDLESS)
+        )
         for part in table.parts
     )
     ((found,),) = source.execute(sql.SQL("SELECT max(at)::text FROM ({}) of_parts").format(parts)).fetchall()
