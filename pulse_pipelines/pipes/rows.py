@@ -129,8 +129,7 @@ def time_of(value: Any) -> str | None:
 
     A text that is no time stays as it is: the validator of events refuses it.
     """
-    if isinstance(value, msgspec.Raw):
-        value = msgspec.json.decode(value) if bytes(value)[:1] == b'"' else None
+    value = _decoded(value)
     if not isinstance(value, str):
         return None
     if _DATE.fullmatch(value):
@@ -140,9 +139,18 @@ def time_of(value: Any) -> str | None:
     return f"{value}:00" if _HOURS.fullmatch(value) else value
 
 
+def _decoded(value: Any) -> Any:
+    """A value of JSON; None: its bytes are no text."""
+    try:
+        return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def _text(value: Any) -> str | None:
-    if isinstance(value, msgspec.Raw):
-        value = msgspec.json.decode(value) if bytes(value)[:1] in b'"nt{[f' else bytes(value).decode()
+    if isinstance(value, msgspec.Raw) and bytes(value)[:1] not in b'"nt{[f':
+        return bytes(value).decode()
+    value = _decoded(value)
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):

@@ -455,5 +455,15 @@ def test_a_definition_without_a_timestamp_is_what_it_was() -> None:
         (None, None),
     ],
 )
-def test_the_time_of_a_text(text: Any, time: str | None) -> None:
+def test_the_time_of_a_value(text: Any, time: str | None) -> None:
     assert rows.time_of(text) == time
+
+
+@pytest.mark.parametrize("timestamp", [None, "sold_at"])
+def test_a_value_whose_bytes_are_no_text_is_no_key_and_no_time(timestamp: str | None) -> None:
+    """A row with one is refused, and does not end the run."""
+    row = rows.members(b'{"number": "\xff", "sold_at": "\xff", "n": 1}')
+    maker = rows.Maker("sales", "2026-03-01T00:00:00Z", ("number",), timestamp)
+    key, event = maker.event(row, "a.ndjson", 1)
+    assert (key, b"the row has no number" in event) == (b"", True)
+    assert rows.time_of(row["sold_at"]) is None
