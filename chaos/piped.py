@@ -1,5 +1,6 @@
 """Oracle of pipes: what a dataset, or a table that is a sink, has, against the rows of the source."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -8,8 +9,9 @@ import orjson
 from chaos.oracle import Finding
 from chaos.sources import Folder
 from chaos.writer import Source, entity_id
+from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.query import versions
+from pulse_pipelines.query import duckdb_pool, versions
 
 Content = Mapping[str, Any]
 SUNK = """
@@ -20,6 +22,15 @@ CREATE FUNCTION note_gone() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER gone AFTER DELETE ON sunk FOR EACH ROW EXECUTE FUNCTION note_gone();
 """
 """A table that is a sink; it notes what was ever deleted."""
+NOTED = """
+CREATE TABLE noted (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(), what text, fleet int, tail text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO noted (what, fleet, tail) VALUES (TG_OP, coalesce(NEW.fleet, OLD.fleet),
+        coalesce(NEW.tail, OLD.tail)); RETURN NULL; END';
+CREATE TRIGGER noted AFTER INSERT OR UPDATE OR DELETE ON copied FOR EACH ROW EXECUTE FUNCTION note();
+"""
+"""A table that is only appended to: each row that is written in another one is noted."""
 
 
 def export(source: Source, table: str, folder: Folder) -> None:
@@ -35,6 +46,22 @@ def rows(source: Source, table: str) -> dict[str, Content]:
     """The rows of a table of the source, by the `_id` that each has in Pulse; without nulls."""
     query = f"SELECT fleet, tail, to_json(t) FROM {table} t"
     return {entity_id(fleet, tail): _without_nulls(row) for fleet, tail, row in source.execute(query)}
+
+
+def judge(
+    tenant: Tenant, source: Source, name: str, wanted: Mapping[str, Content], gone: Collection[str]
+) -> list[Finding]:
+    """What is wrong with what a pipe of this name has brought."""
+    if name == "noted":
+        return judge_events(tenant, source)
+    if name == "sunk":
+        return judge_table(tenant, source, wanted, gone)
+    return judge_log(tenant, name, wanted, gone)
+
+
+def size(tenant: Tenant, name: str) -> int:
+    """Versions, or events, of a dataset."""
+    return len(events(tenant, name, "id") if name == "noted" else log(tenant, name))
 
 
 def judge_log(
@@ -70,6 +97,24 @@ def judge_table(
         ),
         *_differing(tenant, "sunk", wanted, has),
     ]
+
+
+def judge_events(tenant: Tenant, source: Source) -> list[Finding]:
+    """Notes of the source that are no event, or several, or another one."""
+    query = "SELECT number::text, at, number, what, fleet, tail FROM noted"
+    wanted = Counter(source.execute(query).fetchall())
+    has = Counter(events(tenant, "noted", "id, timestamp, number, what, fleet, tail"))
+    return [
+        *(Finding("no event", tenant.slug, f"noted {row[0]}") for row in wanted - has),
+        *(Finding("an event too many", tenant.slug, f"noted {row[0]}") for row in has - wanted),
+    ]
+
+
+def events(tenant: Tenant, slug: str, columns: str) -> list[tuple[Any, ...]]:
+    """Columns of all rows of a dataset of events."""
+    location = registry.current_table(tenant, slug).metadata_location
+    with duckdb_pool.connect() as connection:
+        return connection.execute(f"SELECT {columns} FROM {duckdb_pool.SCAN}", [location]).fetchall()
 
 
 def log(tenant: Tenant, slug: str) -> list[dict[str, Any]]:

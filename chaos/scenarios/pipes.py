@@ -1,7 +1,8 @@
 """SIGKILL of whatever runs pipes of every kind, while others write their sources.
 
-Tables of another Postgres are brought by capturing changes, as a whole, and as files. What has come is
-brought on: by a feed and a transform to other datasets, to a table of Postgres and to a service by HTTP.
+Tables of another Postgres are brought by capturing changes, as a whole, as files and as events. What has
+come is brought on: by a feed and a transform to other datasets, to a table of Postgres and to a service by
+HTTP.
 """
 
 import os
@@ -44,6 +45,8 @@ BATCH = (
     *("heads.before_advance", "heads.after_advance", "sync.after_note", "settle.before_commit"),
     *("settle.after_commit", "after.settle", "after.send_deletions", *DELETIONS),
 )
+CLAIMS = ("claims.before_add", "claims.after_add")
+"""Of these a batch comes by that lands events."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ PIPES: Mapping[str, Kind] = {
     ),
     "copied": Kind("table", "copied", {"source": SOURCE, "table": "copied"}),
     "filed": Kind("files", "filed", {"source": "depot", "path": "*.ndjson", "key": ["fleet", "tail"]}),
+    "noted": Kind(
+        "events",
+        "copied",
+        {"source": SOURCE, "table": "noted", "timestamp": "at", "mode": "incremental", "cursor": "number"},
+    ),
     "fed": Kind(
         *("feed", "captured", {"source": "itself", "feed": "/v1/datasets/captured/entities"}),
         after="captured",
@@ -94,6 +102,8 @@ PIPES: Mapping[str, Kind] = {
     ),
 }
 """Each after what it reads. All but `sunk` are datasets, too: `pushed` is what the service has received."""
+TABLES = {"sunk": piped.SUNK, "noted": piped.NOTED}
+"""Made in the source when their pipe is."""
 RANDOM = "at a random moment"
 LONGEST_S = 3.0
 ROUNDS_COMPARED = 8
@@ -138,9 +148,9 @@ def run(
             findings += _compare(scene)
         for name in reversed(scene.names):
             pipes.delete(scene.tenant, name)
-        logs = (len(piped.log(scene.tenant, name)) for name in scene.names if name != "sunk")
+        sizes = (piped.size(scene.tenant, name) for name in scene.names if name != "sunk")
         harm = f"{killed.total()} kills, {scene.writer.count:,} statements"
-        return Outcome([], harm, findings, places=killed, events=sum(logs))
+        return Outcome([], harm, findings, places=killed, events=sum(sizes))
 
 
 @contextmanager
@@ -176,14 +186,14 @@ def _create(scene: Scene, name: str) -> None:
     if kind.after:
         _bring(tenant, kind.after)
         _settle(tenant)
-    if name == "sunk":
-        scene.source.execute(piped.SUNK)
+    if name in TABLES:
+        scene.source.execute(TABLES[name])
     if name == "pushed":
         uri = registry.find_dataset(tenant, "copied").schema_uri
         registry.create_dataset(tenant, name, uri, kind=DatasetKind.ENTITIES)
     said = {"pipe": name, **kind.said}
     pipes.create(tenant, definition(said if "from" in said else said | {"dataset": name}))
-    if name != "sunk":
+    if name not in TABLES:
         syncs.allow(tenant, name, 1)
 
 
@@ -191,7 +201,9 @@ def _blows(draw: random.Random, scene: Scene) -> Iterator[tuple[str, str, Blow]]
     """Steps that have not killed yet, in any order, and random moments, in turn."""
     into = [name for name in scene.names if name != "sunk"]
     steps = [("run", name, point) for name in scene.names for point in PIPES[name].points]
-    steps += [("ingest", draw.choice(into), point) for point in BATCH]
+    entities = [name for name in into if name != "noted"]
+    steps += [("ingest", draw.choice(entities), point) for point in BATCH if entities]
+    steps += [("ingest", "noted", point) for point in CLAIMS if "noted" in into]
     if "captured" in scene.names:
         steps += [("watch", "captured", point) for point in WATCH]
     while True:
@@ -280,8 +292,5 @@ def _compare(scene: Scene) -> list[Finding]:
         for name in scene.names:
             table = PIPES[name].table
             rows, gone = piped.rows(scene.source, table), scene.writer.gone[table]
-            if name == "sunk":
-                found += piped.judge_table(tenant, scene.source, rows, gone)
-            else:
-                found += piped.judge_log(tenant, name, rows, gone)
+            found += piped.judge(tenant, scene.source, name, rows, gone)
     return found

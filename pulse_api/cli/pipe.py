@@ -39,7 +39,8 @@ def create_pipe(
 ) -> None:
     """Create a pipe, and its dataset with a schema that follows from what it reads, if there is none.
 
-    A definition with `from` and `to` brings a dataset of entities to a table of Postgres, or to a service.
+    A definition with `timestamp` makes rows that are only appended events; one with `from` and `to` brings a
+    dataset of entities to a table of Postgres, or to a service.
 
     Example: pulse pipe create acme planes.yaml
     """
@@ -225,7 +226,7 @@ def resume_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None
 
 @app.command("reset")
 def reset_pipe(tenant: TenantSlug, name: Name, as_json: AsJson = False) -> None:
-    """Make the next run of a pipe bring everything anew, and delete what is gone.
+    """Make the next run of a pipe bring everything anew, and delete what is gone, but no event.
 
     Example: pulse pipe reset acme planes
     """

@@ -25,6 +25,25 @@ class Shape(NamedTuple):
     """Whether `octet_length` tells the bytes of a value, without reading those that are stored apart."""
 
 
+_MOMENTS = {
+    "timestamptz": "trim('\"' FROM to_json({})::text)",
+    "timestamp": "CASE WHEN isfinite({}) THEN trim('\"' FROM to_json({})::text) || 'Z' ELSE {}::text END",
+    "date": "CASE WHEN isfinite({}) THEN {}::text || 'T00:00:00Z' ELSE {}::text END",
+}
+
+
+def moment(name: str) -> str | None:
+    """SQL of a column as an event's timestamp, with {} for the column; None: the type is no time.
+
+    RFC 3339, in UTC, as which what has no zone is read; of infinite values and of years beyond 1 to 9999 a
+    text that no event may have.
+
+    Args:
+        name: of the type in `pg_type`, of domains that of their base.
+    """
+    return _MOMENTS.get(name)
+
+
 def shape(name: str, *, of_array: bool = False) -> Shape:
     """What a column becomes.
 

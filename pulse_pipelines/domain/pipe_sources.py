@@ -42,6 +42,14 @@ def source_name(name: str) -> str:
     return name
 
 
+def timestamp_column(texts: Mapping[str, str]) -> str | None:
+    """The column that makes rows events, from a definition; None: it says none. Raises UserError: no name."""
+    found = texts.get("timestamp")
+    if found == "":
+        raise UserError("timestamp names no column", fix="Leave it out, if rows are entities")
+    return found
+
+
 @dataclass(frozen=True)
 class Files:
     """Files below a source's address."""
@@ -52,9 +60,11 @@ class Files:
     format: Format
     key: tuple[str, ...]
     """Members or columns that identify a row."""
+    timestamp: str | None = None
+    """Member or column that makes each row an event of this moment; None: rows are entities."""
 
     mode: ClassVar[None] = None
-    MEMBERS: ClassVar = {"source", "path", "format", "key"}
+    MEMBERS: ClassVar = {"source", "path", "format", "key", "timestamp"}
     NEEDED: ClassVar = ("source", "path")
 
     @classmethod
@@ -77,20 +87,22 @@ class Files:
             raise UserError("key must be a list of columns")
         if not key and form is not Format.NDJSON:
             raise UserError("the pipe says no key", fix="Name the columns that tell rows apart: `key`")
-        return cls(source_name(texts["source"]), path, form, tuple(key) or ("_id",))
+        source, timestamp = source_name(texts["source"]), timestamp_column(texts)
+        return cls(source, path, form, tuple(key) or ("_id",), timestamp)
 
     def __str__(self) -> str:
         return f"{self.source}/{self.path}"
 
     @property
     def document(self) -> dict[str, Any]:
-        """Its members as they were given."""
-        return {
+        """Its members as they were given. Positions hold a digest of it: none is added to existing pipes."""
+        said = {
             "source": self.source,
             "path": self.path,
             "format": self.format.value,
             "key": list(self.key),
         }
+        return said | {"timestamp": self.timestamp} if self.timestamp else said
 
     def matches(self, name: str) -> bool:
         """Whether a file has a name that the path stands for."""

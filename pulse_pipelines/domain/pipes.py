@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from pulse_pipelines.domain.pipe_sources import Feed, Files, source_name
+from pulse_pipelines.domain.dataset import DatasetKind
+from pulse_pipelines.domain.pipe_sources import Feed, Files, source_name, timestamp_column
 from pulse_pipelines.domain.tenant import check_slug
 from pulse_resources.errors import UserError
 
@@ -38,8 +39,10 @@ class PostgresTable:
     """Overlap with the previous run, before its last cursor: a number, or an interval in Postgres syntax."""
     key: tuple[str, ...] = field(default=())
     """Columns that identify a row; by default the primary key."""
+    timestamp: str | None = None
+    """Column that makes each row an event of this moment; None: rows are entities."""
 
-    MEMBERS: ClassVar = {"source", "table", "mode", "cursor", "overlap", "key"}
+    MEMBERS: ClassVar = {"source", "table", "mode", "cursor", "overlap", "key", "timestamp"}
     NEEDED: ClassVar = ("source", "table")
 
     @classmethod
@@ -56,8 +59,14 @@ class PostgresTable:
             raise UserError("an overlap needs a cursor")
         if not isinstance(key, list | tuple) or not all(isinstance(each, str) for each in key):
             raise UserError("key must be a list of columns")
-        cursor, overlap = texts.get("cursor"), texts.get("overlap")
-        return cls(source_name(texts["source"]), texts["table"], mode, cursor, overlap, tuple(key))
+        cursor, overlap, timestamp = texts.get("cursor"), texts.get("overlap"), timestamp_column(texts)
+        if timestamp and mode is Mode.CHANGES:
+            raise UserError(
+                "rows with a timestamp become events, which are only appended: changes are not captured",
+                fix="Bring them by a cursor (mode: incremental), or whole (mode: full)",
+            )
+        source = source_name(texts["source"])
+        return cls(source, texts["table"], mode, cursor, overlap, tuple(key), timestamp)
 
     def __str__(self) -> str:
         return f"{self.source}.{self.table}"
@@ -72,6 +81,7 @@ class PostgresTable:
             "cursor": self.cursor,
             "overlap": self.overlap,
             "key": list(self.key),
+            "timestamp": self.timestamp,
         }
 
 
@@ -159,6 +169,16 @@ class Definition:
         return isinstance(self.other_end, Sink)
 
     @property
+    def timestamp(self) -> str | None:
+        """The column that is the time of an event; None: it brings, or delivers, entities."""
+        return self.other_end.timestamp if isinstance(self.other_end, PostgresTable | Files) else None
+
+    @property
+    def kind(self) -> DatasetKind:
+        """What it brings, or delivers."""
+        return DatasetKind.EVENTS if self.timestamp else DatasetKind.ENTITIES
+
+    @property
     def of_postgres(self) -> PostgresTable:
         """The table that it reads. Raises UserError: it reads none."""
         if not isinstance(self.other_end, PostgresTable):
@@ -189,6 +209,11 @@ def definition(said: Mapping[str, Any]) -> Definition:
     found = next((kind for member, kind in KINDS.items() if said.get(member)), PostgresTable)
     dataset = "from" if found is Sink else "dataset"
     known = {"pipe", "every", dataset} | found.MEMBERS
+    if said.get("timestamp") is not None and "timestamp" not in known:
+        raise UserError(
+            "only rows of tables and files become events: with a transform, a feed or a sink a pipe has no "
+            "timestamp"
+        )
     if unknown := sorted(set(map(str, said)) - known):
         raise UserError(
             f"a pipe has no {', '.join(unknown)}", fix=f"It has {', '.join(sorted(known))}, and no secrets"

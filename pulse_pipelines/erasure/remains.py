@@ -9,6 +9,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.erasure import own_tables
 from pulse_pipelines.erasure.subject import Subject
 from pulse_pipelines.pipes.transforms.queries import readers
+from pulse_pipelines.tables import claims
 from pulse_resources import kafka, postgres
 from pulse_resources.settings import load_settings
 
@@ -79,13 +80,15 @@ def _topics(tenant: Tenant) -> Iterable[dict[str, Any]]:
 
 
 def _claims(subject: Subject) -> dict[str, Any]:
-    days = load_settings().upkeep.claim_days
-    until = None if days < 0 else datetime.now(UTC) + timedelta(days=days + 1)
-    dataset_id = subject.dataset.dataset_id
+    days, dataset_id = load_settings().upkeep.claim_days, subject.dataset.dataset_id
+    with postgres.tenant_transaction("pulse_pipeline", subject.dataset.tenant_id) as connection:
+        stays = days < 0 or not claims.expires(connection, dataset_id)
+    until = None if stays else datetime.now(UTC) + timedelta(days=days + 1)
     return {
         "where": f"claims of the dataset {dataset_id}: digests of event ids, and nothing else",
         "until": until and until.isoformat(timespec="seconds"),
-        "why": f"an event that is sent again must not land again; upkeep.claim_days={days}",
+        "why": f"an event that is sent again must not land again; upkeep.claim_days={days}"
+        + (", and a pipe may send all of them again" if stays and days >= 0 else ""),
     }
 
 

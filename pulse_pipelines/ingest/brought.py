@@ -5,6 +5,7 @@ from uuid import UUID
 
 import numpy as np
 
+from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.ingest.results import Landed, TopicDrained
 from pulse_pipelines.ingest.staging import named
 from pulse_pipelines.ingest.tenant_parts import TenantPart
@@ -45,7 +46,6 @@ def note(connection: postgres.Connection, landed: Landed, part: TenantPart) -> N
 def _note(
     connection: postgres.Connection, landed: Landed, part: TenantPart, sync: Unfinished, slug: str
 ) -> None:
-    came, swept = _arrived(part.topics, sync.dataset_id)
     dataset = next(
         each
         for each in landed.plan.scopes[part.tenant.tenant_id].datasets
@@ -54,9 +54,54 @@ def _note(
     values = {"tenant": part.tenant.tenant_id, "parts": list(part.parts), "slug": slug}
     refused = connection.execute(named(REFUSED, landed.plan), values).fetchall()
     places = np.array([position(partition, offset) for partition, offset, _ in refused], np.int64)
-    after = sync.since(places)
+    inside = sync.within(places)
+    nameless = sum(bool(mine) and row[2] is None for row, mine in zip(refused, inside, strict=True))
+    if dataset.of_entities:
+        counts = _of_entities(connection, landed, part, sync, dataset, refused, places)
+    else:
+        counts = _of_events(landed, part, sync, places)
+    counts = counts._replace(refused=int(inside.sum()), nameless=nameless)
+    if any(counts):
+        syncs.count(connection, sync.sync_id, counts)
+
+
+def _of_events(landed: Landed, part: TenantPart, sync: Unfinished, refused: Positions) -> Counts:
+    """Count the events of a sync: those that land are new, and those that had landed before unchanged."""
+    packed = [topic.ids[sync.dataset_id] for topic in part.topics if sync.dataset_id in topic.ids]
+    if not packed:
+        return Counts()
+    came = ArrivedIds.unpacked(packed).positions
+    copies = np.array(
+        [
+            position(partition, offset)
+            for partition, offsets in landed.duplicates.get(sync.dataset_id, {}).items()
+            for offset in offsets
+        ],
+        np.int64,
+    )
+    landing = np.setdiff1d(np.setdiff1d(came, copies), refused)  # some are refused after they were accepted
+    return Counts(created=int(sync.within(landing).sum()), unchanged=int(sync.within(copies).sum()))
+
+
+def _of_entities(
+    connection: postgres.Connection,
+    landed: Landed,
+    part: TenantPart,
+    sync: Unfinished,
+    dataset: Dataset,
+    refused: Sequence[tuple[int, int, str | None]],
+    places: Positions,
+) -> Counts:
+    """Count the entities of a sync by what became of them, and record which a full one brought.
+
+    Args:
+        refused: dead letters of the dataset: partition, offset and id ...
+        places: ... and their positions.
+    """
+    came, swept = _arrived(part.topics, sync.dataset_id)
     if sync.is_full:
-        names = [row[2] for row, inside in zip(refused, after, strict=True) if inside and row[2] is not None]
+        after = sync.since(places)
+        names = [row[2] for row, mine in zip(refused, after, strict=True) if mine and row[2] is not None]
         brought = [came.digests[sync.since(came.positions)], Digests.of(names, dataset.claim_seed)]
         syncs.add_ids(connection, part.tenant.tenant_id, sync.sync_id, Digests.joined(brought))
     added = landed.added.get(sync.dataset_id)
@@ -70,11 +115,7 @@ def _note(
         gone += len(deleted)
     unchanged = int(sync.within(came.positions).sum()) - created - changed
     unchanged -= 0 if added is None else int(sync.within(added.gone).sum())
-    inside = sync.within(places)
-    nameless = sum(bool(mine) and row[2] is None for row, mine in zip(refused, inside, strict=True))
-    counts = Counts(created, changed, unchanged, gone, int(inside.sum()), nameless)
-    if any(counts):
-        syncs.count(connection, sync.sync_id, counts)
+    return Counts(created, changed, unchanged, gone)
 
 
 def _arrived(topics: Sequence[TopicDrained], dataset_id: UUID) -> tuple[ArrivedIds, Positions]:

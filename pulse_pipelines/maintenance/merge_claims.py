@@ -49,7 +49,7 @@ def _mergeable(runs: Iterable[Run]) -> list[Run]:
     """The runs to merge, if any; pieces of one merge count as one run."""
     of_window: dict[int, list[list[Run]]] = defaultdict(list)
     for pieces in claim_files.wholes(runs):
-        of_window[claims.window(pieces[0].claimed_on)].append(pieces)
+        of_window[claims.window(pieces[0])].append(pieces)
     for together in of_window.values():
         by_size = sorted(together, key=_ids)
         for count in range(len(by_size), FAN_IN - 1, -1):

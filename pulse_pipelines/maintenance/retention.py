@@ -1,7 +1,8 @@
 """Retention: raw objects and claims are removed when they are older than the tenant's settings keep them.
 
 An event whose claim was removed lands again if it is sent again: `upkeep.claim_days` is how long a resend
-is harmless. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
+is harmless. Claims of datasets that a pipe brings, or once brought, stay: it sends all of them again, when it
+reads all rows. Ledgers (batches, ranges, landings, rows of raw objects) are kept.
 """
 
 from pulse_pipelines.domain.tenant import Tenant

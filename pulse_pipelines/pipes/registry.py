@@ -85,6 +85,10 @@ SELECT md5(coalesce(string_agg(DISTINCT told, ' ' ORDER BY told), '')) FROM (
 """
 
 
+_SHOWN = ("table", "path", "format", "feed", "transform", "timestamp")
+"""Members of its other end."""
+
+
 @dataclass(frozen=True)
 class Pipe:
     """A pipe of a tenant, and its progress."""
@@ -122,7 +126,7 @@ class Pipe:
             "direction": "out" if self.definition.delivers else "in",
             "other_end": str(self.definition.other_end),
             "source": self.definition.other_end.source,
-            **{name: said.get(name) for name in ("table", "path", "format", "feed", "transform")},
+            **{name: said.get(name) for name in _SHOWN},
             "dataset": self.dataset,
             "mode": self.definition.other_end.mode,
             "computes": self.computes,
@@ -147,7 +151,7 @@ def create(tenant: Tenant, said: Definition) -> Pipe:
     Raises:
         AlreadyExists: the tenant has a pipe of this name, or another pipe for this dataset.
         NotFound: the source is not configured, or has not what it reads; or there is no dataset to bring.
-        UserError: it cannot be replicated, or written, or the dataset is one of events.
+        UserError: it cannot be replicated, or written, or the dataset is of the other kind.
         Transient: the source does not answer.
     """
     its = checks.readable(tenant, said) if said.delivers else brought.dataset(tenant, said)
@@ -236,7 +240,7 @@ def pause(tenant: Tenant, name: str, *, paused: bool) -> None:
 
 
 def reset(tenant: Tenant, name: str) -> None:
-    """Have the next run read all rows, as a full sync. Raises NotFound."""
+    """Have the next run read all rows, of entities as a full sync. Raises NotFound."""
     _change(tenant, name, RESET, [name])
 
 

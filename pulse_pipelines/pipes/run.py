@@ -1,8 +1,9 @@
 """A run of a pipe: sends what its source has, as of one moment, to the tenant's topic as one sync.
 
-The rows are entities like pushed ones: the following batches compare, reject, count and settle them. The
-position in the source is stored in the sync, and becomes the pipe's position in the transaction that settles
-the last of these rows.
+The rows are entities, or events, like pushed ones: the following batches compare, reject, count and settle
+them. Of events no run deletes any, so none is a full sync, even if it reads all rows. The position in the
+source is stored in the sync, and becomes the pipe's position in the transaction that settles the last of
+these rows.
 """
 
 import uuid
@@ -13,6 +14,7 @@ from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
+from pulse_pipelines.domain.dataset import DatasetKind
 from pulse_pipelines.domain.syncs import Part
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
@@ -44,6 +46,7 @@ class Sent:
 
     sync_id: int
     is_full: bool
+    """All rows were read."""
     rows: int
     bytes: int
     position: str | None
@@ -122,7 +125,8 @@ def _loaded(spark: SparkSession, wanted: Wanted) -> list[Loaded]:
 
 def _begin(pipe: Pipe, wanted: Wanted) -> int:
     token = uuid.uuid4().hex
-    part = Part(f"{pipe.name}/{token[:12]}", token, None, wanted.is_full, is_first=True, is_last=True)
+    is_full = wanted.is_full and pipe.definition.kind == DatasetKind.ENTITIES
+    part = Part(f"{pipe.name}/{token[:12]}", token, None, is_full, is_first=True, is_last=True)
     with postgres.tenant_transaction("pulse_pipeline", pipe.tenant.tenant_id) as connection:
         sync_id = taken.open_sync(connection, pipe.tenant, pipe.dataset_id, part)
         connection.execute(OF_PIPE, [pipe.name, wanted.as_of, sync_id])

@@ -15,7 +15,7 @@ class Wanted:
     """What publishes all that a run reads, if there is anything, and the position in the source after it."""
 
     is_full: bool
-    """Whether entities that they do not bring are deleted."""
+    """Whether it is all that there is: entities that are not among it are deleted."""
     position: str | None
     """None: there is none, or the last task tells it with what it has loaded."""
     as_of: datetime

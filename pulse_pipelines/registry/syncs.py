@@ -17,7 +17,7 @@ from pulse_resources.errors import Conflict, NotFound, UserError
 from pulse_resources.faults import fail_point
 
 DATASET = """
-SELECT d.dataset_id, d.claim_seed FROM pdm_datasets d JOIN entity_logs USING (dataset_id) WHERE d.slug = %s
+SELECT dataset_id, claim_seed FROM pdm_datasets WHERE slug = %(slug)s AND (kind = 'entities' OR %(any)s)
 """
 LATEST = """
 SELECT sync_id, state, request_id, parts, is_full FROM entity_syncs
@@ -164,13 +164,13 @@ def finish(tenant: Tenant, slug: str, taking: Taking, refused: Sequence[str | No
 
 
 def list_syncs(tenant: Tenant, slug: str, limit: int = LISTED) -> list[Sync]:
-    """The syncs of a dataset, the latest first.
+    """The syncs of a dataset, the latest first; of one of events they are the runs of its pipe.
 
     Raises:
-        NotFound: the tenant has no such dataset of entities.
+        NotFound: the tenant has no such dataset.
     """
     with postgres.tenant_transaction("pulse_api", tenant.tenant_id) as connection:
-        _dataset(connection, tenant, slug)
+        _dataset(connection, tenant, slug, of_any_kind=True)
         with connection.cursor(row_factory=class_row(Sync)) as cursor:
             return cursor.execute(LIST, [slug, limit]).fetchall()
 
@@ -212,10 +212,13 @@ def allow(tenant: Tenant, slug: str, share: float) -> None:
         connection.execute(ALLOW, [share, dataset_id])
 
 
-def _dataset(connection: postgres.Connection, tenant: Tenant, slug: str) -> tuple[UUID, int]:
-    found = connection.execute(DATASET, [slug]).fetchone()
+def _dataset(
+    connection: postgres.Connection, tenant: Tenant, slug: str, *, of_any_kind: bool = False
+) -> tuple[UUID, int]:
+    found = connection.execute(DATASET, {"slug": slug, "any": of_any_kind}).fetchone()
     if found is None:
-        raise NotFound("no such dataset of entities", tenant=tenant.slug, dataset=slug)
+        what = "dataset" if of_any_kind else "dataset of entities"
+        raise NotFound(f"no such {what}", tenant=tenant.slug, dataset=slug)
     return found[0], found[1]
 
 

@@ -56,6 +56,8 @@ class Run:
     """Inline digests of a small run; None for others."""
     filter_bytes: int = 0
     """Size of the run's filter in bytes; 0: it has none."""
+    stays: bool = False
+    """Claims expire, but not those of this dataset."""
 
 
 def wholes(runs: Iterable[Run]) -> list[list[Run]]:

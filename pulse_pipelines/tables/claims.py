@@ -34,11 +34,16 @@ LARGE_IDS = MERGED_IDS // 4
 WINDOWS = 8
 """Merge windows in `upkeep.claim_days`; runs of different windows stay apart: retention drops whole runs."""
 
-RUNS = """
+# A pipe may read all rows of its source again at any time: each would be a second row without its claim.
+OF_PIPE = """(
+    EXISTS (SELECT FROM pipes p WHERE p.dataset_id = {dataset} AND NOT p.delivers)
+    OR EXISTS (SELECT FROM entity_syncs s WHERE s.dataset_id = {dataset} AND s.pipe IS NOT NULL))"""
+RUNS = f"""
 SELECT dataset_id, run, newest, ids, ends, claimed_on, CASE WHEN ids < %(kept)s THEN digests END,
-    coalesce(octet_length(filter), 0)
-FROM processed_event_ids WHERE dataset_id = ANY(%(datasets)s) AND newest > %(after)s ORDER BY dataset_id, run
-"""
+    coalesce(octet_length(filter), 0), %(expire)s AND {OF_PIPE.format(dataset="c.dataset_id")}
+FROM processed_event_ids c
+WHERE dataset_id = ANY(%(datasets)s) AND newest > %(after)s ORDER BY dataset_id, run
+"""  # noqa: S608 - from constants
 ADD = """
 INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, claimed_on, digests, filter)
 SELECT run, coalesce(%(newest)s, run), %(tenant)s, %(dataset)s, %(ids)s, %(ends)s,
@@ -46,10 +51,12 @@ SELECT run, coalesce(%(newest)s, run), %(tenant)s, %(dataset)s, %(ids)s, %(ends)
 FROM nextval('claim_runs') run
 """
 REMOVE = "DELETE FROM processed_event_ids WHERE dataset_id = %s AND run = ANY(%s)"
-EXPIRE = """
-DELETE FROM processed_event_ids WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s
+EXPIRE = f"""
+DELETE FROM processed_event_ids c WHERE tenant_id = %(tenant)s AND claimed_on < current_date - %(days)s
+    AND NOT {OF_PIPE.format(dataset="c.dataset_id")}
 RETURNING ids, ends
-"""
+"""  # noqa: S608 - from constants
+EXPIRES = f"SELECT NOT {OF_PIPE.format(dataset='%(dataset)s')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +83,8 @@ def runs(
         after: number of an addition; only runs with a later addition in them are returned.
     """
     found: dict[UUID, list[Run]] = defaultdict(list)
-    values = {"datasets": list(datasets), "after": after, "kept": KEPT_IDS}
+    expire = load_settings().upkeep.claim_days >= 0
+    values = {"datasets": list(datasets), "after": after, "kept": KEPT_IDS, "expire": expire}
     for row in connection.execute(RUNS, values, binary=True):
         found[row[0]].append(Run(*row))
     return found
@@ -179,7 +187,7 @@ def remove(connection: postgres.Connection, dataset_id: UUID, numbers: Sequence[
 
 
 def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple[int, Mapping[int, int]]:
-    """Delete the claims of a tenant that are older than `days` days.
+    """Delete the claims of a tenant that are older than `days` days, but for those of datasets of pipes.
 
     Returns:
         Number of claims, and by partition the offset after the last event that they stood for.
@@ -189,10 +197,16 @@ def expire(connection: postgres.Connection, tenant_id: UUID, days: int) -> tuple
     return sum(ids for ids, _ in gone), {n: end for n, end in enumerate(last) if end}
 
 
+def expires(connection: postgres.Connection, dataset_id: UUID) -> bool:
+    """Whether a dataset's claims expire: no pipe brings it, or ever did."""
+    ((found,),) = connection.execute(EXPIRES, {"dataset": dataset_id}).fetchall()
+    return bool(found)
+
+
 def _replaced(added: int, among: Iterable[Run]) -> list[Run]:
     """Choose the runs to merge with a new one of `added` ids: wherever enough of similar size exist."""
-    today = window(datetime.now(UTC).date())
-    small = (run for run in among if run.ids < LARGE_IDS and window(run.claimed_on) == today)
+    today = datetime.now(UTC).date()
+    small = (run for run in among if run.ids < LARGE_IDS and window(run) == window(run, today))
     left = sorted(small, key=lambda run: run.ids)
     chosen: list[Run] = []
     size = added
@@ -207,10 +221,12 @@ def _replaced(added: int, among: Iterable[Run]) -> list[Run]:
         size += more
 
 
-def window(day: date) -> int:
-    """Number of the merge window that a day is in; only runs of one window are merged."""
+def window(run: Run, day: date | None = None) -> int:
+    """Number of the merge window that a run is in, or would be on a day; only runs of one are merged."""
     days = load_settings().upkeep.claim_days
-    return 0 if days < 0 else day.toordinal() // max(1, days // WINDOWS)
+    if days < 0 or run.stays:
+        return 0
+    return (day or run.claimed_on).toordinal() // max(1, days // WINDOWS)
 
 
 def latest(*each: Iterable[int]) -> list[int]:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from support.http import Caller
+from support.pipes import bring
 
 from chaos.sources import SOURCE, Folder, database, known_as
 from chaos.surroundings import superuser
@@ -86,6 +88,31 @@ def test_what_a_pipe_reads_is_shown_whatever_it_is(
     )
     assert http.get("/v1/pipes").json()["pipes"][0]["other_end"] == f"{SOURCE}/a/*.csv"
     assert http.delete("/v1/pipes/planes").status_code == 200
+
+
+def test_a_table_with_a_timestamp_becomes_events(owned: Caller) -> None:
+    http = owned.http
+    with psycopg.connect(addresses.url(owned.owner.tenant, SOURCE), autocommit=True) as source:
+        source.execute("CREATE TABLE sales (number int PRIMARY KEY, sold_at timestamptz, shop text)")
+        source.execute("INSERT INTO sales VALUES (1, '2026-03-01Z', 'a'), (2, NULL, 'b')")
+    said = {"pipe": "sales", "source": SOURCE, "table": "sales", "dataset": "sales", "timestamp": "sold_at"}
+    created = http.post("/v1/pipes", json=said)
+    assert created.status_code == 201, created.text
+    assert created.json().items() >= (said | {"mode": "full"}).items()
+    assert http.get("/v1/datasets/sales").json()["kind"] == "events"
+    bring(owned.owner, "sales")
+    (run,) = http.get("/v1/pipes/sales").json()["syncs"]
+    assert (run["state"], run["is_full"], run["created"], run["refused"]) == ("done", False, 1, 1)
+    assert http.get("/v1/datasets/sales/syncs").json()["syncs"] == [run]
+    for decision in ("commit", "rollback"):
+        answer = http.post(f"/v1/datasets/sales/syncs/{run['sync_id']}/{decision}")
+        assert (answer.status_code, "no such dataset of entities" in answer.text) == (404, True)
+    assert http.post("/v1/pipes/sales/reset").json()["position"] is None
+    assert http.post("/v1/pipes", json=said | {"timestamp": ""}).status_code == 422
+    answer = http.post("/v1/pipes", json=said | {"pipe": "other", "dataset": "other", "mode": "changes"})
+    assert (answer.status_code, "only appended" in answer.text) == (422, True)
+    assert http.delete("/v1/datasets/sales").status_code == 409
+    assert http.delete("/v1/pipes/sales").status_code == 200
 
 
 def refused(owned: Caller, said: dict[str, Any]) -> tuple[int, str]:

@@ -37,7 +37,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     owner = make_owner()
     key = keys.issue_key(owner.tenant, "docs", list(KeyScope)).text
     found = "\n".join(blocks("pipes.md"))
-    assert len([line for line in found.splitlines() if line]) == 18
+    assert len([line for line in found.splitlines() if line]) == 25
     path = f"{Path(sys.executable).parent}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
     with database(owner.tenant):
         surrounded: dict[str, Any] = {
@@ -66,6 +66,7 @@ def test_every_command_works(api: Api, tmp_path: Path) -> None:
     assert "done: 3 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
     assert "done: 2 new, 0 changed, 0 unchanged, 0 deleted, 0 refused" in text
     assert "done: 0 new, 1 changed, 1 unchanged, 1 deleted, 0 refused" in text
+    assert "done: 1 new, 0 changed, 2 unchanged, 0 deleted, 0 refused" in text
     assert "done: 2 written, 0 deleted, 0 refused" in text
     assert "copied: N1 190 99.50, N3 320 210.00" in text
     latest = dict(as_model(pages(owner, slug="planes")))

@@ -11,7 +11,11 @@ SEED = 214
 
 @pytest.mark.parametrize(
     ("kills", "names"),
-    [(1, ["captured"]), pytest.param(8, list(pipes.PIPES), marks=pytest.mark.slow)],
+    [
+        (1, ["captured"]),
+        pytest.param(6, ["copied", "noted"], marks=pytest.mark.slow),
+        pytest.param(8, list(pipes.PIPES), marks=pytest.mark.slow),
+    ],
 )
 def test_each_row_is_the_sources_and_nothing_was_deleted_that_had_not_gone(
     stack: Settings, kills: int, names: list[str]

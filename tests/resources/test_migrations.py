@@ -180,6 +180,35 @@ def test_claims_that_were_rows_are_runs(before_runs: Settings) -> None:
     assert (packed, made) == (expected.packed(), None)
 
 
+OLD_PIPE = """
+INSERT INTO entity_logs (tenant_id, dataset_id) VALUES (%(tenant)s, %(dataset)s);
+INSERT INTO pipes (tenant_id, pipe, dataset_id, definition)
+VALUES (%(tenant)s, 'orders', %(dataset)s, '{"pipe": "orders"}');
+INSERT INTO entity_syncs (tenant_id, dataset_id, is_full, sequence_id, request_id, starts, pipe, position)
+VALUES (%(tenant)s, %(dataset)s, true, 's', 'r', '{}', 'orders', '7')
+"""
+
+
+def test_pipes_of_entities_stay_and_those_of_events_may_follow(stack: Settings) -> None:
+    values = {"tenant": uuid.uuid4(), "dataset": uuid.uuid4()}
+    kept = "SELECT definition, dataset_id, position FROM pipes JOIN entity_syncs USING (dataset_id)"
+    with before(stack, "0052") as old:
+        url = old.postgres.superuser_url(old.postgres.database)
+        with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
+            connection.execute(OLD_DATASET, values)
+            connection.execute(OLD_PIPE, values)
+            was = connection.execute(kept).fetchall()
+            postgres.migrate(old)
+            assert connection.execute(kept).fetchall() == was
+            forced = "SELECT relname FROM pg_class WHERE relforcerowsecurity AND relname = ANY(%s) ORDER BY 1"
+            names = ["entity_syncs", "pipes"]
+            assert [name for (name,) in connection.execute(forced, [names])] == names
+            with pytest.raises(psycopg.errors.ForeignKeyViolation):
+                connection.execute("DELETE FROM pdm_datasets")
+            connection.execute("DELETE FROM pipes; DELETE FROM pdm_datasets")
+            assert connection.execute("SELECT count(*) FROM entity_syncs").fetchone() == (0,)
+
+
 ADD_RUN = """
 INSERT INTO processed_event_ids (run, newest, tenant_id, dataset_id, ids, ends, digests)
 VALUES (%s, 1, %s, %s, %s, '{}', %s)

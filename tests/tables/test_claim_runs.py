@@ -1,6 +1,7 @@
 """Claims as runs: added once, merged by size, kept in files, and forgotten as a whole."""
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -66,6 +67,8 @@ def test_retention_finds_whole_runs() -> None:
     with with_settings(UPKEEP__CLAIM_DAYS=8):
         old, new = [run_of(10 + n, days=2) for n in range(3)], [run_of(20 + n) for n in range(3)]
         assert claims._replaced(10, [*old, *new]) == new
+        kept = [replace(run, stays=True) for run in (*old, *new)]
+        assert claims._replaced(10, kept) == kept, "of a dataset that a pipe brings"
 
 
 def test_a_run_says_how_far_it_reaches(owner: Owner) -> None:

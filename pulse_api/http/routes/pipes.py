@@ -1,4 +1,4 @@
-"""/v1/pipes: pipes of what the tenant's sources have into datasets of entities, and of these to sinks."""
+"""/v1/pipes: pipes of what the tenant's sources have into datasets, and of those of entities to sinks."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -45,7 +45,14 @@ class NewPipe(Body):
     feed: str | None = Field(
         default=None, max_length=500, description="Path of a feed of entities below the source's address."
     )
-    dataset: Slug | None = Field(default=None, description="Of entities; created if there is none.")
+    timestamp: Text | None = Field(
+        default=None,
+        description="Column of a table or of files whose rows are only appended: each row becomes an event "
+        "of this time, once. Without it rows are entities.",
+    )
+    dataset: Slug | None = Field(
+        default=None, description="Of entities; with `timestamp` of events. Created if there is none."
+    )
     read: Slug | None = Field(
         default=None, alias="from", description="With `to`: the dataset of entities that is read."
     )
@@ -74,7 +81,7 @@ class Wish(Body):
 
 
 class Counts(BaseModel):
-    """Entities of the runs of the last 24 hours, by what became of them."""
+    """Entities, or events, of the runs of the last 24 hours, by what became of them."""
 
     created: int
     changed: int
@@ -95,6 +102,7 @@ class PipeInfo(BaseModel):
     format: str | None = Field(description="Of the files.")
     feed: str | None = Field(description="null: it reads no feed.")
     transform: str | None = Field(description="null: it has no query over datasets.")
+    timestamp: str | None = Field(description="Column that is the time of events; null: of entities.")
     dataset: str
     mode: Mode | None = Field(description="null: it reads no table.")
     computes: str | None = Field(description="Of a transform: what its last run computed, and why.")
@@ -220,7 +228,7 @@ def resume(principal: Manager, pipe: PipeName) -> PipeInfo:
 
 @router.post("/{pipe}/reset", summary="Reset a pipe", responses=documented(401, 403, 404, 422, 429, 503))
 def reset(principal: Manager, pipe: PipeName) -> PipeInfo:
-    """Have the next run read all rows, and delete entities that are gone."""
+    """Have the next run read all rows, and delete entities that are gone; an event stays as it is."""
     pipes.reset(principal.tenant, pipe)
     return _found(principal.tenant, pipe)
 

@@ -26,11 +26,11 @@ class SyncInfo(BaseModel):
     is_full: bool
     state: State
     parts: int = Field(description="Number of parts that were accepted.")
-    created: int = Field(description="Entities that were created.")
+    created: int = Field(description="Entities that were created; events that are new.")
     changed: int
-    unchanged: int
+    unchanged: int = Field(description="Entities that were the same; events that had come before.")
     deleted: int
-    refused: int = Field(description="Entities that were refused, or are dead letters.")
+    refused: int = Field(description="What was refused, or is a dead letter.")
     entities: int | None = Field(description="Entities in the dataset when the deletions were decided.")
     absent: int | None = Field(description="Entities of these that the sync did not contain.")
     reason: str | None = Field(description="Why the sync is held, or has failed.")
@@ -56,7 +56,7 @@ def described(found: Sync) -> SyncInfo:
 
 @router.get("/syncs", summary="List syncs", responses=documented(401, 403, 404, 422, 429, 503))
 def list_all(principal: Reader, slug: DatasetSlug) -> SyncList:
-    """The syncs of a dataset of entities, the latest first, at most 100."""
+    """The syncs of a dataset, the latest first, at most 100; of one of events they are runs of its pipe."""
     return SyncList(syncs=[described(each) for each in syncs.list_syncs(principal.tenant, slug)])
 
 

@@ -46,7 +46,7 @@ def _asset(name: str, read: Iterable[str]) -> dg.AssetsDefinition:
     @dg.asset(
         key=pipe_key(name),
         deps=[dg.AssetDep(asset_key(slug), partition_mapping=dg.AllPartitionMapping()) for slug in read],
-        description="What a tenant's pipe reads, sent as one sync to its dataset of entities: it settles "
+        description="What a tenant's pipe reads, sent as one sync to its dataset: it settles "
         "with the batches that follow. Or, of a pipe with a sink, versions of its dataset, brought there. "
         "`pulse pipe status` says what came of them.",
         group_name="pipes",

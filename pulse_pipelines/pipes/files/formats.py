@@ -87,8 +87,10 @@ def schema(stream: BinaryIO, files: Files, name: str) -> dict[str, Any] | None:
             return parquet_types.schema(found)
         head = io.BytesIO(_unpacked(stream, name).read(SAMPLE_BYTES))
         if files.format is Format.NDJSON:
-            sample = islice(_ndjson(head), inferred.SAMPLE)
-            return inferred.schema(row.values for row in sample if row.values is not None)
+            sample = [row.values for row in islice(_ndjson(head), inferred.SAMPLE) if row.values is not None]
+            if files.timestamp and sample and not any(files.timestamp in row for row in sample):
+                raise without_time(files, name)
+            return inferred.schema(sample)
         header = _header(_records(head), files)
         return {"type": "object", "properties": {each: {"type": ["string", "null"]} for each in header}}
 
@@ -275,10 +277,19 @@ def _check(columns: Sequence[str], files: Files) -> None:
         raise UserError("two columns of the file have one name, or one has none")
     if not all(each.isprintable() for each in columns):
         raise UserError("a column of the file has a name that is no text")
-    if odd := [each for each in columns if each.startswith("_")]:
+    odd = [each for each in columns if each.startswith("_")]
+    if odd and files.timestamp is None:
         raise UserError(
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",
             fix="Rename it in the source",
         )
     if missing := [each for each in files.key if each not in columns]:
         raise UserError(f"the file has no column {', '.join(missing)}, which the key names")
+    if files.timestamp and files.timestamp not in columns:
+        raise without_time(files)
+
+
+def without_time(files: Files, name: str | None = None) -> UserError:
+    """The error of a file whose rows have no time."""
+    where = {} if name is None else {"file": name}
+    return UserError(f"the file has no column {files.timestamp}, which is the events' timestamp", **where)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, cast
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.pipe_sources import Files, Format
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes import addresses, fence
+from pulse_pipelines.pipes import addresses, fence, inferred
 from pulse_pipelines.pipes.fence import RunOf
 from pulse_pipelines.pipes.files import formats
 from pulse_pipelines.pipes.files.stores import Listed, Store, store
@@ -107,16 +108,37 @@ def load(task: FileTask) -> Iterator[Loaded]:
 
 def _events(task: FileTask) -> Iterator[Event]:
     said = json.loads(task.definition)
-    files = Files(said["source"], said["path"], Format(said["format"]), tuple(said["key"]))
+    form, at = Format(said["format"]), said.get("timestamp")
+    files = Files(said["source"], said["path"], form, tuple(said["key"]), at)
     maker, schema, place = (
-        Maker(task.dataset, task.moment, files.key),
+        Maker(task.dataset, task.moment, files.key, files.timestamp),
         json.loads(task.schema),
         store(task.address),
     )
     for file in task.files:
         with place.opened(file) as stream:
-            rows = formats.rows(stream, files, schema, file.name)
+            rows = _timed(formats.rows(stream, files, schema, file.name), files, file.name)
             yield from bounded((event(maker, file.name, row) for row in rows), file)
+
+
+def _timed(rows: Iterator[formats.Row], files: Files, name: str) -> Iterator[formats.Row]:
+    """Rows of a file; of lines that are events none is given before one of the first has a time.
+
+    Raises:
+        UserError: none has.
+    """
+    first: list[formats.Row] = []
+    size, known = 0, files.timestamp is None or files.format is not Format.NDJSON
+    for row in () if known else rows:
+        values = row.values or {}
+        first.append(row)
+        known = files.timestamp in values
+        size += len(row.text) + sum(len(bytes(each)) for each in values.values())
+        if known or len(first) == inferred.SAMPLE or size > formats.SAMPLE_BYTES:
+            break
+    if not known and any(row.values is not None for row in first):
+        raise formats.without_time(files, name)
+    yield from chain(first, rows)
 
 
 def event(maker: Maker, file: str, row: formats.Row) -> Event:

@@ -8,19 +8,17 @@ from psycopg import sql
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_pipelines.pipes.rows import KEPT, LONGEST
 
-_EVENT = (
-    """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, 'data', d)"""
-)
-_DELETION = """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text,
+_EVENT = "json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', m, 'data', d)"
+_DELETION = """json_build_object('event_id', k, 'dataset', {dataset}::text, 'timestamp', m,
     'data', '{{}}'::json, 'deleted', true)"""
 # OFFSET 0 has the event made once. One that is surely too large is not made: Postgres might fail at it.
 _CUT = """
 SELECT k, CASE WHEN octet_length(e) <= {longest} THEN e ELSE json_build_object(
-    'event_id', k, 'dataset', {dataset}::text, 'timestamp', {moment}::text, 'context', json_build_object(
+    'event_id', k, 'dataset', {dataset}::text, 'timestamp', m, 'context', json_build_object(
         'table', {table}::text, 'error', 'the row has ' ||
             to_char(coalesce(octet_length(e), size), 'FM999,999,999,999') || ' bytes'),
     'data', left(e, {kept}))::text END
-FROM (SELECT k, size, ({event})::text AS e FROM ({rows}) r OFFSET 0) s
+FROM (SELECT k, m, size, ({event})::text AS e FROM ({rows}) r OFFSET 0) s
 """
 
 
@@ -29,17 +27,24 @@ def events(table: Table, part: str, dataset: str, moment: str, condition: sql.Co
 
     A row that is too large to be sent becomes an event without its data, which is a dead letter: the row does
     not leave its source.
+
+    Args:
+        moment: the timestamp of all of them, unless the table has a column of it.
     """
+    at: sql.Composable = _text_of(moment)
+    if table.timestamp is not None:
+        at = _value(table.moment, table.timestamp)
     rows = sql.SQL(
-        "SELECT {key} AS k, {row} AS d, {size} AS size FROM ONLY {part} t WHERE {condition}"
+        "SELECT {key} AS k, {at} AS m, {row} AS d, {size} AS size FROM ONLY {part} t WHERE {condition}"
     ).format(
+        at=at,
         key=_key(table.key),
         row=_object(table),
         size=_size(table),
         part=sql.SQL(part),
         condition=condition,
     )
-    return _cut("CASE WHEN size <= {longest} THEN " + _EVENT + " END", rows, part, dataset, moment)
+    return _cut("CASE WHEN size <= {longest} THEN " + _EVENT + " END", rows, part, dataset)
 
 
 def changed(
@@ -67,10 +72,11 @@ def changed(
         for column, value in zip(table.key, typed, strict=True)
     )
     rows = sql.SQL(
-        "SELECT {key} AS k, t.{first} IS NOT NULL AS there, {row} AS d, {size} AS size "
+        "SELECT {key} AS k, {at} AS m, t.{first} IS NOT NULL AS there, {row} AS d, {size} AS size "
         "FROM (VALUES {values}) v ({names}) LEFT JOIN ONLY {part} t ON {same}"
     ).format(
         key=_text([sql.SQL("{}::text").format(value) for value in typed]),
+        at=_text_of(moment),
         first=sql.Identifier(table.key[0]),
         row=_object(table),
         size=_size(table),
@@ -80,15 +86,11 @@ def changed(
         same=same,
     )
     event = f"CASE WHEN NOT there THEN {_DELETION} WHEN size <= {{longest}} THEN {_EVENT} END"
-    return _cut(event, rows, table.parts[0], dataset, moment)
+    return _cut(event, rows, table.parts[0], dataset)
 
 
-def _cut(event: LiteralString, rows: sql.Composed, part: str, dataset: str, moment: str) -> sql.Composed:
-    given: dict[str, sql.Composable] = {
-        "dataset": sql.Literal(dataset),
-        "moment": sql.Literal(moment),
-        "longest": sql.Literal(LONGEST),
-    }
+def _cut(event: LiteralString, rows: sql.Composed, part: str, dataset: str) -> sql.Composed:
+    given: dict[str, sql.Composable] = {"dataset": sql.Literal(dataset), "longest": sql.Literal(LONGEST)}
     made = sql.SQL(event).format(**given)
     return sql.SQL(_CUT).format(
         **given, table=sql.Literal(part), kept=sql.Literal(KEPT), event=made, rows=rows
@@ -106,14 +108,25 @@ def _size(table: Table) -> sql.Composable:
 
 
 def _object(table: Table) -> sql.Composed:
-    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments."""
+    """A JSON object of all columns, built row by row, since a function takes at most a hundred arguments.
+
+    The column of an event's timestamp is none of them.
+    """
     columns = (
-        sql.SQL("{} AS {}").format(
-            sql.SQL(each.expression.replace("{}", "t.{0}")).format(sql.Identifier(name)), sql.Identifier(name)
-        )
+        sql.SQL("{} AS {}").format(_value(each.expression, name), sql.Identifier(name))
         for name, each in table.columns.items()
+        if name != table.timestamp
     )
     return sql.SQL("(SELECT row_to_json(r.*) FROM (SELECT {}) r)").format(sql.SQL(", ").join(columns))
+
+
+def _value(expression: str, column: str) -> sql.Composed:
+    """An expression of a column of `t`, which has {} for it."""
+    return sql.SQL(expression.replace("{}", "t.{0}")).format(sql.Identifier(column))
+
+
+def _text_of(moment: str) -> sql.Composed:
+    return sql.SQL("{}::text").format(sql.Literal(moment))
 
 
 def _key(key: Sequence[str]) -> sql.Composed:

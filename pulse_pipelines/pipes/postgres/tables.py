@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.domain.pg_types import Shape, shape
+from pulse_pipelines.domain.pg_types import Shape, moment, shape
 from pulse_pipelines.domain.pipes import Definition
 from pulse_resources.errors import NotFound, Transient, UserError
 
@@ -86,6 +86,10 @@ class Table:
     columns: dict[str, Shape]
     key: tuple[str, ...]
     partitioned: bool = False
+    timestamp: str | None = None
+    """Column that is the time of an event, and no member of its data; None: rows are entities ..."""
+    moment: str = ""
+    """... and SQL of it, with {} for the column."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -222,7 +226,8 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
     described = connection.execute(COLUMNS, [oid]).fetchall()
     nullable = {column for column, required, _, _ in described if not required}
     columns = {column: shape(of, of_array=array) for column, _, of, array in described}
-    if odd := [column for column in columns if column.startswith("_")]:
+    odd = [column for column in columns if column.startswith("_")]
+    if odd and said.timestamp is None:
         raise UserError(
             f"the column {odd[0]!r} begins with _, and such properties of entities are not stored",
             fix="Rename it in the source",
@@ -240,6 +245,15 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
         raise UserError(f"no unique index says that {', '.join(key)} tells its rows apart", **where)
     if said.cursor is not None and said.cursor not in columns:
         raise NotFound(f"it has no column {said.cursor}", **where)
+    moments = {column: None if array else moment(of) for column, _, of, array in described}
+    if said.timestamp is not None and said.timestamp not in columns:
+        raise NotFound(f"it has no column {said.timestamp}, which is the events' timestamp", **where)
+    if said.timestamp is not None and moments[said.timestamp] is None:
+        raise UserError(
+            f"the column {said.timestamp} is no time, and cannot be the events' timestamp",
+            fix="Name a column of timestamptz, timestamp or date",
+            **where,
+        )
     whole = found.quoted.as_string(connection)
     if said.cursor is not None and said.overlap is not None:
         of_cursor = type_of(connection, whole, said.cursor)
@@ -257,7 +271,8 @@ def look(connection: "psycopg.Connection[Any]", definition: Definition) -> Table
                 **where,
             )
     leaves = (whole,) if kind == "r" else tuple(each for (each,) in connection.execute(LEAVES, [oid]))
-    return Table(leaves, columns, key, kind == "p")
+    at = said.timestamp and moments[said.timestamp]
+    return Table(leaves, columns, key, kind == "p", said.timestamp, at or "")
 
 
 def less(at: sql.Literal, kind: str, overlap: str | None) -> sql.Composable:
