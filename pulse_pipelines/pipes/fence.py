@@ -1,6 +1,6 @@
 """Fence: tasks of a run that was killed send no rows once the next run has begun, whatever the source is.
 
-A source that has locks holds its pipe itself (`postgres.tables.begin_alone`). For others the tasks hold a
+A source that has locks holds its pipe itself (`postgres.sessions.begin_alone`). For others the tasks hold a
 lock in Pulse's Postgres, each in a session of its own, and the run that they are of is named by the moment at
 which it began:
 

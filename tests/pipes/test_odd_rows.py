@@ -19,7 +19,7 @@ from chaos.sources import SOURCE, capturing, database
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes import addresses, rows
-from pulse_pipelines.pipes.postgres import load, queries, reading, tables
+from pulse_pipelines.pipes.postgres import load, queries, reading, sessions, tables
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Transient
 
@@ -40,7 +40,7 @@ def latest(owner: Owner) -> dict[str, dict[str, Any]]:
 
 def planned(pipe: "pipes.Pipe", position: str | None) -> tuple[bool, str | None, set[str]]:
     """Of a run from a position: whether it is full, the position after it, and the keys that it reads."""
-    with tables.snapshot(addresses.url(pipe.tenant, SOURCE)) as seen:
+    with sessions.snapshot(addresses.url(pipe.tenant, SOURCE)) as seen:
         plan = reading.plan(seen, replace(pipe, position=position), None, datetime.now(UTC), 2, full=False)
         keys = {key for query in plan.queries for key, _ in seen.execute(query).fetchall()}
     return plan.is_full, plan.position, keys
@@ -100,7 +100,7 @@ def changed(source: Any, kind: str, *keys: str) -> dict[str, Any]:
     """What is sent for keys of the table `planes`, as the log has them: the seats of a row, None of none."""
     said = definition(PIPE)
     with source.transaction():
-        source.execute(tables.SETTINGS)
+        source.execute(sessions.SETTINGS)
         table = tables.look(source, said)
         types = [tables.type_of(source, table.parts[0], column) for column in table.key]
         assert types == [kind]
@@ -173,7 +173,7 @@ def test_a_row_too_large_to_send_does_not_leave_its_source(owner: Owner, source:
     source.execute("INSERT INTO planes VALUES ('many', repeat(E'\\x01', 1000000))")
     names = ("fits", "note", "data", "said", "many")
     with source.transaction():
-        source.execute(tables.SETTINGS)
+        source.execute(sessions.SETTINGS)
         table = tables.look(source, definition(PIPE))
         at, part = "2026-11-26T00:00:00Z", table.parts[0]
         if mode == "full":
@@ -244,7 +244,7 @@ def test_a_table_has_a_query_for_each_task_unless_it_is_small(
     source.execute("CREATE TABLE planes (tail int PRIMARY KEY, note text)")
     source.execute("INSERT INTO planes SELECT n, repeat('x', 2000) FROM generate_series(1, 40000) n")
     pipe = pipes.create(owner.tenant, definition(PIPE))
-    with tables.snapshot(addresses.url(owner.tenant, SOURCE)) as seen:
+    with sessions.snapshot(addresses.url(owner.tenant, SOURCE)) as seen:
         plan = reading.plan(seen, pipe, None, datetime.now(UTC), parallelism, full=True)
         assert len(plan.queries) == queries
         keys = [key for query in plan.queries for key, _ in seen.execute(query).fetchall()]

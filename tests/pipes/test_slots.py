@@ -17,7 +17,7 @@ from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.monitoring.issues import Kind, look
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.postgres.pgoutput import decoded
 from pulse_pipelines.pipes.postgres.slots import Place
 from pulse_pipelines.pipes.run import run
@@ -235,26 +235,26 @@ def test_rows_of_a_run_that_died_never_follow_those_of_the_next(
 ) -> None:
     """A task of it that still sends holds the pipe in the source: Pulse's own lock ended with the run."""
     address, dataset_id = addresses.url(owner.tenant, SOURCE), found(owner).dataset_id
-    with tables.connect(address) as alive:
-        tables.begin_alone(alive, dataset_id)
-        tables.freeze(alive)
+    with sessions.connect(address) as alive:
+        sessions.begin_alone(alive, dataset_id)
+        sessions.freeze(alive)
         ((exported,),) = alive.execute("SELECT pg_export_snapshot()").fetchall()
-        with tables.connect(address) as task:
-            tables.join_run(task, dataset_id, exported)
+        with sessions.connect(address) as task:
+            sessions.join_run(task, dataset_id, exported)
             alive.close()
             with pytest.raises(Transient, match="still on their way"):
                 run(spark(), owner.tenant, "planes", 2)
-    with tables.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
-        tables.join_run(late, dataset_id, exported)
+    with sessions.connect(address) as late, pytest.raises(psycopg.errors.UndefinedObject):
+        sessions.join_run(late, dataset_id, exported)
 
     def refused() -> None:
         with pytest.raises(Transient, match="still on their way"):
-            tables.begin_alone(source, dataset_id)
+            sessions.begin_alone(source, dataset_id)
 
     refusals = at("pipe.begun", refused)
     bring(owner)
     assert refusals == [None]
-    tables.begin_alone(source, dataset_id)
+    sessions.begin_alone(source, dataset_id)
 
 
 @pytest.mark.parametrize(

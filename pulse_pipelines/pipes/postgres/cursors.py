@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres import sessions, tables
 from pulse_pipelines.pipes.postgres.tables import Table
 
 
@@ -36,7 +36,7 @@ class Cursor:
 
     def highest(self, source: "psycopg.Connection[Any]") -> str | None:
         """The highest one in the table that is finite; None: there is none."""
-        source.execute(tables.SETTINGS)
+        source.execute(sessions.SETTINGS)
         name = sql.Identifier(self.column)
         parts = sql.SQL(" UNION ALL ").join(
             sql.SQL("SELECT max({}) AS at FROM ONLY {} WHERE {}").format(

@@ -14,7 +14,7 @@ from psycopg.types.string import ByteaBinaryLoader
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import reading, tables
+from pulse_pipelines.pipes.postgres import reading, sessions, tables
 from pulse_pipelines.pipes.publishing import Loaded, publish
 from pulse_pipelines.pipes.registry import Pipe
 from pulse_pipelines.pipes.wanted import Wanted
@@ -45,7 +45,7 @@ def schema(tenant: Tenant, said: Definition) -> dict[str, Any]:
         UserError: the table cannot be replicated.
         Transient: the source does not answer.
     """
-    with tables.snapshot(addresses.url(tenant, said.of_postgres.source)) as source:
+    with sessions.snapshot(addresses.url(tenant, said.of_postgres.source)) as source:
         return tables.look(source, said).schema
 
 
@@ -59,12 +59,12 @@ def opened(pipe: Pipe, parallelism: int, *, full: bool) -> Iterator[Wanted]:
         Transient: the source does not answer, or an earlier run still sends rows.
     """
     address = addresses.url(pipe.tenant, pipe.definition.of_postgres.source)
-    with tables.connect(address) as source:
-        tables.begin_alone(source, pipe.dataset_id)
+    with sessions.connect(address) as source:
+        sessions.begin_alone(source, pipe.dataset_id)
         moment = datetime.now(UTC)
         change = reading.changes_of(address, pipe)
         fail_point("pipe.looked")
-        tables.freeze(source)
+        sessions.freeze(source)
         ((exported,),) = source.execute("SELECT pg_export_snapshot()").fetchall()
         plan = reading.plan(source, pipe, change, moment, parallelism, full=full)
         shares = [tuple(plan.queries[index::parallelism]) for index in range(parallelism)]
@@ -81,8 +81,8 @@ def load(task: LoadTask) -> Iterator[Loaded]:
     Raises:
         Transient: the source or the broker does not answer.
     """
-    with tables.connect(task.address) as source:
-        tables.join_run(source, task.dataset_id, task.snapshot)
+    with sessions.connect(task.address) as source:
+        sessions.join_run(source, task.dataset_id, task.snapshot)
         # Closed before the connection is left: a query in its midst holds the connection's lock.
         with closing(_rows(source, task.queries)) as rows:
             yield publish(task.topic, rows)

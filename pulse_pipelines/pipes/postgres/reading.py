@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Mode
-from pulse_pipelines.pipes.postgres import queries, slots, tables
+from pulse_pipelines.pipes.postgres import queries, sessions, slots, tables
 from pulse_pipelines.pipes.postgres.cursors import Cursor
 from pulse_pipelines.pipes.postgres.pgoutput import Found
 from pulse_pipelines.pipes.postgres.slots import Place
@@ -73,7 +73,7 @@ def captured(address: str, pipe: Pipe) -> Table:
     Raises:
         NotFound, UserError: it is gone, or its changes cannot be captured.
     """
-    with tables.snapshot(address) as source:
+    with sessions.snapshot(address) as source:
         table = tables.look(source, pipe.definition)
     if table.partitioned or pipe.definition.of_postgres.key:
         raise UserError(

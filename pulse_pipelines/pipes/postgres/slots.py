@@ -22,7 +22,7 @@ from psycopg import sql
 
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.postgres.pgoutput import Found, decoded
 from pulse_pipelines.pipes.postgres.tables import Table
 from pulse_resources.errors import Conflict, Transient, UserError
@@ -129,7 +129,7 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place
         UserError: the source's log does not contain changes.
     """
     name, part = named(tenant, said), table.parts[0]
-    with tables.connect(address) as source:
+    with sessions.connect(address) as source:
         system, timeline, _, level = _facts(source, said)
         if level != "logical":
             raise UserError(
@@ -155,7 +155,7 @@ def begin(address: str, tenant: Tenant, said: Definition, table: Table) -> Place
 
 def remove(address: str, tenant: Tenant, said: Definition) -> None:
     """Remove what `begin` created: a slot without a reader makes the source keep its log for ever."""
-    with tables.connect(address) as source:
+    with sessions.connect(address) as source:
         _remove(source, named(tenant, said))
 
 
@@ -179,7 +179,7 @@ def look(address: str, tenant: Tenant, said: Definition, table: Table, place: Pl
         source.transaction(),
         source.cursor("changes") as cursor,  # a transaction may be larger than our memory
     ):
-        source.execute(tables.SETTINGS)  # keys are as the rows' events have them
+        source.execute(sessions.SETTINGS)  # keys are as the rows' events have them
         cursor.itersize = FETCHED
         cursor.execute(PEEK, [name, flushed, MOST, name], binary=True)
         found = decoded((bytes(data) for (data,) in cursor), table.key)
@@ -210,7 +210,7 @@ def quiet_until(
 
 def settled(address: str, tenant: Tenant, said: Definition, place: Place) -> None:
     """Let the source discard its log up to a place up to which everything has settled."""
-    with tables.connect(address) as source:
+    with sessions.connect(address) as source:
         source.execute(ADVANCE, [named(tenant, said), place.lsn])
 
 
@@ -234,7 +234,7 @@ def _opened(
             slot=name,
         )
 
-    with tables.connect(address) as source:
+    with sessions.connect(address) as source:
         system, timeline, flushed, _ = _facts(source, said)
         row = source.execute(SLOT, {"lsn": place.lsn, "name": name}).fetchone()
         published, shape = _fingerprints(source, name, part)

@@ -1,47 +1,20 @@
-"""Tables of a source, as they are at one moment, and the lock that a run holds there."""
+"""Tables of a source: what of them Pulse has to know, as they are at one moment."""
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import psycopg
 from psycopg import sql
 
 from pulse_pipelines.domain.pg_types import Shape, moment, shape
 from pulse_pipelines.domain.pipes import Definition
-from pulse_resources.errors import NotFound, Transient, UserError
+from pulse_resources.errors import NotFound, UserError
 
-ANSWERS = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-"""Unless the connection string says otherwise: a source that vanished does not hold up a run for hours."""
-_TELLABLE = re.compile(
-    r"FATAL: .*|Connection refused|[Tt]ime(d )?out|Name or service not known|No route to host|"
-    r"Network is unreachable|server closed the connection|certificate verify failed|SSL is required"
-)
 _WITH_NAN = frozenset({"real", "double precision", "numeric"})
-_NAMED = re.compile(r'"[^"]*"')
-SETTINGS = "SET LOCAL timezone = 'UTC'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL datestyle = 'ISO'"
-"""Session settings that define the text form of values."""
 TABLE = """
 SELECT c.oid, c.relkind::text, n.nspname, c.relname, c.relfilenode
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-# First exclusive, then shared: nobody else has it at that moment, and tasks can join.
-ALONE = """
-SELECT CASE WHEN pg_try_advisory_lock(hashtextextended(%(key)s, 0))
-    THEN pg_try_advisory_lock_shared(hashtextextended(%(key)s, 0))
-        AND pg_advisory_unlock(hashtextextended(%(key)s, 0))
-    ELSE false END
-"""
-JOIN = "SELECT pg_advisory_lock_shared(hashtextextended(%(key)s, 0))"
 # For a domain its base type; for an array its element type.
 COLUMNS = """
 WITH RECURSIVE base AS (
@@ -95,87 +68,6 @@ class Table:
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its entities."""
         return {"type": "object", "properties": {name: each.schema for name, each in self.columns.items()}}
-
-
-@contextmanager
-def snapshot(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """Connect read-only at REPEATABLE READ: all statements see the source at one moment.
-
-    Raises:
-        Transient: it does not answer. The error omits the address.
-    """
-    with connect(address) as connection:
-        freeze(connection)
-        yield connection
-
-
-def freeze(connection: "psycopg.Connection[Any]") -> None:
-    """Have the following statements see the source at one moment, that of the first of them."""
-    connection.autocommit = False
-    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    connection.read_only = True
-
-
-def begin_alone(connection: "psycopg.Connection[Any]", of: UUID | str) -> None:
-    """Hold a pipe in its source, or sink, for as long as this connection lasts.
-
-    A run that died may have left tasks that still send rows, older than what the next run sends: so the
-    next one begins once their connections have ended. A lock in Pulse's Postgres would not tell.
-
-    Args:
-        of: the dataset that it brings; of a pipe with a sink the pipe.
-
-    Raises:
-        Transient: another run, or a task of one, holds it.
-    """
-    ((alone,),) = connection.execute(ALONE, {"key": f"pulse-pipe/{of}"}).fetchall()
-    if not alone:
-        raise Transient(
-            "rows of an earlier run of the pipe are still on their way",
-            fix="It is tried again; pg_locks there shows who holds an advisory lock",
-        )
-
-
-def join_run(connection: "psycopg.Connection[Any]", dataset_id: UUID, exported: str) -> None:
-    """See the source as the run does that exported this snapshot, and hold its pipe, too.
-
-    The lock comes first: while the snapshot is there, its run is, and no other one can have begun.
-
-    Raises:
-        psycopg.Error: the run has ended.
-    """
-    connection.execute(JOIN, {"key": f"pulse-pipe/{dataset_id}"})
-    freeze(connection)
-    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
-    connection.execute(SETTINGS)
-
-
-@contextmanager
-def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
-    """Connect in autocommit mode.
-
-    Raises:
-        Transient: the source does not answer. The error omits the address.
-        UserError: the connection string is malformed.
-    """
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(address)
-    except psycopg.Error:
-        raise UserError("the connection string of the source is malformed") from None
-    try:
-        known: dict[str, Any] = {**ANSWERS, **given}
-        conninfo = psycopg.conninfo.make_conninfo(**known)
-        connection = psycopg.connect(conninfo, application_name="pulse", autocommit=True)
-    except psycopg.Error as error:
-        raise Transient(f"the source does not answer: {_said(str(error))}") from None
-    with connection:
-        yield connection
-
-
-def _said(text: str) -> str:
-    """What may be told of an error: a malformed string can put the password into any part of it."""
-    found = _TELLABLE.search(text)
-    return _NAMED.sub("...", found[0]) if found else "it cannot be connected to"
 
 
 class Found(NamedTuple):

@@ -5,7 +5,7 @@ from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.pipes import Definition
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
-from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.sinks import target
 from pulse_pipelines.registry import indexes
 from pulse_resources.errors import UserError
@@ -29,7 +29,7 @@ def readable(tenant: Tenant, said: Definition) -> Dataset:
         indexes.subset_log(tenant, said.dataset, said.sink.subset, 0, 1)
     address = address_of(tenant, said)
     if said.sink.table is not None:
-        with tables.connect(address) as connection:
+        with sessions.connect(address) as connection:
             target.look(connection, said, dataset)
     return dataset
 

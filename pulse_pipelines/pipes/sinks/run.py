@@ -3,7 +3,7 @@
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import spans
-from pulse_pipelines.pipes.postgres import tables
+from pulse_pipelines.pipes.postgres import sessions
 from pulse_pipelines.pipes.registry import Pipe, find
 from pulse_pipelines.pipes.sinks import answers, target
 from pulse_pipelines.pipes.sinks.checks import address_of
@@ -49,10 +49,10 @@ def deliver(tenant: Tenant, name: str) -> Run:
 
 
 def _write(run: Run, pipe: Pipe, log: CurrentLog, reader: Reader, address: str) -> None:
-    with tables.connect(address) as connection:
+    with sessions.connect(address) as connection:
         with answers.explained():
             connection.execute(SESSION)
-            tables.begin_alone(connection, f"{pipe.tenant.tenant_id}/{pipe.name}")
+            sessions.begin_alone(connection, f"{pipe.tenant.tenant_id}/{pipe.name}")
         fail_point("sink.held")
         aim = target.look(connection, pipe.definition, log.dataset)
         of = f"{pipe.dataset_id}/{log.generation}/{run.epoch}/{pipe.definition.sink.subset or ''}"
