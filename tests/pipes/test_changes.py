@@ -12,7 +12,7 @@ from support.ingest import Owner, make_owner
 from support.lake import spark
 from support.pipes import bring, settle
 
-from chaos.sources import SOURCE, capturing
+from chaos.sources import SOURCE, capturing, known_as
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
@@ -112,6 +112,34 @@ def test_a_run_that_dies_is_repeated_and_nothing_is_skipped(owner: Owner, source
         settle(owner)
         bring(owner)
         assert same(owner, source), point
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_texts_are_those_of_the_source_in_whatever_encoding_it_has_them(
+    owner: Owner, source: Any, encoding: str
+) -> None:
+    source.execute(f"CREATE DATABASE other ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    address = psycopg.conninfo.make_conninfo(source.info.dsn, dbname="other")
+    with known_as(owner.tenant, address), psycopg.connect(address, autocommit=True) as other:
+        other.execute(TABLE)
+        other.execute("SET client_encoding = 'UTF8'")
+        other.execute("INSERT INTO planes VALUES (1, 'Zoë', 1, 'Müßiggang'), (2, 'Ørsted', 2, 'é')")
+        pipes.create(owner.tenant, definition(PIPE))
+        bring(owner)
+        wanted = [(1, "Zoë", 1, "Müßiggang"), (2, "Ørsted", 2, "é")]
+        assert sorted(latest(owner).values()) == wanted
+        other.execute("UPDATE planes SET tail = 'Zoé' WHERE fleet = 1; DELETE FROM planes WHERE fleet = 2")
+        bring(owner)
+        assert list(latest(owner).values()) == [(1, "Zoé", 1, "Müßiggang")]
+        if encoding == "SQL_ASCII":
+            other.execute("INSERT INTO planes SELECT 3, convert_from('\\xfc', 'SQL_ASCII'), 3, 'no text'")
+            other.execute("INSERT INTO planes VALUES (4, 'fine', 4, 'text')")
+            with pytest.raises(Exception, match="invalid byte sequence"):
+                bring(owner)
+            other.execute("DELETE FROM planes WHERE fleet = 3")
+            pipes.reset(owner.tenant, "planes")  # the log still has it
+            bring(owner)
+            assert sorted(key[0] for key in latest(owner).values()) == [1, 4]
 
 
 @pytest.mark.slow

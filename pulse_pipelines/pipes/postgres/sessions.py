@@ -102,7 +102,8 @@ def connect(address: str) -> "Iterator[psycopg.Connection[Any]]":
     except psycopg.Error:
         raise UserError("the connection string of the source is malformed") from None
     try:
-        known: dict[str, Any] = {**ANSWERS, **given}
+        # By default texts come in the encoding of the source, even those within a message of its log.
+        known: dict[str, Any] = {**ANSWERS, **given, "client_encoding": "UTF8"}
         conninfo = psycopg.conninfo.make_conninfo(**known)
         connection = psycopg.connect(conninfo, application_name="pulse", autocommit=True)
     except psycopg.Error as error:
