@@ -34,6 +34,12 @@ def dataset(tenant: Tenant, said: Definition) -> Dataset:
     if found.kind != said.kind:
         message, fix = _OTHER_KIND[said.kind]
         raise UserError(message, fix=fix, dataset=said.dataset)
+    if said.timestamp in found.schema.get("required", ()):
+        raise UserError(
+            f"the dataset's schema requires {said.timestamp}, which is in the envelope of events",
+            fix="Follow a version of the schema that does not require it",
+            dataset=said.dataset,
+        )
     return found
 
 

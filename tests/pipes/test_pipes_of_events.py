@@ -390,6 +390,11 @@ def test_what_makes_no_events_is_refused_with_words(owner: Owner, source: Any, f
         without = {name: each for name, each in PIPE.items() if name != "timestamp"}
         with pytest.raises(UserError, match="a pipe brings entities, and this is a dataset of events"):
             pipes.create(owner.tenant, definition(without | {"dataset": "orders"}))
+        strict = '{"type": "object", "properties": {"sold_at": {}}, "required": ["sold_at"]}'
+        uri = registry.publish_schema(owner.tenant, "strict", strict).schema_uri
+        registry.create_dataset(owner.tenant, "strict", uri)
+        with pytest.raises(UserError, match="schema requires sold_at, which is in the envelope"):
+            pipes.create(owner.tenant, definition(PIPE | {"dataset": "strict"}))
         uri = registry.publish_schema(owner.tenant, "sales", '{"type": "object"}').schema_uri
         registry.create_dataset(owner.tenant, "sales", uri, kind=DatasetKind.ENTITIES)
         with pytest.raises(UserError, match="a pipe brings events, and this is a dataset of entities"):
