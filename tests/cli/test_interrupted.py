@@ -1,6 +1,8 @@
 """Ctrl-C ends a command with 130, and says in one line what goes on without it."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,17 @@ def test_an_interrupt_waits_until_what_is_imported_is_whole() -> None:
     with pytest.raises(KeyboardInterrupt):
         load()
     assert loaded
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> None:
+    interrupted_import = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from pulse_api.__main__ import main\n"
+        "main()"
+    )
+    run = subprocess.run([sys.executable, "-c", interrupted_import], capture_output=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, b"", b"")
