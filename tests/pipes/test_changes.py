@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, make_owner
+from support.ingest import Owner
 from support.lake import spark
 from support.pipes import bring, settle
 
@@ -21,16 +21,10 @@ from pulse_pipelines.pipes.postgres import reading, slots
 from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict
-from pulse_resources.settings import Settings
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}
 TABLE = "CREATE TABLE planes (fleet int, tail text, seats int, notes text, PRIMARY KEY (fleet, tail))"
 SLOTS = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name LIKE 'pulse%'"
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 @pytest.fixture

@@ -22,15 +22,9 @@ from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.pipes.feeds import pages as feeds
 from pulse_pipelines.registry import keys, syncs
 from pulse_resources.errors import Conflict, NotFound, UserError
-from pulse_resources.settings import Settings
 
 FEED = "/v1/datasets/countries/entities"
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "feed": FEED, "dataset": "copies"}
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 class Service:

@@ -13,7 +13,7 @@ import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
 from support.files import web
-from support.ingest import Owner, make_owner
+from support.ingest import Owner
 from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, Folder, known_as
@@ -32,11 +32,6 @@ from pulse_resources.locks import Lock
 from pulse_resources.settings import Settings
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "dataset": "planes", "key": ["tail"]}
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 @pytest.fixture

@@ -35,18 +35,12 @@ from pulse_pipelines.pipes.run import run
 from pulse_pipelines.registry import syncs
 from pulse_resources import postgres
 from pulse_resources.errors import Conflict, NotFound, UserError
-from pulse_resources.settings import Settings
 
 PIPE: dict[str, Any] = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes"}
 TABLE = """
 CREATE TABLE planes (
     tail text PRIMARY KEY, seats int, price numeric(12, 2), changed timestamptz DEFAULT now())
 """
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 @pytest.fixture

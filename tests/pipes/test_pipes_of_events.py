@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.faults import often
 from support.forked import forked
-from support.ingest import Owner, ingest, make_owner, next_attempt, plan_batch, run_batch, start_attempt
+from support.ingest import Owner, ingest, next_attempt, plan_batch, run_batch, start_attempt
 from support.lake import spark
 from support.pipes import bring, settle
 
@@ -29,7 +29,6 @@ from pulse_pipelines.pipes.run import run
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import NotFound, UserError
-from pulse_resources.settings import Settings
 
 PIPE: dict[str, Any] = {
     "pipe": "sales",
@@ -42,11 +41,6 @@ BY_CURSOR = PIPE | {"mode": "incremental", "cursor": "number", "overlap": "3"}
 FILES = {"pipe": "sales", "source": SOURCE, "dataset": "sales", "timestamp": "sold_at", "key": ["number"]}
 TABLE = "CREATE TABLE sales (number int PRIMARY KEY, sold_at timestamptz, amount numeric(12, 2), shop text)"
 SELL = "INSERT INTO sales SELECT n, '2026-03-01Z'::timestamptz + n * interval '1 h', n / 4.0, 'a' FROM "
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 @pytest.fixture

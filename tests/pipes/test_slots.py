@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from support.entities import as_model, pages
 from support.faults import AtPoint
-from support.ingest import Owner, make_owner
+from support.ingest import Owner
 from support.lake import spark
 from support.pipes import bring, exposed
 
@@ -24,7 +24,6 @@ from pulse_pipelines.pipes.run import run
 from pulse_pipelines.pipes.watch import watch, watch_one
 from pulse_pipelines.registry import syncs
 from pulse_resources.errors import Conflict, Transient, UserError
-from pulse_resources.settings import Settings
 
 PIPE = {"pipe": "planes", "source": SOURCE, "table": "planes", "dataset": "planes", "mode": "changes"}
 ROLE = "CREATE ROLE reader LOGIN REPLICATION; GRANT CREATE ON DATABASE postgres TO reader"
@@ -33,11 +32,6 @@ TABLE = "CREATE TABLE planes (tail text PRIMARY KEY, seats int); ALTER TABLE pla
 KEPT = "max_slot_wal_keep_size = 1MB"
 CONFIRMED = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name LIKE 'pulse%%'"
 POSITION = "UPDATE entity_syncs SET position = %s WHERE tenant_id = %s AND position = %s"
-
-
-@pytest.fixture
-def owner(stack: Settings) -> Owner:
-    return make_owner()
 
 
 @pytest.fixture
