@@ -122,7 +122,7 @@ def _check_sync(owner: Tenant, sync: "registry.syncs.Sync") -> None:
         remark(f"Decide with: pulse sync commit {sync_named}, or pulse sync rollback {sync_named}")
         raise typer.Exit(HELD)
     if sync.state == State.FAILED:
-        remark(f"It deletes nothing: {sync.reason}")
+        remark(f"What was sent lands, nothing is deleted, and the next run brings the rest: {sync.reason}")
         raise typer.Exit(FAILED)
 
 
