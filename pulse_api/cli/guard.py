@@ -71,7 +71,7 @@ def code_of(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return CLOSED if _is_closed() else FAILED
-    if _is_unanswered(error):
+    if _is_unanswered(error) or _is_no_text(error):
         return WRONG
     if isinstance(error, OSError):
         return WRONG if error.filename is not None and error.errno not in _FULL else FAILED
@@ -85,7 +85,7 @@ def run(command: Callable[[], None]) -> int:
         command: ends with SystemExit, as those of typer do.
     """
     code = 0
-    _make_writable()
+    _make_usable()
     try:
         command()
     except SystemExit as ended:
@@ -104,8 +104,10 @@ def run(command: Callable[[], None]) -> int:
     return code
 
 
-def _make_writable() -> None:
-    """Make stdout and stderr streams that write all of what they are given, or fail."""
+def _make_usable() -> None:
+    """Make stdin a stream, and stdout and stderr ones that write all of what they are given, or fail."""
+    if sys.stdin is None:  # it was closed before
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed before
@@ -115,6 +117,8 @@ def _make_writable() -> None:
             whole = io.BufferedWriter(stream.buffer)
             text = io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True)
             setattr(sys, name, text)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as that of stderr: an encoding may not have all letters
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def tell(error: BaseException) -> bool:
@@ -142,6 +146,8 @@ def _line(error: BaseException) -> str | None:
     if _is_unanswered(error):
         sys.stderr.write("\n")  # after the question
         return "nobody answers the question. Answer it in a terminal, or add --yes"
+    if _is_no_text(error):
+        return "an argument is not text in the terminal's encoding. Write it in UTF-8"
     for (module, name), (meaning, fix) in _OUTSIDE.items():
         if module in sys.modules and isinstance(error, getattr(sys.modules[module], name)):
             return f"{meaning}: {first_line(error)}. {fix}"
@@ -170,6 +176,15 @@ def _is_unanswered(error: BaseException) -> bool:
     return isinstance(error, typer.Abort) and isinstance(error.__context__, EOFError)
 
 
+def _is_no_text(error: BaseException) -> bool:
+    """Whether an argument has bytes that are no letters; only a path may have them."""
+    return isinstance(error, UnicodeEncodeError) and any(not _is_text(argument) for argument in sys.argv)
+
+
+def _is_text(argument: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in argument)
+
+
 def _is_closed() -> bool:
     """Whether stdout or stderr is a pipe that nobody reads any more."""
     ends = select.poll()
@@ -186,5 +201,11 @@ def _forget(stream: TextIO) -> None:
 
 
 def complain(message: str, severity: str = "error") -> None:
-    """Print an error on stderr, for a person."""
-    Console(stderr=True, soft_wrap=True).print(f"[red]{severity}:[/red] {shown(message)}", highlight=False)
+    """Print an error on stderr, for a person, unless its disk is full."""
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        console.print(f"[red]{severity}:[/red] {shown(message)}", highlight=False)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _forget(sys.stderr)

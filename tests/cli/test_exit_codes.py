@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import socket
 import subprocess
@@ -141,6 +142,38 @@ def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None
         == "error: nobody answers the question. Answer it in a terminal, or add --yes"
     )
     assert [dataset.slug for dataset in registry.list_datasets(owner.tenant)] == ["orders"]
+
+
+def shell(script: str, *arguments: bytes, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    """What became of a line of a shell, which can close streams, and pass bytes that are no text."""
+    line = ["sh", "-c", f'pulse() {{ "{PULSE}" "$@"; }}; {script}', "sh", *arguments]
+    return subprocess.run(line, capture_output=True, env=os.environ | environment, timeout=60, check=False)
+
+
+def test_a_closed_standard_input_is_an_empty_one(owner: Owner) -> None:
+    """It was an AttributeError, with its traceback."""
+    done = shell(f"pulse schema publish {owner.tenant.slug} orders - <&-")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    done = shell(f"pulse erase {owner.tenant.slug} --where context.ip=1 <&-")
+    assert (done.returncode, done.stderr[:38]) == (2, b"error: erasing needs a confirmation. L")
+
+
+def test_an_argument_that_is_no_text_is_a_wrong_request(stack: Settings) -> None:
+    """It was a UnicodeEncodeError of the driver of Postgres, with its traceback."""
+    done = shell('pulse preview "$1" orders', b"\xff")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"error: an argument is not text in the terminal's encoding. Write it in UTF-8\n"
+
+
+def test_an_error_that_cannot_be_written_keeps_its_code(stack: Settings) -> None:
+    """It was Python's 120."""
+    assert shell("pulse preview nobody orders 2>/dev/full").returncode == 2
+
+
+def test_letters_that_an_encoding_has_not_are_written_as_their_numbers(owner: Owner) -> None:
+    """It was a UnicodeEncodeError, with its traceback."""
+    done = shell(f"pulse sql {owner.tenant.slug} \"select chr(233) || 'x' as u\"", PYTHONIOENCODING="ascii")
+    assert (done.returncode, rb"\xe9x" in done.stdout) == (0, True), done.stderr
 
 
 def test_what_cannot_be_a_tenant_is_not_to_be_created(stack: Settings) -> None:
