@@ -29,8 +29,9 @@ UPDATE upkeep_log SET outcome = %(outcome)s, detail = %(detail)s, before = %(bef
     snapshot_id = %(snapshot)s, seconds = %(seconds)s, ended_at = now()
 WHERE tenant_id = %(tenant)s AND upkeep_id = %(id)s
 """
+# One that Ctrl-C ended has noted when; of one that was killed it is not known.
 ABANDON = """
-UPDATE upkeep_log SET outcome = 'abandoned', ended_at = now(),
+UPDATE upkeep_log SET outcome = 'abandoned', ended_at = coalesce(ended_at, now()),
     detail = 'its process died; what it left undone is done by the next run'
 WHERE tenant_id = %s AND dataset_id = %s AND outcome = 'running' AND upkeep_id <> %s
 """

@@ -10,10 +10,11 @@ from support.ingest import SCHEMA, Owner, event, ingest
 from support.lake import DAY, location, pointing_at, table
 from support.maintenance import do, done, live_files, log, objects, orders, start
 
-from chaos.surroundings import with_settings
+from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.maintenance import compact, history, state
+from pulse_pipelines.maintenance.history import Done, Skipped
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import snapshots
 from pulse_pipelines.query.preview import preview
@@ -102,6 +103,23 @@ def test_what_an_erasure_writes_for_no_dataset_is_left_alone(owner: Owner) -> No
         assert written in objects("s3://pulse/raw")
         done(owner, Task.RAW)
     assert written not in objects("s3://pulse/raw")
+
+
+def test_an_interrupted_task_is_waited_for_from_its_interrupt_on(owner: Owner) -> None:
+    dataset = orders(owner)
+    task = Done(owner.tenant.slug, "orders", None, history.REWRITE, "an erasure")
+    with pytest.raises(KeyboardInterrupt), history.recorded(owner.tenant, dataset.dataset_id, task):
+        raise KeyboardInterrupt
+    assert log(owner) == [(history.REWRITE, "running")]
+    ago = "UPDATE upkeep_log SET ended_at = ended_at - make_interval(mins => %s) WHERE dataset_id = %s"
+    with superuser() as connection:
+        connection.execute(ago, [history.PATIENCE_MINUTES - 1, dataset.dataset_id])
+    with pytest.raises(Skipped, match="died at this table"):
+        history.check_none_died(owner.tenant, dataset)
+    assert log(owner) == [(history.REWRITE, "abandoned")]
+    with superuser() as connection:
+        connection.execute(ago, [2, dataset.dataset_id])
+    history.check_none_died(owner.tenant, dataset)
 
 
 def test_a_killed_compaction_is_noticed_and_goes_on_next_time(owner: Owner) -> None:
