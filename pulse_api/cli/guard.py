@@ -40,6 +40,8 @@ _OUTSIDE = {
     ("psycopg", "OperationalError"): ("Postgres does not answer", _START),
     ("confluent_kafka", "KafkaException"): ("Kafka", _START),
     ("httpx", "RemoteProtocolError"): ("the API ended the connection", _AGAIN),
+    ("httpx", "ReadError"): ("the API ended the connection", _AGAIN),
+    ("httpx", "WriteError"): ("the API ended the connection", _AGAIN),
     ("httpx", "TransportError"): ("the API does not answer", _START),
     ("pyspark.errors", "PySparkException"): ("a task of Spark failed", _START),
 }

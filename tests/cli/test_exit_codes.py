@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import struct
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -210,10 +211,20 @@ def test_a_connection_that_postgres_ends_is_an_outage(stack: Settings) -> None:
     )
 
 
-def test_a_connection_that_the_api_ends_is_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [httpx.RemoteProtocolError, httpx.ReadError])
+def test_a_connection_that_the_api_ends_is_an_outage(
+    error: type[httpx.TransportError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end() -> None:
+        connection, _ = server.accept()
+        connection.recv(65_536)
+        if error is httpx.ReadError:  # by a reset, as when the process is killed
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: server.accept()[0].close())
-        with pytest.raises(httpx.TransportError) as caught:
+        pool.submit(end)
+        with pytest.raises(error) as caught:
             httpx.get(f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False)
     assert guard.tell(caught.value)
     said = capsys.readouterr().err
