@@ -87,7 +87,8 @@ def content_hash(canonical: bytes) -> str:
     return blake2b(canonical, digest_size=HASH_BYTES).hexdigest()
 
 
-_AS_THEY_ARE = frozenset((str, int, bool, type(None)))
+AS_THEY_ARE = frozenset((str, int, bool, type(None)))
+"""Types of decoded values that are in canonical form as they are."""
 
 
 def plain(value: Any) -> Any:
@@ -95,10 +96,10 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
         return {
-            name: member if type(member) in _AS_THEY_ARE else plain(member) for name, member in value.items()
+            name: member if type(member) in AS_THEY_ARE else plain(member) for name, member in value.items()
         }
     if kind is list:
-        return [item if type(item) in _AS_THEY_ARE else plain(item) for item in value]
+        return [item if type(item) in AS_THEY_ARE else plain(item) for item in value]
     return int(value) if kind is float and -EXACT < value < EXACT and value.is_integer() else value
 
 

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from pulse_pipelines.domain.columns import FieldType, Kind
 from pulse_pipelines.domain.dataset import Dataset
-from pulse_pipelines.domain.entities import DELETION, plain
+from pulse_pipelines.domain.entities import AS_THEY_ARE, DELETION, plain
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
 EVENT_ID = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -42,7 +42,6 @@ _OTHER = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length"}
 _COUNTS = {"minItems": "min_length", "maxItems": "max_length"}
 _SIMPLE = {str, float, bool, type(None)}
-_AS_THEY_ARE = {str, int, bool, type(None), UnsetType}
 _ANCHORED = re.compile(
     r"\^((?:[A-Za-z0-9_ -]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*-?\])(?:\{\d{1,3}(?:,\d{1,3})?\}|[+*?])?)+\$"
 )
@@ -99,10 +98,10 @@ class Quick:
     def canonical(self, dataset: Dataset, datas: Sequence[Any]) -> Iterator[bytes]:
         """The canonical JSON (see `domain.entities`) of the data of each entity."""
         attributes = self._attributes[dataset.slug]
-        names = sorted(attributes)
+        names, canonical = sorted(attributes), AS_THEY_ARE | {UnsetType}
         columns = [list(map(attrgetter(attributes[name]), datas)) for name in names]
         for place, values in enumerate(columns):
-            if not _AS_THEY_ARE.issuperset(map(type, values)):
+            if not canonical.issuperset(map(type, values)):
                 columns[place] = list(map(plain, values))
         for row in zip(*columns, strict=True) if columns else repeat((), len(datas)):
             content = dict(zip(names, row, strict=True))
