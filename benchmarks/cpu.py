@@ -38,9 +38,10 @@ def sampled(beside: Mapping[str, int] | None = None) -> Iterator[Counter[str]]:
         begun = bool(last)  # processes first seen later have just begun
         found, table = state.read(layout), processes.table()
         services = found.services.values() if found else ()
-        roots = {each.name: each.process.pid for each in services if each.process} | dict(beside or {})
+        roots = {each.name: each.process for each in services}
+        roots |= {name: processes.ProcessId.of(pid) for name, pid in (beside or {}).items()}
         for name, root in roots.items():
-            for pid in processes.family(root, table):
+            for pid in processes.family(root, table) if root else ():
                 try:
                     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                     command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")

@@ -80,7 +80,7 @@ def _members() -> Iterator[tuple[int, str]]:
     found, table = state.read(Layout(load_settings().home)), processes.table()
     own = (service for name, service in found.services.items() if name in BOUNDS_MIB) if found else ()
     for service in own:
-        for pid in processes.family(service.process.pid, table) if service.process else ():
+        for pid in processes.family(service.process, table) if service.process else ():
             yield pid, service.name
 
 

@@ -72,9 +72,11 @@ def table() -> dict[int, Process]:
     return {process.pid: process for process in map(_read, pids) if process}
 
 
-def family(root: int, processes: dict[int, Process]) -> set[int]:
+def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
     """Living members of the service whose main process is (or was) `root`."""
-    members = {root} | {p.pid for p in processes.values() if p.session == root}
+    if (now := processes.get(root.pid)) and now.started != root.started:
+        return set()  # the system gives no number anew that is a living member's session
+    members = {root.pid} | {p.pid for p in processes.values() if p.session == root.pid}
     grew = True
     while grew:
         children = {p.pid for p in processes.values() if p.parent in members}
@@ -83,10 +85,10 @@ def family(root: int, processes: dict[int, Process]) -> set[int]:
     return {pid for pid in members if pid in processes and not processes[pid].zombie}
 
 
-def living(pids: Iterable[int]) -> set[int]:
-    """Processes among `pids` that still run."""
-    found = map(_read, pids)
-    return {process.pid for process in found if process and not process.zombie}
+def living(known: Iterable[Process]) -> set[int]:
+    """Processes among `known` that still run; a number that another process or thread has now is none."""
+    found = ((each, _read(each.pid)) for each in known)
+    return {each.pid for each, now in found if now and not now.zombie and now.started == each.started}
 
 
 def marked(mark: str) -> set[int]:

@@ -52,6 +52,7 @@ class Runner(threading.Thread):
         self.gone = threading.Event()
         self._layout, self._board, self._stop_all, self._runners = layout, board, stop, runners
         self._process: subprocess.Popen[bytes] | None = None
+        self._main: processes.ProcessId | None = None
         log = layout.log(service.name)
         state = ServiceState(name=service.name, address=service.address, external=service.external, log=log)
         board.add(state)
@@ -117,6 +118,7 @@ class Runner(threading.Thread):
             if self.service.setup:
                 self.service.setup()
             self._process = self._spawn()
+            self._main = processes.ProcessId.of(self._process.pid)
         except OSError:
             if not self.up.is_set():
                 raise
@@ -165,9 +167,9 @@ class Runner(threading.Thread):
     def _owns_its_port(self) -> bool:
         """Whether this service listens at the address that answers: another stack may have taken it first."""
         where = ports.named_in(self.service.address)
-        if self._process is None or where is None:
+        if self._main is None or where is None:
             return True
-        return processes.listen(processes.family(self._process.pid, processes.table()), where[1])
+        return processes.listen(processes.family(self._main, processes.table()), where[1])
 
     def _prepare(self) -> str:
         """Run the service's preparation; its output is a note for the user."""
@@ -209,22 +211,22 @@ class Runner(threading.Thread):
 
     def _end(self) -> None:
         """End every process of the service, whether or not its main process is alive."""
-        if self._process is None:
+        if self._process is None or self._main is None:
             return
-        main = self._process.pid
-        before = processes.family(main, processes.table())
+        main, table = self._main, processes.table()
+        before = processes.family(main, table)
+        known = [table[pid] for pid in before]
         processes.end(
-            lambda: processes.living(before) | processes.family(main, processes.table()),
+            lambda: processes.living(known) | processes.family(main, processes.table()),
             self.service.stop_signal,
-            {main} & before or before,
+            {main.pid} & before or before,
             self.service.stop_timeout,
         )
         self._process.wait()
-        self._process = None
+        self._process = self._main = None
 
     def _report(self, phase: Phase, note: str = "") -> None:
-        main = processes.ProcessId.of(self._process.pid) if self._process else None
-        self._board.update(self.service.name, phase, process=main, note=note)
+        self._board.update(self.service.name, phase, process=self._main, note=note)
 
     def _environment(self) -> dict[str, str]:
         mark = {processes.MARK: str(self._layout.home)}

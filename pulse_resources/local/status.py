@@ -73,7 +73,7 @@ def _row(service: ServiceState, table: dict[int, processes.Process], supervised:
         pid=process.pid if process else None,
         uptime_seconds=round(processes.uptime(process), 1) if process else None,
         restarts=service.restarts,
-        memory_bytes=(processes.memory(processes.family(process.pid, table)) if process else None),
+        memory_bytes=(processes.memory(processes.family(process, table)) if process else None),
         note=service.note,
     )
 

@@ -228,7 +228,9 @@ def test_spark_deletes_the_folder_of_a_session_that_was_quiet_for_long(owner: Ow
     (row,) = spark().range(0, 1, 1, 1).mapInArrow(daemon, "pid long").collect()
     folder = Path(f"/proc/{row.pid}/cwd").readlink()
     shutil.rmtree(folder, ignore_errors=True)  # gone already, where the stack is an old one
-    for worker in processes.family(row.pid, processes.table()) - {row.pid}:
+    root = processes.ProcessId.of(row.pid)
+    assert root
+    for worker in processes.family(root, processes.table()) - {row.pid}:
         os.kill(worker, signal.SIGKILL)
     owner.send(event("b"))
     ingest(owner)

@@ -18,7 +18,7 @@ import urllib.request
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -600,6 +600,32 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
         runner.join()
         assert found.now().phase == "stopped"
         layout.stack_file.unlink()  # which says that this process is the supervisor
+
+
+def test_a_number_that_was_given_anew_is_no_member() -> None:
+    """On a busy machine that takes seconds, and the end of a service would kill whoever has it by then."""
+    table = processes.table()
+    me = table[os.getpid()]
+    assert processes.living([me]) == {me.pid}
+    assert processes.living([me._replace(started=me.started - 1)]) == set()
+    mine = processes.ProcessId.of(me.pid)
+    assert mine
+    with subprocess.Popen(["sleep", "60"]) as child:  # noqa: S607
+        try:
+            table = processes.table()
+            assert {me.pid, child.pid} <= processes.family(mine, table)
+            assert processes.family(replace(mine, started=mine.started - 1), table) == set()
+        finally:
+            child.kill()
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert thread.native_id
+        assert processes.living([me._replace(pid=thread.native_id, started=1)]) == set()
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_the_listener_of_another_stack_makes_no_service_ready(layout: Layout) -> None:

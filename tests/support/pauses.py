@@ -17,7 +17,7 @@ def paused(service: str) -> Iterator[None]:
     assert found is not None
     process = found.services[service].process
     assert process is not None
-    family = processes.family(process.pid, processes.table())
+    family = processes.family(process, processes.table())
     try:
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
