@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import operator
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -10,11 +9,11 @@ from functools import cache
 from typing import Any, Literal
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
     Producer,
     TopicCollection,
     TopicPartition,
@@ -25,7 +24,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
     TopicDescription,
 )
@@ -127,22 +125,20 @@ def consumer() -> Consumer:
     )
 
 
-_ask_headers = operator.methodcaller("headers")
+@cache
+def _reader() -> Consumer:
+    """Consumer of this process that asks for offsets.
 
-
-def headers(message: Message) -> Iterable[tuple[str, str | bytes | None]]:
-    """Headers of a message; empty if a header name is not valid text, which any producer may send.
-
-    In that case confluent-kafka sets an error but returns a list with holes, caches it, and returns it
-    without an error the next time: reading it is a segmentation fault. Python notices the error only in calls
-    from C, and hot code calls methods without that check.
+    Where a topic is unknown, the admin client's `list_offsets` works on it in two threads at once, which ends
+    the process sooner or later (librdkafka 2.16).
     """
-    try:
-        found = _ask_headers(message)
-    except (ValueError, SystemError):
-        message.set_headers([])
-        return ()
-    return found if isinstance(found, list) else ()
+    return consumer()
+
+
+def forget_clients() -> None:
+    """Drop this process's clients: new ones use the current settings."""
+    admin.cache_clear()
+    _reader.cache_clear()
 
 
 def _client() -> dict[str, Any]:
@@ -219,41 +215,41 @@ def offsets(
     A pair that the broker cannot answer for maps to its error, so that one lost topic does not hide the
     others.
     """
-    answers = _offsets(partitions, which)
+    if isinstance(which, datetime):
+        moment = round(which.timestamp() * 1000)
+    else:
+        moment = OFFSET_BEGINNING if which == "earliest" else OFFSET_END
+    answers = _offsets(list(partitions), moment)
     failed = [where for where, answer in answers.items() if isinstance(answer, KafkaException)]
-    if failed:
-        # librdkafka caches for good that a new topic had no leader; a description refreshes it.
-        _described({topic for topic, _ in failed})
-        answers |= _offsets(failed, which)
-    return answers
+    try:
+        for topic in {topic for topic, _ in failed}:
+            # librdkafka remembers for long that a topic was there, or that a new one had no leader.
+            _reader().list_topics(topic, timeout=TIMEOUT_S)
+    except KafkaException:
+        return answers  # nobody answers
+    again = _offsets(failed, moment)
+    return answers | {where: found for where, found in again.items() if isinstance(found, int)}
+
+
+def _offsets(partitions: list[tuple[str, int]], moment: int) -> dict[tuple[str, int], int | KafkaException]:
+    if not partitions:
+        return {}
+    asked = [TopicPartition(topic, partition, moment) for topic, partition in partitions]
+    try:
+        answers = _reader().offsets_for_times(asked, timeout=TIMEOUT_S)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if len(partitions) == 1 or code <= 0 or code == KafkaError.REQUEST_TIMED_OUT:
+            return dict.fromkeys(partitions, error)
+        half = len(partitions) // 2  # the error of one partition, which hides the others
+        return _offsets(partitions[:half], moment) | _offsets(partitions[half:], moment)
+    return {(a.topic, a.partition): KafkaException(a.error) if a.error else a.offset for a in answers}
 
 
 def said(error: object) -> str:
     """What an error of the client says, without the names that its library adds."""
     inner = next(iter(error.args), error) if isinstance(error, KafkaException) else error
     return inner.str() if isinstance(inner, KafkaError) else str(error)
-
-
-def _offsets(
-    partitions: Iterable[tuple[str, int]], which: Which
-) -> dict[tuple[str, int], int | KafkaException]:
-    if isinstance(which, datetime):
-        spec = OffsetSpec.for_timestamp(round(which.timestamp() * 1000))
-    else:
-        spec = OffsetSpec.earliest() if which == "earliest" else OffsetSpec.latest()
-    asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-    answers: dict[tuple[str, int], int | KafkaException] = {}
-    if not asked:
-        return answers
-    futures = admin().list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-    )
-    for where, future in futures.items():
-        try:
-            answers[where.topic, where.partition] = future.result().offset
-        except KafkaException as error:
-            answers[where.topic, where.partition] = error
-    return answers
 
 
 def partition_counts() -> Mapping[str, int]:

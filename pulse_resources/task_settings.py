@@ -78,7 +78,7 @@ def take(given: TaskSettings) -> None:
 def forget_clients() -> None:
     """Drop all cached clients of this process: new ones use the current settings."""
     postgres.close_pools()
-    kafka.admin.cache_clear()
+    kafka.forget_clients()
     object_store.file_system.cache_clear()
     vended.forget()
 

@@ -9,6 +9,7 @@ from confluent_kafka import Message as Received
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.quota import COUNTED
 from pulse_pipelines.domain.scope import Scope
+from pulse_pipelines.ingest.headers import headers_of
 from pulse_pipelines.ingest.origins import Origins
 from pulse_pipelines.ingest.results import PartitionCount
 from pulse_pipelines.tables.raw_zone import Message
@@ -75,7 +76,7 @@ def read(
                         count.drained += 1
                         if appended_ms < count.oldest_ms:
                             count.oldest_ms = appended_ms
-                        if (headers := kafka.headers(message)) and any(h[0] == COUNTED for h in headers):
+                        if (headers := headers_of(message)) and any(h[0] == COUNTED for h in headers):
                             count.counted.append(offset)
                         payload = message.value() or b""
                         messages.append(Message(partition, offset, appended_ms, payload))

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from confluent_kafka import Message
 
+from pulse_pipelines.ingest.headers import headers_of
 from pulse_pipelines.ingest.results import Origin, TopicDrained
-from pulse_resources import kafka
 from pulse_resources.tracing import HEADER
 
 MOST = 128
@@ -40,7 +40,7 @@ class Origins:
 
 def _traceparent(message: Message) -> bytes | None:
     """The traceparent header of a sampled trace; producers may write any header, so its form is checked."""
-    for name, value in kafka.headers(message):
+    for name, value in headers_of(message):
         if name == HEADER and isinstance(value, bytes) and _SAMPLED.fullmatch(value):
             return value
     return None
