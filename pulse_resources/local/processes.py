@@ -85,10 +85,9 @@ def family(root: ProcessId, processes: dict[int, Process]) -> set[int]:
     return {pid for pid in members if pid in processes and not processes[pid].zombie}
 
 
-def living(known: Iterable[Process]) -> set[int]:
+def living(known: Iterable[ProcessId]) -> set[int]:
     """Processes among `known` that still run; a number that another process or thread has now is none."""
-    found = ((each, _read(each.pid)) for each in known)
-    return {each.pid for each, now in found if now and not now.zombie and now.started == each.started}
+    return {each.pid for each in known if each.alive()}
 
 
 def marked(mark: str) -> set[int]:

@@ -213,9 +213,9 @@ class Runner(threading.Thread):
         """End every process of the service, whether or not its main process is alive."""
         if self._process is None or self._main is None:
             return
-        main, table = self._main, processes.table()
-        before = processes.family(main, table)
-        known = [table[pid] for pid in before]
+        main = self._main
+        before = processes.family(main, processes.table())
+        known = [each for each in map(processes.ProcessId.of, before) if each]
         processes.end(
             lambda: processes.living(known) | processes.family(main, processes.table()),
             self.service.stop_signal,

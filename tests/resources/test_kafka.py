@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import KafkaError, KafkaException
-from support.ingest import Owner, event, make_owner
+from support.ingest import Owner, event
 from support.topics import delete_topic, recreate
 
 from pulse_resources import kafka
@@ -57,9 +58,9 @@ def test_offsets_by_time(owner: Owner) -> None:
     assert kafka.offsets([where], now + timedelta(hours=1)) == {where: -1}
 
 
-def test_a_topic_that_was_just_deleted_hides_no_other() -> None:
+def test_a_topic_that_was_just_deleted_hides_no_other(new_owner: Callable[[], Owner]) -> None:
     """The client remembers that it was there, and the broker's error is then that of the whole request."""
-    owners = [make_owner() for _ in range(5)]
+    owners = [new_owner() for _ in range(5)]
     where = [(owner.tenant.topic, partition) for owner in owners for partition in range(2)]
     assert set(kafka.offsets(where, "latest").values()) == {0}
     delete_topic(owners[3])

@@ -604,16 +604,14 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
 
 def test_a_number_that_was_given_anew_is_no_member() -> None:
     """On a busy machine that takes seconds, and the end of a service would kill whoever has it by then."""
-    table = processes.table()
-    me = table[os.getpid()]
-    assert processes.living([me]) == {me.pid}
-    assert processes.living([me._replace(started=me.started - 1)]) == set()
-    mine = processes.ProcessId.of(me.pid)
+    mine = processes.ProcessId.of(os.getpid())
     assert mine
+    assert processes.living([mine]) == {mine.pid}
+    assert processes.living([replace(mine, started=mine.started - 1)]) == set()
     with subprocess.Popen(["sleep", "60"]) as child:  # noqa: S607
         try:
             table = processes.table()
-            assert {me.pid, child.pid} <= processes.family(mine, table)
+            assert {mine.pid, child.pid} <= processes.family(mine, table)
             assert processes.family(replace(mine, started=mine.started - 1), table) == set()
         finally:
             child.kill()
@@ -622,10 +620,38 @@ def test_a_number_that_was_given_anew_is_no_member() -> None:
     thread.start()
     try:
         assert thread.native_id
-        assert processes.living([me._replace(pid=thread.native_id, started=1)]) == set()
+        assert processes.living([replace(mine, pid=thread.native_id, started=1)]) == set()
     finally:
         over.set()
         thread.join()
+
+
+def test_the_end_of_a_service_spares_who_has_the_number_of_a_former_member(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, of, ended = supervised.now().process, processes.ProcessId.of, threading.Event()
+    assert main
+    with subprocess.Popen(["sleep", "60"]) as stranger:  # noqa: S607
+
+        def members(*_: object) -> set[int]:
+            return set() if ended.is_set() else {main.pid, stranger.pid}
+
+        def seen(pid: int) -> processes.ProcessId | None:
+            """As if a member had ended after it was seen, and the stranger had its number since."""
+            ended.set()
+            found = of(pid)
+            return replace(found, started=found.started - 1) if found and pid == stranger.pid else found
+
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(processes, "family", members)
+                patched.setattr(processes.ProcessId, "of", seen)
+                supervised.stop.set()
+                supervised.runner.join()
+            assert not main.alive()
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
 
 
 def test_the_listener_of_another_stack_makes_no_service_ready(layout: Layout) -> None:
