@@ -12,7 +12,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test test-times chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ status: setup ## Show what runs, where, and how much memory it takes
 # A process that dies ends the run: with --dist loadfile, xdist waits for ever for what was left of its file.
 test: lint chromium ## Check style and types, then run the tests against real services
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 $(ARGS)
+
+test-times: ARGS += --times .pytest_times
+test-times: ## The same, then show where the time went: files, fixtures and tests, with processor time
+	@rm -rf .pytest_times
+	-$(MAKE) test ARGS="$(ARGS)"
+	PYTHONPATH=tests $(BIN)/python -m support.times .pytest_times
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \

@@ -2,10 +2,10 @@
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cache
 from typing import Any, Literal
 
 from confluent_kafka import (
@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from pulse_resources.errors import Transient
+from pulse_resources.resettable import Resettable
 from pulse_resources.settings import load_settings
 
 TIMEOUT_S = 20.0
@@ -44,7 +45,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Message limit of Pulse's topics: a dead letter is its event, within the broker's limit, plus headers."""
 
 
-@cache
+@Resettable
 def admin() -> AdminClient:
     """Admin client of this process."""
     return AdminClient(_client())
@@ -93,6 +94,19 @@ def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Pro
     )
 
 
+@Resettable
+def shared_producer() -> Producer:
+    """Producer of this process, for what is not urgent enough to keep one ready.
+
+    The first message of a new one takes half a second: librdkafka asks for the producer's id before it has a
+    connection, and then waits. After an error call `shared_producer.cache_clear()`: messages may be queued.
+    """
+    return producer()
+
+
+os.register_at_fork(after_in_child=shared_producer.cache_clear)  # its threads stay the parent's
+
+
 def flush(producer: Producer, seconds: float) -> int:
     """Wait until every message is acknowledged or refused; returns how many are neither in time.
 
@@ -125,7 +139,7 @@ def consumer() -> Consumer:
     )
 
 
-@cache
+@Resettable
 def _reader() -> Consumer:
     """Consumer of this process that asks for offsets.
 
@@ -139,6 +153,7 @@ def forget_clients() -> None:
     """Drop this process's clients: new ones use the current settings."""
     admin.cache_clear()
     _reader.cache_clear()
+    shared_producer.cache_clear()
 
 
 def _client() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.fs as pafs
 
 from pulse_resources import s3_client, small_put, store_key
 from pulse_resources.faults import fail_point
+from pulse_resources.resettable import Resettable
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.store_key import StoreKey
 
@@ -49,7 +49,7 @@ def file_system_of(
     )
 
 
-@cache
+@Resettable
 def file_system() -> pafs.S3FileSystem:
     """S3 client of this process; paths are `<bucket>/<key>`."""
     return _file_system(load_settings())

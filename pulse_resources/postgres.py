@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID
@@ -23,6 +22,7 @@ from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point
 from pulse_resources.home import never_ran
 from pulse_resources.locks import Lock
+from pulse_resources.resettable import Resettable
 from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.watched_connection import WatchedConnection
@@ -40,7 +40,7 @@ _opened: "list[ConnectionPool[Connection]]" = []
 """Pools of this process, under all settings it has had."""
 
 
-@cache
+@Resettable
 def pool(role: Role) -> "ConnectionPool[Connection]":
     """Connection pool of this process for `role`; connections are checked before use.
 

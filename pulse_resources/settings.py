@@ -7,7 +7,6 @@ PULSE_HOME (by `pulse up`: addresses and passwords of the services that it start
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
@@ -23,6 +22,7 @@ from pulse_resources.alert_settings import AlertSettings
 from pulse_resources.api_settings import ApiSettings, AskSettings, DagsterSettings, LakeSettings, SqlSettings
 from pulse_resources.errors import UserError
 from pulse_resources.home import code_server_socket, in_file, pulse_home
+from pulse_resources.resettable import Resettable
 from pulse_resources.service_settings import (
     KafkaSettings,
     ObjectStoreSettings,
@@ -259,7 +259,7 @@ def given(settings: Settings) -> Iterator[None]:
         load_settings.cache_clear()
 
 
-@cache
+@Resettable
 def load_settings() -> Settings:
     """Settings of this process, read once (`load_settings.cache_clear()` resets them).
 

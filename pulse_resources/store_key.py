@@ -5,10 +5,10 @@ identity, the role of a container or instance. A role's keys expire and are rene
 """
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from pulse_resources.errors import UserError
+from pulse_resources.resettable import Resettable
 from pulse_resources.service_settings import ObjectStoreSettings
 
 
@@ -42,7 +42,7 @@ def of(store: ObjectStoreSettings) -> StoreKey:
     return StoreKey(now.access_key, now.secret_key, now.token)
 
 
-@cache
+@Resettable
 def _of_environment() -> Any:
     """botocore's self-renewing credentials; None: the environment has none."""
     from botocore.session import Session  # takes a quarter of a second; only processes with a role need it

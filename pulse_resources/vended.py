@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 import orjson
 
 from pulse_resources.errors import PulseError, Terminal, Transient, UserError
+from pulse_resources.resettable import Resettable
 from pulse_resources.settings import Settings, load_settings
 from pulse_resources.store_key import StoreKey
 
@@ -194,7 +194,7 @@ def _refused(code: str, store: str) -> PulseError:
     return Transient(f"the object store vends no credentials ({code or 'no reason given'})", store=store)
 
 
-@cache
+@Resettable
 def _client() -> Callable[..., Any]:
     """AssumeRole of the process's cached STS client."""
     return assume_role(load_settings())

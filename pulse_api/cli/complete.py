@@ -1,5 +1,9 @@
-"""Shell completion of tenants, datasets, schemas and keys. It has a deadline, and errors complete nothing."""
+"""Shell completion of tenants, datasets, schemas and keys. It has a deadline, and errors complete nothing.
 
+A person has just pressed Tab, so that completion gives up after 1.5 seconds, or PULSE_COMPLETION_SECONDS.
+"""
+
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,13 +15,12 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import settings
 from pulse_resources.local import ports
 
-PATIENCE_S = 1.5
-"""Maximum wait for a completion: the user has just pressed Tab."""
+PATIENCE = "PULSE_COMPLETION_SECONDS"
 
 
 def tenants(incomplete: str) -> list[str]:
     """Slugs of all tenants."""
-    return _looked_up(lambda: [tenant.slug for tenant in registry.list_tenants()], incomplete)
+    return complete_names(lambda: [tenant.slug for tenant in registry.list_tenants()], incomplete)
 
 
 def datasets(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -26,7 +29,7 @@ def datasets(ctx: typer.Context, incomplete: str) -> list[str]:
     def find() -> list[str]:
         return [dataset.slug for dataset in registry.list_datasets(_tenant(ctx))]
 
-    return _looked_up(find, incomplete)
+    return complete_names(find, incomplete)
 
 
 def schema_uris(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -35,7 +38,7 @@ def schema_uris(ctx: typer.Context, incomplete: str) -> list[str]:
     def find() -> list[str]:
         return [schema.schema_uri for schema in registry.list_schemas(_tenant(ctx))]
 
-    return _looked_up(find, incomplete)
+    return complete_names(find, incomplete)
 
 
 def key_ids(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -44,26 +47,28 @@ def key_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     def find() -> list[str]:
         return [key.key_id for key in registry.keys.list_keys(_tenant(ctx)) if key.revoked_at is None]
 
-    return _looked_up(find, incomplete)
+    return complete_names(find, incomplete)
 
 
 def _tenant(ctx: typer.Context) -> Tenant:
     return registry.find_tenant(ctx.params["tenant"])
 
 
-def _looked_up(find: Callable[[], list[str]], incomplete: str) -> list[str]:
-    found: list[str] = []
+def complete_names(find: Callable[[], list[str]], incomplete: str) -> list[str]:
+    """The names that begin as typed; none if they are not there in time."""
+    names: list[str] = []
+    patience = float(os.environ.get(PATIENCE, "1.5"))
 
-    def look() -> None:
+    def look_up() -> None:
         postgres = settings.load_settings().postgres
-        if ports.answers(postgres.host, postgres.port, timeout=PATIENCE_S / 3):
-            found.extend(find())
+        if ports.answers(postgres.host, postgres.port, timeout=patience / 3):
+            names.extend(find())
 
     def quietly() -> None:
         with suppress(Exception):  # a completion cannot report errors
-            look()
+            look_up()
 
-    looker = threading.Thread(target=quietly, daemon=True)
-    looker.start()
-    looker.join(PATIENCE_S)
-    return [name for name in found if name.startswith(incomplete)]
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(patience)
+    return [name for name in names if name.startswith(incomplete)]

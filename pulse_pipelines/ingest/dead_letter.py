@@ -67,16 +67,13 @@ def publish(settled: Settled) -> tuple[int, tuple[Failure, ...]]:
 
 def publish_each(tenants: Iterable[Tenant]) -> Iterator[tuple[Tenant, int | Exception]]:
     """Publish the tenants' unpublished dead letters; yields their number or the error, tenant by tenant."""
-    producer = kafka.producer()
     for tenant in tenants:
         outcome: int | Exception
         try:
-            outcome = publish_tenant(producer, tenant)
+            outcome = publish_tenant(kafka.shared_producer(), tenant)
         except Exception as error:
             outcome = error
-            producer = (
-                kafka.producer()
-            )  # the failed one still queues messages, and would block the next tenant
+            kafka.shared_producer.cache_clear()  # it still queues messages, and would block the next tenant
         yield tenant, outcome
 
 

@@ -113,7 +113,7 @@ def world(stack: Settings) -> World:
             event("f", kind="invalid", person=ERASED, **at),
             event("g", **at),
         ],
-        kafka.producer(),
+        kafka.shared_producer(),
     )
     done(world, "ingest")
     answer = done(world, "erase", slug="orders", person=ERASED)

@@ -42,7 +42,7 @@ def die_after_the_gate(batch: str) -> int:
 
 
 def send(owner: Owner, partition: int, *payloads: bytes) -> None:
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for payload in payloads:
         producer.produce(owner.tenant.topic, payload, partition=partition)
     assert producer.flush(30) == 0

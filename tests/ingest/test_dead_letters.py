@@ -98,7 +98,7 @@ def _interleaved() -> Iterator[tuple[bytes | None, tuple[Reason, str | None] | N
 def sent(stack: Settings) -> Sent:
     owner = make_owner()
     payloads, bad = [], {}
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for offset, (payload, verdict) in enumerate(_interleaved()):
         producer.produce(owner.tenant.topic, payload, partition=0)
         payloads.append(payload)
@@ -217,7 +217,7 @@ def test_pages_are_bound_by_bytes(owner: Owner, monkeypatch: pytest.MonkeyPatch)
 
 def test_publishing_again_publishes_nothing(sent: Sent) -> None:
     before = len(published(sent.owner))
-    assert publish_tenant(kafka.producer(), sent.owner.tenant) == 0
+    assert publish_tenant(kafka.shared_producer(), sent.owner.tenant) == 0
     assert len(published(sent.owner)) == before
 
 

@@ -116,7 +116,7 @@ def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
     deadline = time.monotonic() + 30
     while kafka.partition_counts()[owner.tenant.topic] < 4 and time.monotonic() < deadline:
         time.sleep(0.2)
-    producer = kafka.producer()
+    producer = kafka.producer()  # whose view of the topic is fresh
     producer.produce(owner.tenant.topic, event("b"), partition=3)
     assert producer.flush(30) == 0
     ingest(owner)

@@ -55,7 +55,7 @@ def send(owner: Owner, ids: str) -> None:
 
 def send_counted(owner: Owner, *payloads: bytes) -> None:
     """As the front door does, which has reserved their places; or as who says so."""
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for payload in payloads:
         producer.produce(owner.tenant.topic, payload, partition=0, headers=[(COUNTED, b"")])
     assert producer.flush(30) == 0
@@ -174,7 +174,7 @@ def test_an_event_counts_once_whichever_way_it_came(caller: Caller) -> None:
     owner = caller.owner
     limit(owner, 5)
     assert caller.collect([sample(letter) for letter in "abc"]).status_code == 202
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for _, message in list(messages(owner.tenant.topic)):
         assert message.headers() == [(COUNTED, b"")]
         for new in "12":
@@ -366,7 +366,7 @@ def test_an_event_that_was_sent_again_meanwhile_is_released_without_another_row(
 
 def send_at(owner: Owner, moment: datetime, ids: str) -> None:
     """As if the broker had got them then."""
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for letter in ids:
         ms = int(moment.timestamp() * 1000)
         payload = event(letter).replace(b"2026-11-19", f"{moment:%Y-%m-%d}".encode())

@@ -35,7 +35,7 @@ def traced(collector: Collector) -> Iterator[Api]:
 
 def send_traced(owner: Owner, *event_ids: str) -> None:
     """Publish events into partition 0, each from a trace of its own: 1, 2, ..."""
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for number, event_id in enumerate(event_ids, 1):
         headers = [("traceparent", f"00-{number:032x}-{SENDER}-01".encode())]
         producer.produce(owner.tenant.topic, event(event_id), partition=0, headers=headers)
@@ -118,7 +118,7 @@ JUNK = (
 def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
     owner: Owner, collector: Collector
 ) -> None:
-    producer = kafka.producer()
+    producer = kafka.shared_producer()
     for number, value in enumerate(JUNK):
         headers = [("traceparent", value), ("other", b"\xff")]
         producer.produce(owner.tenant.topic, event(f"j{number}"), partition=0, headers=headers)

@@ -14,6 +14,7 @@ from pulse_resources.local import api as local_api
 from pulse_resources.local.layout import Layout, write_atomically
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.settings import Settings, load_settings
+from support import endings
 
 
 def choose_ports(home: Path, *, tls: bool = False) -> None:
@@ -48,7 +49,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         home = tmp_path_factory.mktemp("pulse")
         choose_ports(home)
         os.environ["PULSE_HOME"] = str(home)
-    pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")))
+    # A shared stack outlives this run of tests.
+    environment = {endings.MARK: ""} if shared else None
+    pulse("up", "--only", ",".join((*INFRASTRUCTURE, "api")), environment=environment)
     forget_connections()
     yield load_settings()
     forget_connections()

@@ -1,8 +1,8 @@
 """Where the time of a run of tests goes: `make test-times` records a run and prints the report.
 
-Each process of tests writes a line of JSON per test, per set-up of a fixture and per file to a file of its own
-(`--times FOLDER`). A file's processor time includes that of all processes that its tests started, services too:
-they are recognized by a variable in their environment. Waiting is the rest: time in which neither ran.
+Each process of tests writes a line of JSON per test, per set-up of a fixture and per file to a file of
+its own (`--times FOLDER`). A file's processor time includes that of all processes that its tests started,
+services too: a variable in their environment marks them. Waiting is the rest: time in which none of them ran.
 """
 
 import argparse
@@ -59,7 +59,8 @@ class ProcessorTime:
         return used
 
     def _has_mark(self, folder: Path) -> bool:
-        return int(folder.name) == os.getpid() or self._entry in (folder / "environ").read_bytes().split(b"\0")
+        own = int(folder.name) == os.getpid()
+        return own or self._entry in (folder / "environ").read_bytes().split(b"\0")
 
 
 class Recorder:
@@ -73,7 +74,8 @@ class Recorder:
 
     def _write(self, kind: str, name: str, began: float, **more: float) -> None:
         seconds = time.monotonic() - began
-        self._output.write(json.dumps({"kind": kind, "name": name, "began": began, "seconds": seconds, **more}) + "\n")
+        record = {"kind": kind, "name": name, "began": began, "seconds": seconds, **more}
+        self._output.write(json.dumps(record) + "\n")
 
     @contextmanager
     def _measure(self, kind: str, name: str) -> Iterator[None]:

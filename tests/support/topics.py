@@ -25,6 +25,7 @@ def delete_topic(owner: Owner) -> None:
 def recreate(owner: Owner) -> None:
     delete_topic(owner)
     kafka.create_topics([owner.tenant.topic])
+    kafka.shared_producer.cache_clear()  # it knows the topic that is gone
 
 
 def set_limit(topic: str, limit: int) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import dagster as dg
 from pydantic import PrivateAttr
 
-from pulse_pipelines.ingest import attempts, spans, staging
+from pulse_pipelines.ingest import attempts, steps
 from pulse_pipelines.ingest.results import Plan
 
 
@@ -19,13 +19,7 @@ class BatchAttempt(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Generator["BatchAttempt", None, None]:
-        with (
-            spans.exported(),
-            attempts.bounded(self.batch_id, self.attempt),
-            attempts.own(self.batch_id, self.attempt) as owned,
-            staging.tables(owned),
-            spans.attempt(owned) as plan,
-        ):
+        with steps.owned(self.batch_id, self.attempt) as plan:
             self._plan = plan
             yield self
 

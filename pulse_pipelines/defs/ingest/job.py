@@ -1,6 +1,6 @@
 """Job `ingest`: one run takes all due datasets of all due tenants along the path of an event."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -8,12 +8,9 @@ from dagster_pyspark import LazyPySparkResource
 from pulse_pipelines.defs.datasets.report import report_batch
 from pulse_pipelines.defs.ingest.attempt import BatchAttempt
 from pulse_pipelines.defs.resources import Catalog, Kafka, ObjectStore, Postgres
-from pulse_pipelines.ingest import dead_letter, dedup, deletions, drain, priority, settle, spans, unlanded
-from pulse_pipelines.ingest import land as landing
+from pulse_pipelines.ingest import priority, steps
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
-from pulse_resources.errors import Terminal, Transient
-from pulse_resources.faults import fail_point
-from pulse_resources.settings import load_settings
+from pulse_resources.errors import Terminal
 
 
 @dg.op(
@@ -29,9 +26,7 @@ def drain_and_conform(
     kafka: Kafka,
     object_store: ObjectStore,
 ) -> Drained:
-    with spans.stage("drain_and_conform", attempt.plan) as tell:
-        drained = drain.drain(pyspark.spark_session, attempt.plan, load_settings().spark.parallelism)
-        tell(drained.plan, drained.failures)
+    drained = steps.drain_and_conform(pyspark.spark_session, attempt.plan)
     counts = [count for topic in drained.topics for count in topic.partitions.values()]
     context.add_output_metadata(
         {
@@ -45,7 +40,6 @@ def drain_and_conform(
         }
         | _failed(drained.plan, drained.failures)
     )
-    fail_point("after.drain_and_conform")
     return drained
 
 
@@ -56,15 +50,12 @@ def drain_and_conform(
     tags={"kind": "postgres"},
 )
 def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postgres) -> Gated:
-    with spans.stage("dedup_gate", drained.plan) as tell:
-        gated = dedup.gate(drained)
-        tell(gated.plan, gated.failures)
+    gated = steps.dedup_gate(drained)
     copies = sum(len(offsets) for found in gated.duplicates.values() for offsets in found.values())
     over = sum(len(offsets) for found in gated.over_quota.values() for offsets in found.values())
     context.add_output_metadata(
         {"duplicates": copies, "over_quota": over} | _failed(gated.plan, gated.failures)
     )
-    fail_point("after.dedup_gate")
     return gated
 
 
@@ -76,14 +67,11 @@ def dedup_gate(context: dg.OpExecutionContext, drained: Drained, postgres: Postg
 def land(
     context: dg.OpExecutionContext, gated: Gated, pyspark: LazyPySparkResource, object_store: ObjectStore
 ) -> Landed:
-    with spans.stage("land", gated.plan) as tell:
-        landed = landing.land(pyspark.spark_session, gated, load_settings().spark.parallelism)
-        tell(landed.plan, landed.failures)
+    landed = steps.land(pyspark.spark_session, gated)
     context.add_output_metadata(
         {"tables": len(landed.tables), "refused_datasets": len(landed.refused)}
         | _failed(landed.plan, landed.failures)
     )
-    fail_point("after.land")
     return landed
 
 
@@ -96,10 +84,7 @@ def land(
 def settle_batch(
     context: dg.OpExecutionContext, landed: Landed, postgres: Postgres, catalog: Catalog
 ) -> Settled:
-    with spans.stage("settle", landed.plan) as tell:
-        settled = settle.settle(*unlanded.stage(landed))
-        tell(settled.plan, settled.failures)
-    spans.settled(settled)
+    settled = steps.settle(landed)
     context.add_output_metadata(
         {
             "landed": sum(tenant.landed for tenant in settled.tenants),
@@ -108,7 +93,6 @@ def settle_batch(
         }
         | _failed(settled.plan, settled.failures)
     )
-    fail_point("after.settle")
     return settled
 
 
@@ -120,14 +104,12 @@ def settle_batch(
 def send_deletions(
     context: dg.OpExecutionContext, settled: Settled, kafka: Kafka, postgres: Postgres
 ) -> Settled:
-    own = {tenant.tenant_id for tenant in settled.tenants}
-    outcomes = list(deletions.send(tenant for tenant in deletions.due() if tenant.tenant_id in own))
+    outcomes = steps.send_deletions(settled)
     for tenant, outcome in outcomes:
         if isinstance(outcome, Exception):  # the sensor `syncs` tries again
             context.log.warning("deletions of tenant %s were not all sent: %s", tenant.slug, outcome)
     sent = sum(outcome for _, outcome in outcomes if isinstance(outcome, int))
     context.add_output_metadata({"sent": sent})
-    fail_point("after.send_deletions")
     return settled
 
 
@@ -139,13 +121,10 @@ def send_deletions(
 def route_dead_letters(
     context: dg.OpExecutionContext, settled: Settled, kafka: Kafka, postgres: Postgres
 ) -> Settled:
-    with spans.stage("route_dead_letters", settled.plan) as tell:
-        published, failures = dead_letter.publish(settled)
-        tell(settled.plan, failures)
+    published, failures = steps.route_dead_letters(settled)
     context.add_output_metadata({"published": published} | _failed(settled.plan, failures))
-    fail_point("after.route_dead_letters")
     if failures:  # unpublished dead letters stay in Postgres; the sensor `dead_letter_sweep` retries
-        context.log.warning("dead letters stay unpublished: %s", _sentences(settled.plan, failures))
+        context.log.warning("dead letters stay unpublished: %s", steps.sentences(settled.plan, failures))
     return settled
 
 
@@ -166,12 +145,7 @@ def report(context: dg.OpExecutionContext, settled: Settled) -> None:
         priority.lower_for_good()
     _free_slot(context.instance, context.run_id)
     unreported = report_batch(context, settled)
-    if settled.failures:
-        raise Transient(
-            f"{len(settled.failures)} tenant(s) not settled: {_sentences(settled.plan, settled.failures)}",
-            batch=settled.plan.batch_id,
-            attempt=settled.plan.attempt,
-        )
+    steps.check_settled(settled)
     if unreported:
         raise Terminal(
             f"what settled of {len(unreported)} table(s) is not shown, the first: {unreported[0]}",
@@ -204,11 +178,5 @@ def ingest() -> None:
     report(route_dead_letters(send_deletions(settle_batch(land(dedup_gate(drain_and_conform()))))))
 
 
-def _failed(plan: Plan, failures: Iterable[Failure]) -> dict[str, str]:
-    sentences = _sentences(plan, failures)
-    return {"failures": sentences} if sentences else {}
-
-
-def _sentences(plan: Plan, failures: Iterable[Failure]) -> str:
-    owners = ((plan.scopes[failure.tenant_id].tenant.slug, failure) for failure in failures)
-    return "; ".join(f"tenant {slug} at {failure.step}: {failure.error}" for slug, failure in owners)
+def _failed(plan: Plan, failures: Sequence[Failure]) -> dict[str, str]:
+    return {"failures": steps.sentences(plan, failures)} if failures else {}

@@ -1,0 +1,156 @@
+"""A run of tests leaves no process, port or folder behind; `.ci/run` repeats what failed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.repeated import repeat
+
+from chaos.waiting import wait
+
+TESTS = Path(__file__).parent
+INNER = """
+import os, socket, subprocess, sys, time
+from pathlib import Path
+HERE = Path({here!r})
+SERVICE = '''
+import os, socket, sys, time
+listening = socket.create_server(("127.0.0.1", 0))
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{{os.getpid()}} {{listening.getsockname()[1]}}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(3600)
+'''
+
+def start(name):
+    (HERE / f"{{name}}.worker").write_text(str(os.getpid()))
+    service = [sys.executable, "-c", SERVICE, str(HERE / f"{{name}}.service")]
+    subprocess.Popen(service, start_new_session=True, stdout=-3, stderr=-3)
+    while not (HERE / f"{{name}}.service").exists():
+        time.sleep(0.02)
+
+def test_one(tmp_path):
+    (HERE / "one.folder").write_text(str(tmp_path))
+    start("one")
+    {then}
+"""
+HANGS, ENDS = "time.sleep(3600)", "pass"
+
+
+def begin(folder: Path, then: str, *options: str) -> "subprocess.Popen[str]":
+    """A run of tests, in a process group of its own, as a shell starts one."""
+    (folder / "test_inner.py").write_text(INNER.format(here=str(folder), then=then))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder)),
+            *("-p", "support.endings", "-p", "support.repeated", *options, str(folder)),
+        ],
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+
+
+def started(folder: Path, name: str = "one") -> tuple[int, int, int]:
+    """Pids of the worker and of the service that its test started, and the service's port."""
+    file = folder / f"{name}.service"
+    wait(file.exists, "the inner test does not start its service", 300)
+    pid, port = map(int, file.read_text().split())
+    return int((folder / f"{name}.worker").read_text()), pid, port
+
+
+def is_free(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+ENDS_BY: dict[str, Callable[[int, int], None]] = {
+    "Ctrl-C": lambda run, worker: os.killpg(run, signal.SIGINT),
+    "SIGTERM": lambda run, worker: os.kill(run, signal.SIGTERM),
+    "a killed worker": lambda run, worker: os.kill(worker, signal.SIGKILL),
+    "a killed run": lambda run, worker: os.kill(run, signal.SIGKILL),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ENDS_BY)
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, end: str) -> None:
+    with begin(tmp_path, HANGS, "--numprocesses", "1", "--max-worker-restart", "0") as run:
+        worker, service, port = started(tmp_path)
+        folder = Path((tmp_path / "one.folder").read_text())
+        assert folder.exists()
+        ENDS_BY[end](run.pid, worker)
+        run.communicate(timeout=300)
+    for pid in (worker, service):
+        wait(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"process {pid} outlives the run", 300)
+    wait(lambda: not folder.exists(), "the folder outlives the run", 300)
+    assert is_free(port)
+
+
+@pytest.mark.long
+def test_a_run_whose_tests_leave_a_process_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_TEST_PATIENCE_S", "0")
+    with begin(tmp_path, ENDS) as run:
+        printed, _ = run.communicate(timeout=300)
+    _, service, port = started(tmp_path)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "outlive the tests that started them" in printed
+    assert str(service) in printed
+    assert not Path(f"/proc/{service}").exists()
+    assert is_free(port)
+
+
+RED, FLAKY, FAILED_AGAIN = "RED", "FLAKY", "FAILED AGAIN"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("body", "verdict", "code"),
+    [
+        ("assert False", FAILED_AGAIN, 1),
+        ("Path(HERE, 'mark').mkdir()\n    assert not Path(HERE, 'mark').exists()", FAILED_AGAIN, 1),
+        ("seen = Path(HERE, 'mark').exists()\n    Path(HERE, 'mark').touch()\n    assert seen", FLAKY, 0),
+        ("os._exit(3)", RED, 1),
+    ],
+    ids=["fails", "fails otherwise", "passes the second time", "ends its process"],
+)
+def test_a_failed_test_is_repeated_alone(
+    tmp_path: Path,
+    body: str,
+    verdict: str,
+    code: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner = f"import os\nfrom pathlib import Path\nHERE = {str(tmp_path)!r}\ndef test_one():\n    {body}\n"
+    (tmp_path / "test_inner.py").write_text(inner)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    outcome = tmp_path / "outcome"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        monkeypatch.delenv(name)
+    options = ["-p", "support.repeated", "--outcome", str(outcome)]
+    assert subprocess.run([sys.executable, "-m", "pytest", *options]).returncode
+    capfd.readouterr()
+    assert repeat(outcome) == code
+    assert verdict in capfd.readouterr().out
+
+
+def test_more_than_three_failed_tests_are_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = tmp_path / "outcome"
+    outcome.write_text(json.dumps({"reached_end": True, "failed": ["a", "b", "c", "d"]}))
+    assert repeat(outcome) == 1
+    assert "RED: 4 tests failed" in capsys.readouterr().out
