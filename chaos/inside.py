@@ -31,9 +31,8 @@ EVERYTHING = 1_000_000
 def plan_batch(tenants: Collection[UUID], environment: Mapping[str, str] | None = None) -> str | None:
     """Plan the tenants' waiting events, as the sensor does; returns the batch, None if nothing waits."""
     os.environ |= environment or {}
-    status = planning.ingest_status()
-    wanted = [backlog for backlog in status.backlogs if backlog.tenant_id in tenants]
-    return planning.plan_batch(plan(wanted, EVERYTHING), status) if wanted else None
+    status = planning.ingest_status(tenants)
+    return planning.plan_batch(plan(status.backlogs, EVERYTHING), status) if status.backlogs else None
 
 
 def ingest_job() -> dg.JobDefinition:

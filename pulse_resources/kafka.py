@@ -267,8 +267,14 @@ def said(error: object) -> str:
     return inner.str() if isinstance(inner, KafkaError) else str(error)
 
 
-def partition_counts() -> Mapping[str, int]:
-    """Partition count of each topic, in one request."""
+def partition_counts(names: Iterable[str] | None = None) -> Mapping[str, int]:
+    """Partition count of each existing topic, in one request.
+
+    Args:
+        names: the topics; None: all of the broker's.
+    """
+    if names is not None:
+        return {name: len(topic.partitions) for name, topic in _described(names).items()}
     topics = admin().list_topics(timeout=TIMEOUT_S).topics
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 

@@ -17,6 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # xdist gives its processes a width of 80, for which tables leave columns out
 
 pytest_plugins = [
+    "support.rewriting",
     "support.endings",
     "support.repeated",
     "support.times",

@@ -14,6 +14,7 @@ import pytest
 from support.repeated import repeat
 
 from chaos.waiting import wait
+from pulse_resources.local import processes
 
 TESTS = Path(__file__).parent
 INNER = """
@@ -51,7 +52,15 @@ def begin(folder: Path, then: str, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder)),
-            *("-p", "support.endings", "-p", "support.repeated", *options, str(folder)),
+            *(
+                "--disable-plugin-autoload",
+                "-p",
+                "xdist.plugin",
+                "-p",
+                "support.endings",
+                *options,
+                str(folder),
+            ),
         ],
         env=environment | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
         stdout=subprocess.PIPE,
@@ -67,6 +76,10 @@ def started(folder: Path, name: str = "one") -> tuple[int, int, int]:
     wait(file.exists, "the inner test does not start its service", 300)
     pid, port = map(int, file.read_text().split())
     return int((folder / f"{name}.worker").read_text()), pid, port
+
+
+def living(*pids: int) -> set[int]:
+    return {process.pid for process in processes.table().values() if not process.zombie}.intersection(pids)
 
 
 def is_free(port: int) -> bool:
@@ -91,8 +104,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, end: str) -> None:
         assert folder.exists()
         ENDS_BY[end](run.pid, worker)
         run.communicate(timeout=300)
-    for pid in (worker, service):
-        wait(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"process {pid} outlives the run", 300)
+    wait(lambda: not living(worker, service), "processes outlive the run", 300)
     wait(lambda: not folder.exists(), "the folder outlives the run", 300)
     assert is_free(port)
 
@@ -106,7 +118,7 @@ def test_a_run_whose_tests_leave_a_process_is_red(tmp_path: Path, monkeypatch: p
     assert run.returncode == pytest.ExitCode.TESTS_FAILED
     assert "outlive the tests that started them" in printed
     assert str(service) in printed
-    assert not Path(f"/proc/{service}").exists()
+    wait(lambda: not living(service), "it is not ended", 300)
     assert is_free(port)
 
 
@@ -140,7 +152,7 @@ def test_a_failed_test_is_repeated_alone(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(name)
-    options = ["-p", "support.repeated", "--outcome", str(outcome)]
+    options = ["--disable-plugin-autoload", "-p", "support.repeated", "--outcome", str(outcome)]
     assert subprocess.run([sys.executable, "-m", "pytest", *options]).returncode
     capfd.readouterr()
     assert repeat(outcome) == code

@@ -6,7 +6,7 @@ take the same offsets. A tenant has one open batch at a time.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeGuard
@@ -29,6 +29,7 @@ SELECT t.tenant_id, t.slug, p.partition, p.planned_offset, p.settled_offset, p.t
     SELECT min(r.start_offset) FROM ingest_ranges r
     WHERE (r.tenant_id, r.partition) = (p.tenant_id, p.partition) AND r.start_offset >= p.planned_offset)
 FROM pdm_tenants t JOIN ingest_positions p USING (tenant_id)
+WHERE %(tenants)s::uuid[] IS NULL OR t.tenant_id = ANY (%(tenants)s)
 ORDER BY t.tenant_id, p.partition
 """
 # No more of these will come, so that waiting gains nothing.
@@ -75,13 +76,18 @@ class IngestStatus:
     """Unsettled events by tenant; a tenant is missing if the broker did not answer for all its partitions."""
 
 
-def ingest_status() -> IngestStatus:
-    """Compare the positions of every topic with the broker, in three requests for any number of tenants."""
+def ingest_status(tenant_ids: Collection[UUID] | None = None) -> IngestStatus:
+    """Compare the positions of topics with the broker, in three requests for any number of tenants.
+
+    Args:
+        tenant_ids: the tenants to compare; None: all.
+    """
+    chosen = None if tenant_ids is None else list(tenant_ids)
     with postgres.transaction("pulse_pipeline") as connection:
-        rows = [_Position(*row) for row in connection.execute(POSITIONS)]
+        rows = [_Position(*row) for row in connection.execute(POSITIONS, {"tenants": chosen})]
         sent_whole = frozenset(tenant_id for (tenant_id,) in connection.execute(SENT_WHOLE))
     tenants = {row.tenant_id: Tenant(row.tenant_id, row.slug) for row in rows}
-    counts = kafka.partition_counts()
+    counts = kafka.partition_counts(None if chosen is None else [t.topic for t in tenants.values()])
     rows += _new_partitions(rows, tenants, counts)
     asked = [(tenants[row.tenant_id].topic, row.partition) for row in rows]
     bases = dict(zip(asked, (row.base for row in rows), strict=True))

@@ -159,3 +159,14 @@ def test_a_batch_is_planned_without_a_tenant_whose_position_moved(new_owner: Cal
     assert second is not None
     assert attempts.waiting_in(first) == {moved.tenant.slug: 1}
     assert attempts.waiting_in(second) == {other.tenant.slug: 1}
+
+
+def test_a_status_of_some_tenants_is_that_of_all_without_the_others(new_owner: Callable[[], Owner]) -> None:
+    one, other = new_owner(), new_owner()
+    for owner in (one, other):
+        owner.send(event("a"))
+    everything, status = planning.ingest_status(), planning.ingest_status([one.tenant.tenant_id])
+    assert status.backlogs == tuple(b for b in everything.backlogs if b.tenant_id == one.tenant.tenant_id)
+    assert status.lag == {one.tenant.tenant_id: 1}
+    assert status.tenants == {one.tenant.tenant_id: one.tenant}
+    assert planning.ingest_status([]).backlogs == ()

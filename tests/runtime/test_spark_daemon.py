@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
@@ -122,6 +123,30 @@ def test_a_daemon_without_workers_leaves() -> None:
             time.sleep(2)  # longer than one without workers stays
             assert process.poll() is None, "it has a worker"
         assert process.wait(30) == 0
+
+
+def test_a_worker_has_the_installed_pyspark_which_is_compiled(stack: Settings) -> None:
+    def origin(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark
+
+        for _ in batches:
+            yield pa.record_batch([pa.array([pyspark.__file__])], names=["file"])
+
+    with spark.session() as session:
+        frame: Any = session.range(1).mapInArrow(origin, "file string")
+        (row,) = frame.toArrow().to_pylist()
+    assert row["file"] == pyspark.__file__
+
+
+def test_archives_stay_on_the_path_where_no_pyspark_or_another_one_is_installed(tmp_path: Path) -> None:
+    installed, elsewhere = tmp_path / "installed", tmp_path / "spark" / "python" / "lib" / "pyspark.zip"
+    own = installed / "pyspark" / "python" / "lib" / "pyspark.zip"
+    for file in (elsewhere, own, installed / "pyspark" / "__init__.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    path = [str(own), str(elsewhere), str(installed)]
+    assert spark_daemon.installed_instead_of_archives(path) == path[1:]
+    assert spark_daemon.installed_instead_of_archives(path[:2]) == path[:2]
 
 
 OF_SPARK = "usename = 'pulse_catalog' AND application_name LIKE '%JDBC%'"

@@ -92,14 +92,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def marked(mark: str) -> set[int]:
-    """Living processes of a run, except those of the stack in PULSE_TEST_HOME."""
+    """Living processes of a run.
+
+    Except those of the stack in PULSE_TEST_HOME, and those of `multiprocessing`, which end with this process.
+    """
     entry = f"{MARK}={mark}".encode()
     spared = f"{processes.MARK}={os.environ.get('PULSE_TEST_HOME', '')}".encode()
     members = set()
     for process in processes.table().values():
         with suppress(OSError):
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if not process.zombie and entry in environment and spared not in environment:
+            own = process.parent == os.getpid() and "multiprocessing." in command(process.pid)
+            if entry in environment and spared not in environment and not process.zombie and not own:
                 members.add(process.pid)
     return members
 

@@ -98,10 +98,8 @@ def owner(stack: Settings) -> Owner:
 
 def plan_batch(owners: Iterable[Owner]) -> str:
     """Plan everything that waits in these tenants' topics, as the sensor would."""
-    status = planning.ingest_status()
-    wanted = {owner.tenant.tenant_id for owner in owners}
-    backlogs = [backlog for backlog in status.backlogs if backlog.tenant_id in wanted]
-    name = planning.plan_batch(choose_ranges(backlogs, 1_000_000), status)
+    status = planning.ingest_status({owner.tenant.tenant_id for owner in owners})
+    name = planning.plan_batch(choose_ranges(status.backlogs, 1_000_000), status)
     assert name is not None
     return name
 

@@ -22,7 +22,7 @@ def bring(owner: Owner, name: str = "planes", *, full: bool = False) -> Sent:
 
 def settle(owner: Owner) -> None:
     """Land what waits, and send deletions, until there are none."""
-    while deletions.send_of(owner.tenant) or owner.tenant.tenant_id in plan.ingest_status().waiting:
+    while deletions.send_of(owner.tenant) or plan.ingest_status([owner.tenant.tenant_id]).waiting:
         ingest(owner)
 
 
