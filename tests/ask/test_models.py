@@ -14,6 +14,7 @@ from support.http import Caller
 from support.ingest import Owner, event, ingest, make_owner
 
 from chaos.surroundings import with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.ask import record
 from pulse_pipelines.registry import keys
 from pulse_resources.settings import Settings
@@ -48,7 +49,7 @@ def model() -> Iterator[Recorded]:
             recorded.received.append(body)
             recorded.keys.append(self.headers.get("x-api-key") or self.headers.get("authorization"))
             if recorded.hangs:
-                recorded.over.wait(30)
+                recorded.over.wait(PATIENCE_S)
                 return
             recorded.meanwhile()
             text = recorded.answers[min(len(recorded.received), len(recorded.answers)) - 1]

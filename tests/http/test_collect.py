@@ -21,6 +21,7 @@ from support.http import Api, Caller, sample, served
 from support.ingest import Owner, ingest
 from support.pauses import paused
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import publisher
 from pulse_api.http.collect.publisher import Outgoing
 from pulse_api.http.collect.running import SHORT_BYTES
@@ -433,7 +434,7 @@ def test_the_quota_of_a_month_is_exact_under_concurrency(new_caller: Callable[..
 
     def send(url: str, size: int) -> None:
         headers = {"Authorization": f"Bearer {caller.key.text}"}
-        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client:
             for _ in range(15):
                 answer = client.post("/v1/collect", json=[sample() for _ in range(size)])
                 statuses.append((answer.status_code, size))
@@ -522,7 +523,7 @@ def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callab
             refused = send(sample("refused"))
             assert (refused.status_code, "nothing was sent" in refused.text) == (503, True)
             assert accepted() == 11, "what was never sent is given back"
-            probe.join(30)
+            probe.join(PATIENCE_S)
         others = send([sample() for _ in range(9)])
         assert (others.status_code, others.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")
         assert _soon(lambda: send(nine).status_code == 202, 60)
@@ -554,7 +555,7 @@ def test_a_producer_that_failed_for_good_is_replaced(caller: Caller, monkeypatch
             fail_for_good(made[0])
             assert _soon(lambda: len(made) == 2)
         for thread in under_way:
-            thread.join(30)
+            thread.join(PATIENCE_S)
         assert len(answers) == 6, "everyone is answered"
         assert set(answers) <= {202, 503}
         post("after")

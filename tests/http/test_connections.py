@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from support.http import served
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.http import addresses, connections
 from pulse_api.http.addresses import address_of
 from pulse_api.http.middleware import Envelope
@@ -21,7 +22,6 @@ from pulse_resources.local import ports
 
 pytestmark = pytest.mark.long
 
-PATIENCE_S = 20
 HEAD = b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n"
 LARGE = 32 * 1024 * 1024
 
@@ -93,11 +93,11 @@ def test_half_sent_heads_keep_nobody_out() -> None:
         second = [half("127.0.0.2") for _ in range(5)]
         assert problem(rest(second[-1])) == (503, "too-many-connections")
         url = f"http://{address[0]}:{watched}"
-        assert httpx.get(f"{url}/healthz").status_code == 200
-        assert httpx.post(f"{url}/v1/collect").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
+        assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S).status_code == 200
         for connection in (*first[:-1], *second[:-1]):
             assert problem(rest(connection)) == (408, "head-timeout")
-        assert httpx.get(f"http://{address[0]}:{address[1]}/").text == "0"
+        assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S).text == "0"
 
 
 def test_a_body_that_trickles_is_not_waited_for() -> None:

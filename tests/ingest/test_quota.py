@@ -29,6 +29,7 @@ from support.topics import accept, recreate
 
 from chaos.sent import messages
 from chaos.surroundings import with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.quota import COUNTED
@@ -386,7 +387,7 @@ def _timestamps(owner: Owner, kind: str) -> None:
     entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, owner.tenant.topic, incremental_configs=[entry])
     for future in kafka.admin().incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 @pytest.mark.usefixtures("clocks")

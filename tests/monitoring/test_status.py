@@ -20,6 +20,7 @@ from support.ingest import (
 )
 
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.http import metrics as http_metrics
 from pulse_pipelines import dead_letters, registry
@@ -282,7 +283,7 @@ def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(http_metrics, "gather", broken)
     assert gatherer.latest()[0] is first
-    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(10) and Status())
+    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
     found, age = gatherer.latest()
     answered.set()
     assert found is first

@@ -8,6 +8,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.duckdb_pool import Limits, connect
 from pulse_resources import store_key
@@ -115,7 +116,7 @@ def test_who_waits_gets_the_instance_that_comes_back(limits: Limits) -> None:
         waiter.start()
         time.sleep(0.1)
         assert not found
-    waiter.join(10)
+    waiter.join(PATIENCE_S)
     assert found == [True]
 
 

@@ -5,6 +5,7 @@ import pytest
 from support.http import Caller
 from support.pauses import paused
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources import postgres, watched_connection
 from pulse_resources.settings import Settings
 
@@ -14,7 +15,7 @@ def test_a_request_ends_while_postgres_stands_still(caller: Caller, monkeypatch:
     monkeypatch.setattr(watched_connection, "SILENCE_S", 0.5)
     assert caller.http.get("/v1/datasets").status_code == 200
     with paused("postgres"):
-        answer = caller.http.get("/v1/datasets", timeout=40)
+        answer = caller.http.get("/v1/datasets", timeout=PATIENCE_S)
         assert answer.status_code == 503, answer.text
         assert "Postgres" in answer.json()["detail"]
         assert caller.http.get("/readyz").status_code == 503

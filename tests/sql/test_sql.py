@@ -26,7 +26,7 @@ from support.sql import processes, said
 from typer.testing import CliRunner
 
 from chaos.surroundings import superuser, with_settings
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.query.formats import ARROW, CSV, PARQUET
@@ -164,7 +164,10 @@ def test_only_keys_that_may_read_may_ask(lake: Lake, new_caller: Callable[..., C
     ):
         assert answer.status_code == 403
     assert (
-        httpx.post(str(collecting.http.base_url.join("/v1/sql")), json={"sql": "SELECT 1"}).status_code == 401
+        httpx.post(
+            str(collecting.http.base_url.join("/v1/sql")), json={"sql": "SELECT 1"}, timeout=PATIENCE_S
+        ).status_code
+        == 401
     )
 
 
@@ -246,11 +249,11 @@ def test_a_query_is_cancelled(lake: Lake, caller: Caller, api: Api) -> None:
     """By DELETE; by another process of the API, which only Postgres tells; by the end of its key."""
     thread, answers = in_background(caller, api, "by-delete")
     assert caller.http.delete("/v1/sql/by-delete").json()["state"] == "cancelled"
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert (answers[0].status_code, "cancelled" in answers[0].json()["detail"]) == (409, True)
     thread, answers = in_background(caller, api, "elsewhere")
     audit.cancel(lake.owner.tenant, "elsewhere")
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
     assert state_of(lake.owner, "elsewhere") == "cancelled"
     done = query(caller, "SELECT 1", query_id="done")
@@ -266,7 +269,7 @@ def test_an_id_that_a_running_query_has_is_refused_at_once(lake: Lake, caller: C
     assert (again.status_code, again.json()["type"]) == (409, "urn:pulse:problem:conflict")
     assert state_of(lake.owner, "twice") == "running"
     assert caller.http.delete("/v1/sql/twice").json()["state"] == "cancelled"
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
     assert [query(caller, "SELECT 1", query_id=name).status_code for name in (".", "..", ".a")] == [422] * 3
 
@@ -281,7 +284,7 @@ def test_a_look_that_fails_is_not_the_last(lake: Lake, caller: Caller, api: Api,
     thread, answers = in_background(caller, api, "after-an-error")
     wait(lambda: bool(failed), "nobody looked")
     audit.cancel(lake.owner.tenant, "after-an-error")
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
 
 
@@ -289,7 +292,7 @@ def test_a_key_that_ends_ends_its_queries(lake: Lake, new_caller: Callable[..., 
     doomed = new_caller(owner=lake.owner)
     thread, answers = in_background(doomed, api, "of-a-revoked-key")
     keys.revoke_key(lake.owner.tenant, doomed.key.stored.key_id)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert answers[0].status_code == 409
     assert query(doomed, "SELECT 1").status_code == 401
 

@@ -28,7 +28,7 @@ from pulse_resources.local import accounts, processes
 
 MARK = "PULSE_TEST_RUN"
 KEEP = b"keep the folders"
-PATIENCE_S = float(os.environ.get("PULSE_TEST_PATIENCE_S", "60"))
+PATIENCE_S = float(os.environ.get("PULSE_TEST_PATIENCE_S", "300"))
 """Seconds for stacks to end in order, before they are killed."""
 _SUPERVISOR = "pulse_resources.local.supervisor"
 

@@ -14,6 +14,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from chaos.surroundings import TLS, with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -32,7 +33,7 @@ class Api:
         """A client that presents this key."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=TLS)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S, verify=TLS)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class served:  # noqa: N801 - used as a context manager
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture
