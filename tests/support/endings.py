@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import FrameType
 
@@ -70,7 +71,7 @@ class Run:
         if self._interrupted:
             return
         deadline = time.monotonic() + PATIENCE_S
-        while (left := marked(self._mark)) and time.monotonic() < deadline:
+        while (left := marked(self._mark) - helpers()) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
             lines = [f"  {pid}  {command(pid)}" for pid in sorted(left)]
@@ -89,6 +90,12 @@ class Run:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Run(config), "pulse-endings")
+
+
+def helpers() -> set[int]:
+    """Processes of `multiprocessing` that serve this one, and end with it."""
+    servers = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
+    return {pid for pid in servers if pid is not None}
 
 
 def marked(mark: str) -> set[int]:
