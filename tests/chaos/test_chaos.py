@@ -172,7 +172,7 @@ def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
     producer = kafka.producer()
     key = f"{tenant.topic}/{partition}/{offset}"
     producer.produce(topic, payload, key, headers={"pulse.reason": "another"})
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert kinds(sent) == {"wrong dead letter"}
     all_of_it = [TopicPartition(topic, partition, OFFSET_END) for partition in range(2)]
     for future in kafka.admin().delete_records(all_of_it).values():

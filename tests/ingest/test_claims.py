@@ -46,7 +46,7 @@ def send(owner: Owner, partition: int, *payloads: bytes) -> None:
     producer = kafka.shared_producer()
     for payload in payloads:
         producer.produce(owner.tenant.topic, payload, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def ids(owner: Owner) -> list[str]:

@@ -119,7 +119,7 @@ def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
         time.sleep(0.2)
     producer = kafka.producer()  # whose view of the topic is fresh
     producer.produce(owner.tenant.topic, event("b"), partition=3)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ingest(owner)
     assert [(row["id"], row["_kafka_partition"]) for row in owner.rows()] == [("a", 0), ("b", 3)]
     assert reconcile_tenant(owner.tenant).balanced
