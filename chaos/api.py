@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import requests
 
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_resources.local import ports
 
 
@@ -29,6 +29,6 @@ def served() -> Iterator[int]:
 def _ready(process: "subprocess.Popen[bytes]", port: int) -> bool:
     assert process.poll() is None, "the API did not start"
     try:
-        return requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).ok
+        return requests.get(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S).ok
     except requests.RequestException:
         return False

@@ -16,7 +16,7 @@ import orjson
 
 from chaos import inside, states
 from chaos.load import SCHEMAS
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import attempts, dead_letter
@@ -59,8 +59,6 @@ STEPS = (
     "after.route_dead_letters",
 )
 """Fail points of a planner, and of an attempt from start to end."""
-PATIENCE_S = 180.0
-"""Longer than any wait that a fault causes for an attempt."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def current(batch: str) -> OpenBatch | None:
     found = _found(batch)
     if found and found.state == "running":
         # The server may notice a lost client with a delay.
-        wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process", PATIENCE_S)
+        wait(lambda: not attempts.lease_held(batch), f"the lease on {batch} outlives its process")
         if (found := _found(batch)) and found.state == "running":
             attempts.next_attempt(found.batch_id, found.attempt, "the run died", known=False)
             found = _found(batch)

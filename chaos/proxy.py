@@ -10,12 +10,12 @@ from typing import Literal
 
 import httpx
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources.local import ports
 from pulse_resources.local.downloads import Download, Report, run
 from pulse_resources.local.prerequisites import go
 
 MODULE = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
-START_S = 10.0
 
 
 def _build(folder: Path, report: Report) -> None:
@@ -97,7 +97,7 @@ def running(services: Mapping[str, int]) -> Iterator[dict[str, Proxy]]:
     command = [str(DOWNLOAD.path / "server"), "-host", "127.0.0.1", "-port", str(port)]
     with (
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as api,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as api,
     ):
         try:
             _wait_for(api)
@@ -107,7 +107,7 @@ def running(services: Mapping[str, int]) -> Iterator[dict[str, Proxy]]:
 
 
 def _wait_for(api: httpx.Client) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             api.get("/version").raise_for_status()

@@ -4,8 +4,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+PATIENCE_S = 300.0
+"""Seconds after which something that does not happen counts as hanging, on however slow a machine."""
 
-def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = 60.0) -> float:
+
+def wait(condition: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> float:
     """Wait until a condition holds; returns the seconds that it took.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.repeated import repeat
 
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_resources.local import processes
 
 TESTS = Path(__file__).parent
@@ -73,7 +73,7 @@ def begin(folder: Path, then: str, *options: str) -> "subprocess.Popen[str]":
 def started(folder: Path, name: str = "one") -> tuple[int, int, int]:
     """Pids of the worker and of the service that its test started, and the service's port."""
     file = folder / f"{name}.service"
-    wait(file.exists, "the inner test does not start its service", 300)
+    wait(file.exists, "the inner test does not start its service")
     pid, port = map(int, file.read_text().split())
     return int((folder / f"{name}.worker").read_text()), pid, port
 
@@ -103,9 +103,9 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, end: str) -> None:
         folder = Path((tmp_path / "one.folder").read_text())
         assert folder.exists()
         ENDS_BY[end](run.pid, worker)
-        run.communicate(timeout=300)
-    wait(lambda: not living(worker, service), "processes outlive the run", 300)
-    wait(lambda: not folder.exists(), "the folder outlives the run", 300)
+        run.communicate(timeout=PATIENCE_S)
+    wait(lambda: not living(worker, service), "processes outlive the run")
+    wait(lambda: not folder.exists(), "the folder outlives the run")
     assert is_free(port)
 
 
@@ -113,12 +113,12 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, end: str) -> None:
 def test_a_run_whose_tests_leave_a_process_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSE_TEST_PATIENCE_S", "0")
     with begin(tmp_path, ENDS) as run:
-        printed, _ = run.communicate(timeout=300)
+        printed, _ = run.communicate(timeout=PATIENCE_S)
     _, service, port = started(tmp_path)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED
     assert "outlive the tests that started them" in printed
     assert str(service) in printed
-    wait(lambda: not living(service), "it is not ended", 300)
+    wait(lambda: not living(service), "it is not ended")
     assert is_free(port)
 
 

@@ -20,6 +20,7 @@ from support.lake import DAY
 from support.stack import choose_ports, stop
 
 from chaos.surroundings import forget_connections, pulse
+from chaos.waiting import PATIENCE_S
 from pulse_api.demo import operations, source
 from pulse_api.demo.operations import TABLES
 from pulse_pipelines import registry
@@ -140,7 +141,7 @@ def test_killed_in_the_middle_of_a_batch_it_recovers_by_itself(victim: str, many
 def test_days_are_computed_without_a_hand(many: Owner) -> None:
     """Of the events whose run was killed, too."""
     wait_until_settled(many, EVENTS + 1)
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + PATIENCE_S
     while not computed(many, "by_country"):
         assert time.monotonic() < deadline, "nobody computed the day"
         time.sleep(1)
@@ -160,7 +161,7 @@ def wait_for_asset(slug: str, tenants: list[str] | None) -> None:
     """Until the UI shows the asset of a slug with these tenants as partitions; None: until it is gone."""
     query = """query Asset($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
         partitionKeysByDimension { name partitionKeys } } } }"""
-    deadline, shown = time.monotonic() + 60, None
+    deadline, shown = time.monotonic() + PATIENCE_S, None
     while time.monotonic() < deadline:
         node = graphql(query, {"key": {"path": ["lake", slug]}})["assetNodeOrError"]
         keys = {d["name"]: d["partitionKeys"] for d in node.get("partitionKeysByDimension", ())}
@@ -171,7 +172,7 @@ def wait_for_asset(slug: str, tenants: list[str] | None) -> None:
 
 
 def graphql(query: str, variables: dict[str, object]) -> dict[str, Any]:
-    return dagster.ask(load_settings(), query, variables, timeout=30)
+    return dagster.ask(load_settings(), query, variables, timeout=PATIENCE_S)
 
 
 def test_a_person_rebuilds_a_day_in_the_browser(demo: dict[str, Any], page: Page, picture: Picture) -> None:
@@ -198,7 +199,7 @@ def test_a_person_rebuilds_a_day_in_the_browser(demo: dict[str, Any], page: Page
 
     page.goto(f"{ui}/runs?{urlencode({'q[0]': f'tag:dagster/partition/tenant={tenant}'})}")
     page.get_by_role("link", name="View", exact=True).first.click()
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=240_000)
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=600_000)
     picture("4-run")
 
     open_partition(page, f"{ui}/assets/lake/departures", tenant, day)
@@ -261,7 +262,7 @@ def rows_of(tenant: str, slug: str, day: str) -> list[dict[str, object]]:
 
 
 def wait_for_running_batch() -> str:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for batch in attempts.open_batches():
             if batch.state == "running":
@@ -271,7 +272,7 @@ def wait_for_running_batch() -> str:
 
 
 def wait_until_settled(owner: Owner, count: int) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if reconcile_tenant(owner.tenant).drained == count:
             return

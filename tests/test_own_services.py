@@ -39,6 +39,7 @@ from support.stack import choose_ports, stop
 
 from chaos.clock import Clock
 from chaos.surroundings import forget_connections, pulse, superuser, with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.monitoring import doctor
@@ -105,7 +106,7 @@ def tenant(home: Path) -> Owner:
 def test_an_event_goes_all_the_way(tenant: Owner, settings: Settings) -> None:
     key = keys.issue_key(tenant.tenant, "test", tuple(KeyScope))
     with httpx.Client(
-        base_url=local_api.url(settings), headers={"Authorization": f"Bearer {key.text}"}
+        base_url=local_api.url(settings), headers={"Authorization": f"Bearer {key.text}"}, timeout=PATIENCE_S
     ) as http:
         assert http.post("/v1/collect", json=sample("a")).status_code == 202
         tenant.send(event("b"), b"not json", event("late", dataset="late"))
@@ -144,7 +145,9 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
         )
     with with_settings(KAFKA__SECURITY_PROTOCOL="SASL_PLAINTEXT"), pytest.raises(KafkaException):
         kafka.cluster(1)
-    answer = httpx.get(settings.object_store.endpoint.replace("https", "http") + "/minio/health/live")
+    answer = httpx.get(
+        settings.object_store.endpoint.replace("https", "http") + "/minio/health/live", timeout=PATIENCE_S
+    )
     assert answer.status_code == 400
 
 
@@ -569,7 +572,7 @@ def temporary_credentials(settings: Settings) -> dict[str, str]:
         key = hmac.digest(key, part.encode(), "sha256")
     how = f"Credential={store.access_key}/{scope}, SignedHeaders={signed}, Signature={key.hex()}"
     headers["authorization"] = f"AWS4-HMAC-SHA256 {how}"
-    with httpx.Client(verify=ssl.create_default_context(cafile=store.ca_file)) as http:
+    with httpx.Client(verify=ssl.create_default_context(cafile=store.ca_file), timeout=PATIENCE_S) as http:
         answer = http.post(f"{store.endpoint}/", content=body, headers=headers)
     assert answer.status_code == 200, answer.text
     return {

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from support.ingest import Owner, ingest
 from typer.testing import CliRunner
 
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_api.cli.parts import imported
 from pulse_pipelines import registry
@@ -136,7 +136,7 @@ def while_it_lands(owner: Owner, collect: Callable[[], str]) -> str:
         running = pool.submit(collect)
         wait(lambda: running.done() or sent.marks(owner.tenant) != before, "nothing was sent")
         ingest(owner)
-        return running.result(timeout=60)
+        return running.result(timeout=PATIENCE_S)
 
 
 def test_the_quickstart_works_from_the_first_line_to_the_last(

@@ -12,15 +12,13 @@ from confluent_kafka.admin import NewTopic
 from chaos.operators import events
 from chaos.operators.schedule import Step
 from chaos.operators.world import World
-from chaos.sent import REQUEST_S
 from chaos.surroundings import superuser
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_resources import kafka
 from pulse_resources.local import state
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 
-PATIENCE_S = 30.0
 AGE = "UPDATE processed_event_ids SET claimed_on = claimed_on - 60 WHERE tenant_id = %s"
 
 
@@ -38,7 +36,7 @@ def collect(world: World, step: Step, api_url: str | None) -> None:
     a = step.arguments
     found = list(events.events(a["seed"], a["slug"], a["count"], fit=True))
     with _standing_still(a["still_s"]):
-        world.collect(found, api_url, REQUEST_S)
+        world.collect(found, api_url, PATIENCE_S)
 
 
 def lose(world: World, step: Step, api_url: str | None) -> None:
@@ -69,7 +67,7 @@ def _recreate(world: World, partitions: int | None) -> None:
     topic = world.tenant.topic
     for future in kafka.admin().delete_topics([topic]).values():
         future.result(PATIENCE_S)
-    wait(lambda: topic not in kafka.partition_counts(), "the topic is still there", PATIENCE_S)
+    wait(lambda: topic not in kafka.partition_counts(), "the topic is still there")
     world.recreated()
     if partitions is not None:
         made = kafka.admin().create_topics(
@@ -77,7 +75,7 @@ def _recreate(world: World, partitions: int | None) -> None:
         )
         for future in made.values():
             future.result(PATIENCE_S)
-        wait(lambda: kafka.partition_counts().get(topic) == partitions, "the topic is not there", PATIENCE_S)
+        wait(lambda: kafka.partition_counts().get(topic) == partitions, "the topic is not there")
     else:
         kafka.create_topics([topic])
 

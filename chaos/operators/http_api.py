@@ -13,7 +13,6 @@ from pulse_resources.local import ports
 from pulse_resources.local.api import MODULE
 
 FIRST_PORT = 8100
-PATIENCE_S = 60.0
 ENVIRONMENT = {"PULSE_API__DELIVERY_TIMEOUT_SECONDS": "2", "PULSE_API__ACCESS_LOG": "false"}
 """It does not wait long for a broker that is stopped."""
 
@@ -28,7 +27,7 @@ def served() -> Iterator[str]:
         [sys.executable, "-m", MODULE], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
-            wait(lambda: server.poll() is not None or _ready(url), "the API does not begin", PATIENCE_S)
+            wait(lambda: server.poll() is not None or _ready(url), "the API does not begin")
             assert server.poll() is None, f"the API ended at once: has somebody taken port {port}?"
             yield url
         finally:

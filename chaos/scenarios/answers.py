@@ -11,7 +11,7 @@ from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import with_settings
-from chaos.waiting import stands_still, wait
+from chaos.waiting import PATIENCE_S, stands_still, wait
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_resources import iceberg, postgres
@@ -39,7 +39,7 @@ def run(stack: Stack, seed: int, amount: float, told: Told) -> Outcome:
                     _touch(sent.tenant, slug)
                 with stack.postgres.gone():  # cut open connections
                     pass
-            process.join(batches.PATIENCE_S)
+            process.join(PATIENCE_S)
             assert process.exitcode == 0, (
                 f"the run did not see that its batch is settled; see {batches.log()}"
             )

@@ -11,13 +11,12 @@ from chaos.scenario import Outcome, Told
 from chaos.sent import PARTITIONS, Sent
 from chaos.stack import Stack
 from chaos.surroundings import pulse, with_settings
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.ingest import plan as planning
 from pulse_resources import kafka, postgres
 
 EVENTS = 100
-PATIENCE_S = 30.0
 POSITIONS = """
 SELECT partition, settled_offset, base_offset FROM ingest_positions WHERE tenant_id = %s
 """

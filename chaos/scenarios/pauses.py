@@ -11,7 +11,7 @@ from chaos.scenario import Outcome, Told
 from chaos.sent import Sent
 from chaos.stack import Stack
 from chaos.surroundings import superuser, with_settings
-from chaos.waiting import stands_still, wait
+from chaos.waiting import PATIENCE_S, stands_still, wait
 from pulse_pipelines.ingest import attempts
 from pulse_resources.faults import VARIABLE
 
@@ -44,7 +44,7 @@ def run(stack: Stack | None, seed: int, amount: float, told: Told) -> Outcome:
             attempts.next_attempt(batch.batch_id, batch.attempt, "the run does not answer")
             batches.finish(batch, attempts_left=1)
             os.kill(slow.pid or 0, signal.SIGCONT)
-            slow.join(batches.PATIENCE_S)
+            slow.join(PATIENCE_S)
             assert slow.exitcode == 1, (
                 f"stopped at {point}, it ended with {slow.exitcode}; see {batches.log()}"
             )

@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from support.http import Api, Caller
 from support.ingest import Owner, event, ingest, make_owner
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.mcp.catalog import TOOLS
 from pulse_pipelines import registry
 from pulse_pipelines.domain.key import KeyScope
@@ -44,7 +45,7 @@ def owners(stack: Settings) -> tuple[Owner, Owner]:
 async def over_http(api: Api, key: str) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {key}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_S) as http,
         Client(streamable_http_client(f"{api.url}/mcp", http_client=http)) as client,
     ):
         yield client
@@ -54,7 +55,7 @@ async def over_http(api: Api, key: str) -> AsyncIterator[Client]:
 async def over_stdio(owner: Owner) -> AsyncIterator[Client]:
     pulse = str(Path(sys.executable).parent / "pulse")
     parameters = StdioServerParameters(command=pulse, args=["mcp", owner.tenant.slug], env=dict(os.environ))
-    async with Client(parameters, read_timeout_seconds=90) as client:
+    async with Client(parameters, read_timeout_seconds=PATIENCE_S) as client:
         yield client
 
 
@@ -161,7 +162,7 @@ async def everything(client: Client) -> None:
 
 
 async def leave(owner: Owner, client: Client) -> None:
-    """A query ends when its caller leaves: long before its time is up, which is after thirty seconds."""
+    """A query ends when its caller leaves: it is cancelled, before its time is up."""
 
     def state() -> str:
         (latest,) = audit.queries(owner.tenant, 1)
@@ -171,7 +172,7 @@ async def leave(owner: Owner, client: Client) -> None:
     while state() != "running":
         await asyncio.sleep(0.05)
     calling.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while state() == "running":
             await asyncio.sleep(0.05)
     assert state() == "cancelled"

@@ -17,6 +17,7 @@ from support.ingest import (
 )
 from support.lake import changed, harmed, location, table
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.backfill import Backfilled
 from pulse_pipelines.backfill import run as runs
@@ -186,7 +187,7 @@ def test_two_at_once_take_turns(owner: Owner) -> None:
     for one in both:
         one.start()
     for one in both:
-        one.join(120)
+        one.join(PATIENCE_S)
     assert len({one.backfill_id for one in done}) == 2
     assert owner.rows() == before
     balanced(owner)

@@ -28,7 +28,7 @@ from chaos.scenario import Scenario
 from chaos.scenarios import SCENARIOS, kills, losses, pauses, poison, writers
 from chaos.sent import Sent
 from chaos.surroundings import superuser
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http import logs
 from pulse_pipelines import registry
 from pulse_pipelines.tables import arrow_columns, parquet_files
@@ -172,7 +172,7 @@ def test_the_oracle_notices_dead_letters(stack: Settings) -> None:
     producer = kafka.producer()
     key = f"{tenant.topic}/{partition}/{offset}"
     producer.produce(topic, payload, key, headers={"pulse.reason": "another"})
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert kinds(sent) == {"wrong dead letter"}
     all_of_it = [TopicPartition(topic, partition, OFFSET_END) for partition in range(2)]
     for future in kafka.admin().delete_records(all_of_it).values():
@@ -248,7 +248,7 @@ def test_a_deadlock_is_counted_though_its_loser_may_try_again(stack: Settings) -
         try:
             with postgres.transaction("pulse_pipeline") as connection:
                 connection.execute(lock, [first])
-                meet.wait(10)
+                meet.wait(PATIENCE_S)
                 connection.execute(lock, [second])
         except psycopg.errors.DeadlockDetected as error:
             lost.append(error)
@@ -281,7 +281,7 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal() -> None:
 
 
 def until_it_says(line: str, written: io.StringIO) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while line not in written.getvalue():
         assert time.monotonic() < deadline, written.getvalue()
         time.sleep(0.01)
@@ -299,7 +299,7 @@ def test_the_catalog_of_external_writers_prints_no_requests(
     stack: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with catalog() as url:
-        assert httpx.get(f"{url}/v1/config").status_code == 401
+        assert httpx.get(f"{url}/v1/config", timeout=PATIENCE_S).status_code == 401
     assert "route" not in capfd.readouterr().out
     logs.access({"route": "/v1/config"})
     assert '"logger":"pulse.access","route"' in capfd.readouterr().out

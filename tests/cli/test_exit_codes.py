@@ -24,7 +24,7 @@ from support.pipes import make_pipe, settle
 from typer.testing import CliRunner
 
 from chaos.surroundings import PULSE, superuser
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_api.cli import guard
 from pulse_pipelines import pipes, registry
@@ -109,7 +109,7 @@ def test_a_pipe_that_is_closed_before_ends_a_command_silently(arguments: list[st
         closed = arguments == ["nosuch"]
         if closed:
             of(running.stderr).close()
-        assert (running.wait(timeout=60), "" if closed else of(running.stderr).read()) == (141, "")
+        assert (running.wait(timeout=PATIENCE_S), "" if closed else of(running.stderr).read()) == (141, "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -125,13 +125,13 @@ def test_a_pipe_that_is_closed_in_the_midst_ends_a_command_silently(
         printed = of(running.stdout)
         assert printed.read(1)  # a document is one line
         printed.close()
-        assert (running.wait(timeout=60), of(running.stderr).read()) == (141, "")
+        assert (running.wait(timeout=PATIENCE_S), of(running.stderr).read()) == (141, "")
 
 
 def test_a_check_that_fails_into_a_closed_pipe_ends_as_every_other(stack: Settings) -> None:
     with command("doctor") as running:
         of(running.stdout).close()
-        assert running.wait(timeout=120) == 141
+        assert running.wait(timeout=PATIENCE_S) == 141
 
 
 def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None:
@@ -148,7 +148,9 @@ def test_a_question_that_nobody_answers_is_a_wrong_request(owner: Owner) -> None
 def shell(script: str, *arguments: bytes, **environment: str) -> "subprocess.CompletedProcess[bytes]":
     """What became of a line of a shell, which can close streams, and pass bytes that are no text."""
     line = ["sh", "-c", f'pulse() {{ "{PULSE}" "$@"; }}; {script}', "sh", *arguments]
-    return subprocess.run(line, capture_output=True, env=os.environ | environment, timeout=60, check=False)
+    return subprocess.run(
+        line, capture_output=True, env=os.environ | environment, timeout=PATIENCE_S, check=False
+    )
 
 
 def test_a_closed_standard_input_is_an_empty_one(owner: Owner) -> None:
@@ -225,7 +227,7 @@ def test_a_connection_that_the_api_ends_is_an_outage(
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         pool.submit(end)
         with pytest.raises(error) as caught:
-            httpx.get(f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False)
+            httpx.get(f"http://127.0.0.1:{server.getsockname()[1]}", trust_env=False, timeout=PATIENCE_S)
     assert guard.tell(caught.value)
     said = capsys.readouterr().err
     assert said.startswith("error: the API ended the connection: ")
@@ -238,7 +240,7 @@ def test_an_object_store_that_is_down_is_an_outage(owner: Owner, monkeypatch: py
     ingest(owner)
     monkeypatch.setenv("PULSE_OBJECT_STORE__ENDPOINT", "http://127.0.0.1:1")
     given = ["erase", owner.tenant.slug, "--where", "event_id=a", "--dry-run"]
-    done = subprocess.run([PULSE, *given], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PULSE, *given], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: the object store does not answer: ")
@@ -260,7 +262,7 @@ def followed(owner: Owner, end: Callable[[], object], *options: str) -> Any:
         wait(lambda: pipes.find(owner.tenant, SLUG).asked_at is not None, "it asks for no run")
         assert not running.done(), "it waits"
         end()
-        return running.result(timeout=60)
+        return running.result(timeout=PATIENCE_S)
 
 
 def test_a_run_of_a_pipe_that_is_held_says_so_by_its_code(owner: Owner) -> None:

@@ -15,7 +15,7 @@ from support.ingest import Owner, event, ingest
 from typer.testing import CliRunner
 
 from chaos.surroundings import PULSE
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_pipelines import registry
 from pulse_pipelines.domain.dataset import OnInvalid
@@ -43,7 +43,7 @@ def collected(owner: Owner, file: Path, *options: str) -> tuple[int, Any]:
         wait(lambda: sent.marks(owner.tenant) != before, "nothing was sent")
         assert not running.done(), "it waits"
         ingest(owner)
-        result = running.result(timeout=60)
+        result = running.result(timeout=PATIENCE_S)
     return result.exit_code, json.loads(result.stdout)
 
 
@@ -119,7 +119,7 @@ def test_the_command_ends_once_nobody_reads_it(owner: Owner) -> None:
     """As in `pulse tail ... | head -1`: it waited for another row, to find out."""
     with tailing(owner) as (following, printed, said):
         printed.close()
-        assert (following.wait(timeout=30), said.read()) == (141, "")
+        assert (following.wait(timeout=PATIENCE_S), said.read()) == (141, "")
 
 
 def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
@@ -127,4 +127,4 @@ def test_the_command_prints_until_it_is_interrupted(owner: Owner) -> None:
         land(owner, "a")
         assert printed.readline().split()[-2:] == ["a", '{"country":"DE"}']
         following.send_signal(signal.SIGINT)
-        assert (following.wait(timeout=30), said.read()) == (130, "")
+        assert (following.wait(timeout=PATIENCE_S), said.read()) == (130, "")

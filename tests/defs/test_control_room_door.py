@@ -21,6 +21,7 @@ from support.browser import Picture
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.defs.control_room.identity import Identity, Role
 from pulse_pipelines.defs.control_room.server import changes
 from pulse_pipelines.defs.ingest.job import ingest
@@ -96,7 +97,9 @@ class Room:
         """A GraphQL query as a program asks it."""
         known = {"Authorization": f"Bearer {token}"} if token else {}
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(f"{self.url}/graphql", json={"query": query}, headers=known | given, timeout=60)
+        return httpx.post(
+            f"{self.url}/graphql", json={"query": query}, headers=known | given, timeout=PATIENCE_S
+        )
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +134,7 @@ def serving(folder: Path, environment: dict[str, str], url: str) -> Iterator[Non
         ) as server,
     ):
         try:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + PATIENCE_S
             while not answers(f"{url}/healthz"):
                 assert server.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < deadline
@@ -139,12 +142,12 @@ def serving(folder: Path, environment: dict[str, str], url: str) -> Iterator[Non
             yield
         finally:
             server.terminate()
-            assert server.wait(30) is not None
+            assert server.wait(PATIENCE_S) is not None
 
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(url).status_code == 200
+        return httpx.get(url, timeout=PATIENCE_S).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -154,7 +157,7 @@ def answers(url: str) -> bool:
 
 def test_a_stranger_sees_nothing(room: Room) -> None:
     for path in ("/", "/server_info", "/graphql", "/logs/a/b.out", "/download_debug/x", "/favicon.png"):
-        answer = httpx.get(room.url + path)
+        answer = httpx.get(room.url + path, timeout=PATIENCE_S)
         assert answer.status_code == 401, path
         assert "Authorization" in answer.json()["fix"]
     assert room.post(HARMLESS, None).status_code == 401
@@ -190,9 +193,11 @@ def test_a_foreign_page_s_request_is_refused(room: Room, status: int, headers: d
         "Content-Type": "application/json",
     }
     body = json.dumps({"query": HARMLESS})
-    own = httpx.post(f"{room.url}/graphql", content=body, headers=known | {"Origin": room.url})
+    own = httpx.post(
+        f"{room.url}/graphql", content=body, headers=known | {"Origin": room.url}, timeout=PATIENCE_S
+    )
     assert own.status_code == 200
-    foreign = httpx.post(f"{room.url}/graphql", content=body, headers=known | headers)
+    foreign = httpx.post(f"{room.url}/graphql", content=body, headers=known | headers, timeout=PATIENCE_S)
     assert (foreign.status_code, "version" in foreign.text) == (status, False)
 
 
@@ -200,14 +205,19 @@ def test_an_image_stops_no_sensor(room: Room) -> None:
     """GraphQL by GET, mutations or not, is answered to nobody."""
     for query in (STOP, HARMLESS):
         answer = httpx.get(
-            f"{room.url}/graphql", params={"query": query}, headers={"Authorization": f"Bearer {TOKEN}"}
+            f"{room.url}/graphql",
+            params={"query": query},
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            timeout=PATIENCE_S,
         )
         assert answer.status_code == 405
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods_are_refused(room: Room, method: str) -> None:
-    answer = httpx.request(method, f"{room.url}/graphql", headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = httpx.request(
+        method, f"{room.url}/graphql", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S
+    )
     assert answer.status_code == 405
 
 
@@ -218,10 +228,10 @@ def test_web_sockets_go_through_the_same_door(room: Room) -> None:
         try:
             with connect(address, additional_headers=given, subprotocols=["graphql-ws"]) as socket:  # type: ignore[list-item]
                 socket.send(json.dumps({"type": "connection_init"}))
-                assert json.loads(socket.recv(30)) == {"type": "connection_ack"}
+                assert json.loads(socket.recv(PATIENCE_S)) == {"type": "connection_ack"}
                 start = {"type": "start", "id": "1", "payload": {"query": STOP}}
                 socket.send(json.dumps(start))
-                assert json.loads(socket.recv(30))["type"] == "error", "a socket is for subscriptions"
+                assert json.loads(socket.recv(PATIENCE_S))["type"] == "error", "a socket is for subscriptions"
         except InvalidStatus as refused:
             return refused.response.status_code != 403
         return True
@@ -239,8 +249,14 @@ def test_who_may_look_changes_nothing(room: Room) -> None:
         refused = room.post(query, LOOKING)
         assert (refused.status_code, "read-only" in refused.json()["error"]) == (403, True)
     report = {"url": f"{room.url}/report_asset_materialization/harbour", "json": {}}
-    assert httpx.post(**report, headers={"Authorization": f"Bearer {LOOKING}"}).status_code == 403
-    assert httpx.post(**report, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert (
+        httpx.post(**report, headers={"Authorization": f"Bearer {LOOKING}"}, timeout=PATIENCE_S).status_code
+        == 403
+    )
+    assert (
+        httpx.post(**report, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE_S).status_code
+        == 200
+    )
     permissions = "{ permissions { permission value } }"
     found = {
         p["permission"]: p["value"] for p in room.post(permissions, LOOKING).json()["data"]["permissions"]
@@ -261,7 +277,7 @@ def test_pages_may_do_little(room: Room) -> None:
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "text/html"}
     nonces = set()
     for path in ("/", "/login", "/logout", "/favicon.png", "/graphql"):
-        answer = httpx.get(room.url + path, headers=known)
+        answer = httpx.get(room.url + path, headers=known, timeout=PATIENCE_S)
         policy = answer.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in policy
         assert "https:" not in policy
@@ -378,7 +394,7 @@ def test_a_person_signs_out(room: Room, page: Page, picture: Picture) -> None:
     (cookie,) = page.context.cookies()
     for address in ("/logout", "/login"):
         foreign = {"Origin": "https://evil.example", "Cookie": f"{cookie['name']}={cookie['value']}"}
-        refused = httpx.post(room.url + address, json={}, headers=foreign)
+        refused = httpx.post(room.url + address, json={}, headers=foreign, timeout=PATIENCE_S)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
     page.goto(f"{room.url}/runs")
     expect(page.get_by_role("button", name="Older")).to_be_visible()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.domain.looks import MAX_LOOKS, branches
 from pulse_pipelines.domain.schema import DRAFTS, check_document, compiled, validator, violation
 from pulse_pipelines.domain.shorthand import expand, is_shorthand
@@ -62,7 +63,7 @@ def alone(schema: Any, event: Any = None) -> tuple[str, str | None]:
         input=json.dumps({"schema": schema, "event": event or {}}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])

@@ -1,8 +1,9 @@
 """Connections that take more than their share: too many, too slow, too much. They need no services."""
 
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
 
@@ -14,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from support.http import served
 
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http import addresses, connections
 from pulse_api.http.addresses import address_of
 from pulse_api.http.middleware import Envelope
@@ -21,7 +23,6 @@ from pulse_resources.local import ports
 
 pytestmark = pytest.mark.long
 
-PATIENCE_S = 20
 HEAD = b"POST /v1/collect HTTP/1.1\r\nHost: pulse\r\n"
 LARGE = 32 * 1024 * 1024
 
@@ -77,10 +78,14 @@ def problem(answer: bytes) -> tuple[int, str]:
     return document["status"], document["type"].rpartition(":")[2]
 
 
-def test_half_sent_heads_keep_nobody_out() -> None:
+def test_half_sent_heads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One address has its share, all have theirs, what watches has a way of its own; and none of it lasts."""
-    watched = ports.choose(8003, ())
-    limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 2.0}
+    watched, late = ports.choose(8003, ()), threading.Event()
+    limits = {"max_connections": 12, "max_connections_per_address": 8, "head_seconds": 3_600.0}
+    look = connections.BoundedProtocol.look
+    # Their time is over when the test says so: all of them have come by then.
+    shifted = lambda protocol, now: look(protocol, now + 7_200 * late.is_set())  # noqa: E731
+    monkeypatch.setattr(connections.BoundedProtocol, "look", shifted)
     with serving(**limits, health_port=watched) as address, ExitStack() as stack:
 
         def half(source: str) -> socket.socket:
@@ -93,11 +98,13 @@ def test_half_sent_heads_keep_nobody_out() -> None:
         second = [half("127.0.0.2") for _ in range(5)]
         assert problem(rest(second[-1])) == (503, "too-many-connections")
         url = f"http://{address[0]}:{watched}"
-        assert httpx.get(f"{url}/healthz").status_code == 200
-        assert httpx.post(f"{url}/v1/collect").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
+        assert httpx.post(f"{url}/v1/collect", timeout=PATIENCE_S).status_code == 200
+        late.set()
         for connection in (*first[:-1], *second[:-1]):
             assert problem(rest(connection)) == (408, "head-timeout")
-        assert httpx.get(f"http://{address[0]}:{address[1]}/").text == "0"
+        late.clear()
+        assert httpx.get(f"http://{address[0]}:{address[1]}/", timeout=PATIENCE_S).text == "0"
 
 
 def test_a_body_that_trickles_is_not_waited_for() -> None:
@@ -147,10 +154,17 @@ def test_a_body_that_nobody_reads_ends_at_the_limit(start: bytes, piece: bytes) 
         assert sent < 32 * 1024 * 1024, "what the kernel buffers, and a little"
 
 
-def test_who_does_not_read_the_answer_is_cut_off() -> None:
+def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, connection_lost = threading.Event(), connections.BoundedProtocol.connection_lost
+
+    def recorded_loss(protocol: connections.BoundedProtocol, error: Exception | None) -> None:
+        connection_lost(protocol, error)
+        lost.set()
+
+    monkeypatch.setattr(connections.BoundedProtocol, "connection_lost", recorded_loss)
     with serving(answer_seconds=0.3) as address, connect(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: pulse\r\n\r\n")
-        time.sleep(1.5)
+        wait(lost.is_set, "the server holds the connection")
         assert len(rest(connection)) < LARGE
 
 
@@ -185,26 +199,44 @@ def test_requests_that_wait_on_one_connection_are_few() -> None:
 
 
 def test_a_connection_that_is_refused_again_and_again_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REST_S", 0.5)
-    refused, taken = (
-        f"GET /{path} HTTP/1.1\r\nHost: pulse\r\n\r\n".encode() for path in ("refused", "taken")
-    )
+    """The server's own order shows it: it begins no request between the start of a rest and its end."""
+    events, moments = list[str](), list[float]()
 
-    def seconds(connection: socket.socket, request: bytes) -> float:
-        began = time.monotonic()
-        connection.sendall(request)
+    def recorded(name: str, original: Callable[..., None]) -> Callable[..., None]:
+        def call(protocol: connections.BoundedProtocol, *arguments: float) -> None:
+            events.append(" ".join((name, *map(str, arguments))))
+            moments.append(protocol.loop.time())
+            original(protocol, *arguments)
+
+        return call
+
+    monkeypatch.setattr(connections, "REST_S", 0.5)
+    for name, method in {"rest": "_rest", "go on": "_go_on", "request": "on_message_begin"}.items():
+        original = getattr(connections.BoundedProtocol, method)
+        monkeypatch.setattr(connections.BoundedProtocol, method, recorded(name, original))
+
+    def send(connection: socket.socket, path: str, status: int) -> None:
+        connection.sendall(f"GET /{path} HTTP/1.1\r\nHost: pulse\r\n\r\n".encode())
         with HTTPResponse(connection) as answer:  # whole: what was left of it would be taken for the next one
             answer.begin()
             answer.read()
-            assert answer.status == (401 if request is refused else 200)
-        return time.monotonic() - began
+            assert answer.status == status
 
+    most = connections.MAX_REFUSED
     with serving() as address, connect(address) as connection:
-        took = [seconds(connection, refused) for _ in range(connections.MAX_REFUSED + 3)]
-        assert max(took[: connections.MAX_REFUSED + 1]) < 0.4 < min(took[connections.MAX_REFUSED + 1 :])
-        time.sleep(0.6)
-        assert seconds(connection, taken) < 0.4, "what is not refused ends it"
-        assert max(seconds(connection, refused) for _ in range(connections.MAX_REFUSED)) < 0.4
+        for refusals in (most + 3, most):
+            for _ in range(refusals):
+                send(connection, "refused", 401)
+            send(connection, "taken", 200)
+    rested = ["rest 0.5", "go on", "request"]
+    assert events[: most + 1 + 9] == ["request"] * (most + 1) + rested * 3
+    assert events[most + 1 + 9 :] == ["request"] * (most + 1), "what is not refused ends it"
+    rests = [
+        after - before
+        for name, before, after in zip(events, moments, moments[1:], strict=False)
+        if "rest" in name
+    ]
+    assert min(rests) > 0.4
 
 
 def test_what_is_no_http_is_a_problem_document() -> None:
@@ -234,13 +266,24 @@ def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
 ) -> None:
     """A connection for each request changes nothing; other addresses notice nothing."""
     monkeypatch.setattr(addresses, limit, 3)
-    monkeypatch.setattr(connections, "LOOK_S", 5.0)
+    monkeypatch.setattr(connections, "LOOK_S", 3_600.0)  # nothing is forgotten meanwhile
     monkeypatch.setattr(addresses, "APART_S", 1.0)
     request = f"GET /{path} HTTP/1.1\r\nHost: pulse\r\nConnection: close\r\n\r\n".encode()
     status = b" 401 " if path == "refused" else b" 200 "
+    waits, turns = list[float](), list[float]()
+    wait_s = addresses.RecentActivity.wait_s
 
-    def asked(*sources: str) -> list[float]:
-        """How long each waits for its answer, all asking at once."""
+    def recorded_wait(recent: addresses.RecentActivity, address: str, now: float) -> float:
+        waits.append(wait_s(recent, address, now))
+        turns.append(now + waits[-1])
+        return waits[-1]
+
+    monkeypatch.setattr(addresses.RecentActivity, "wait_s", recorded_wait)
+
+    def send(*sources: str) -> list[float]:
+        """How long each waits for its answer, after all have sent a request."""
+        waits.clear()
+        turns.clear()
         began = time.monotonic()
         with ExitStack() as stack:
             opened = [stack.enter_context(connect(address, source)) for source in sources]
@@ -252,11 +295,17 @@ def test_what_an_address_opens_beyond_its_limits_waits_in_turn(
                 took.append(time.monotonic() - began)
         return took
 
-    with serving() as address, connect(address, "127.0.0.3"):  # so that the looks go on
-        before = [took for _ in range(4) for took in asked("127.0.0.1")]
-        assert max(before[:3]) < 1.0
-        other, first, second = asked("127.0.0.2", "127.0.0.1", "127.0.0.1")
-        assert other < 1.0 <= first
-        assert second >= 2.0
-    with serving(max_connections_per_address=0) as address, connect(address, "127.0.0.3"):
-        assert max(took for _ in range(6) for took in asked("127.0.0.1")) < 1.0, "it may be everybody's"
+    with serving() as address:
+        for _ in range(3):
+            send("127.0.0.1")
+            assert waits == [0.0]
+        send("127.0.0.1")
+        _, first, second = send("127.0.0.2", "127.0.0.1", "127.0.0.1")
+        assert waits[0] == 0.0, "another address"
+        assert min(waits[1:]) > 0.9
+        assert turns[2] - turns[1] > 0.9, "one after the other"
+        assert min(first, second) > 0.9, "the server waits for as long as it said"
+    with serving(max_connections_per_address=0) as address:
+        for _ in range(6):
+            send("127.0.0.1")
+            assert waits == [0.0], "it may be everybody's"

@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from support.http import Api, Caller, sample, served
 from support.ingest import Owner
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.http import keyring, logs, problems, routing
 from pulse_api.http.routes.dead_letters import Chosen, Replayed
 from pulse_pipelines.registry import intake, keys, quotas
@@ -340,7 +341,7 @@ def test_the_last_use_of_a_key_is_noted_once_postgres_answers_again(
     monkeypatch.setattr(keys, "touch_keys", unsteady)
     with served() as unlucky, unlucky.client(caller.key.text) as client:
         assert client.get("/v1/usage").status_code == 200
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while (key := keys.list_keys(caller.owner.tenant)[0]).last_used_at is None:
             assert time.monotonic() < deadline, "it is not tried again"
             time.sleep(0.02)

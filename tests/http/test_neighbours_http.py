@@ -17,6 +17,7 @@ from support.http import Api, Caller, sample, served
 
 from chaos.sources import SOURCE, known_as
 from chaos.surroundings import with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_api.http import app, views
 from pulse_api.http.routes import summary
 from pulse_api.http.workers import Workers
@@ -74,7 +75,9 @@ def test_a_source_that_does_not_answer_keeps_no_other_tenant_from_changing(
             stack.enter_context(known_as(caller.owner.tenant, address))
         waiting = [threads.submit(caller.http.post, "/v1/pipes", json=said) for caller in slow]
         try:
-            assert all(asked.acquire(timeout=30) for _ in slow), "as many as there are places for changes"
+            assert all(asked.acquire(timeout=PATIENCE_S) for _ in slow), (
+                "as many as there are places for changes"
+            )
             body = {"name": "next", "fields": {"n": "integer"}}
             assert neighbour.http.post("/v1/schemas", json=body).status_code == 201
             assert not any(each.done() for each in waiting)
@@ -119,7 +122,7 @@ def test_who_asks_sixty_times_at_once_holds_up_himself(
 
     def endless_summary(tenant: Any, *args: Any, **kwargs: Any) -> Any:
         if tenant == greedy.owner.tenant:
-            go_on.wait(60)
+            go_on.wait(PATIENCE_S)
         return summarising(tenant, *args, **kwargs)
 
     monkeypatch.setattr(Workers, "run", endless_preview)
@@ -140,7 +143,7 @@ def test_who_asks_sixty_times_at_once_holds_up_himself(
         try:
             asked = threads.map(ask, range(AT_ONCE))
             for _ in range(AT_ONCE - taken):
-                assert refused.acquire(timeout=30), "it is said at once"
+                assert refused.acquire(timeout=PATIENCE_S), "it is said at once"
             assert seen == {429: AT_ONCE - taken}
             for other in EVERYTHING:
                 assert neighbour.http.get(other).status_code == 200
@@ -178,14 +181,16 @@ def test_who_tries_keys_waits_for_himself(
     def endless(tenant_id: uuid.UUID) -> TenantView | None:
         looks[tenant_id] += 1
         if tenant_id not in ours:
-            go_on.wait(60)
+            go_on.wait(PATIENCE_S)
         return load_view(tenant_id)
 
     monkeypatch.setattr(views, "load_view", endless)
 
     def attempt(_: int) -> None:
         key = f"pulse_{uuid.uuid4().hex}_{'0' * 12}_{'A' * 43}"
-        status = httpx.post(f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}).status_code
+        status = httpx.post(
+            f"{api.url}/v1/collect", headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S
+        ).status_code
         statuses[status] += 1
         if status == 429:
             refused.release()
@@ -195,11 +200,11 @@ def test_who_tries_keys_waits_for_himself(
         try:
             attempts = threads.map(attempt, range(AT_ONCE))
             for _ in range(AT_ONCE - taken):
-                assert refused.acquire(timeout=30)
+                assert refused.acquire(timeout=PATIENCE_S)
             assert looks.total() <= 2
             assert known.collect(sample()).status_code == 202
             elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
-            with httpx.Client(base_url=api.url, transport=elsewhere) as client:
+            with httpx.Client(base_url=api.url, transport=elsewhere, timeout=PATIENCE_S) as client:
                 headers = {"Authorization": f"Bearer {new.key.text}"}
                 assert client.post("/v1/collect", json=sample(), headers=headers).status_code == 202
         finally:
@@ -220,14 +225,14 @@ def test_requests_of_one_key_share_a_look_at_its_tenant(
         looks[tenant_id] += 1
         if tenant_id == here:
             begun.release()
-            go_on.wait(60)
+            go_on.wait(PATIENCE_S)
         return load_view(tenant_id)
 
     monkeypatch.setattr(views, "load_view", slow)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             asked = [threads.submit(caller.collect, sample()) for _ in range(AT_ONCE)]
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=PATIENCE_S)
             time.sleep(1)  # all have come, and a refusal would have been there at once
             assert [each.result().status_code for each in asked if each.done()] == []
         finally:
@@ -257,5 +262,5 @@ def test_nobody_waits_for_the_document_to_be_made(stack: Settings, monkeypatch: 
     """It takes a second of the event loop, and needs no key: it is there before the first request."""
     with served() as fresh:
         monkeypatch.setattr(app, "get_openapi", None)
-        assert httpx.get(f"{fresh.url}/openapi.json").status_code == 200
+        assert httpx.get(f"{fresh.url}/openapi.json", timeout=PATIENCE_S).status_code == 200
         assert httpx.patch(f"{fresh.url}/v1/datasets").status_code == 405

@@ -22,7 +22,7 @@ from support.http import sample
 from support.ingest import make_owner
 
 from chaos.surroundings import superuser, with_settings
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api.http.auth import take
 from pulse_api.http.keyring import Keyring
 from pulse_api.http.problems import ProblemError
@@ -200,10 +200,10 @@ class Senders:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
     def _send(self, key: str, url: str) -> None:
-        with httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+        with httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as client:
             while not self._stop.is_set():
                 try:
                     answer = client.post(f"{url}/v1/collect", json=[sample() for _ in range(AT_ONCE)])
@@ -237,7 +237,7 @@ def serve(stack: Settings) -> Iterator[Callable[[], tuple[str, "subprocess.Popen
             def serves() -> bool:
                 assert process.poll() is None
                 try:
-                    return httpx.get(f"{url}/healthz").status_code == 200
+                    return httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
                 except httpx.TransportError:
                     return False
 

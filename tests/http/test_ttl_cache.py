@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.http.ttl_cache import TtlCache
 
 
@@ -19,7 +20,7 @@ class Source:
         self.reads += 1
         value = self.value
         if self.slow.is_set():
-            self.go_on.wait(10)
+            self.go_on.wait(PATIENCE_S)
         return value
 
     async def is_read(self, reads: int) -> None:

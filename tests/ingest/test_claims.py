@@ -21,6 +21,7 @@ from support.ingest import (
 from support.topics import accept, follow, recreate
 
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.tables import claims
@@ -45,7 +46,7 @@ def send(owner: Owner, partition: int, *payloads: bytes) -> None:
     producer = kafka.shared_producer()
     for payload in payloads:
         producer.produce(owner.tenant.topic, payload, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def ids(owner: Owner) -> list[str]:
@@ -82,7 +83,7 @@ def test_an_accepted_loss_of_one_partition_loses_nothing_of_another(owner: Owner
     follow(owner, SCHEMA | {"title": "the next"})
     gone = TopicPartition(owner.tenant.topic, 0, 1)
     for future in kafka.admin().delete_records([gone]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     accept(owner)
     ingest(owner)
     assert ids(owner) == ["x", "b", "c"]

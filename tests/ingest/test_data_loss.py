@@ -9,6 +9,7 @@ from support.topics import accept, delete_topic, recreate
 from typer.testing import CliRunner
 
 from chaos.surroundings import with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_api.cli import app
 from pulse_pipelines.ingest import attempts, data_loss
 from pulse_pipelines.ingest import plan as planning
@@ -23,7 +24,7 @@ def remove_before(owner: Owner, offset: int) -> None:
     """What retention does."""
     gone = TopicPartition(owner.tenant.topic, 0, offset)
     for future in kafka.admin().delete_records([gone]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 def ids(owner: Owner) -> list[str]:
@@ -174,7 +175,7 @@ def test_a_topic_that_comes_back_with_fewer_partitions(owner: Owner) -> None:
     producer = kafka.shared_producer()
     for partition in (0, 1):
         producer.produce(owner.tenant.topic, event(f"old {partition}"), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ingest(owner)
     delete_topic(owner)
     with with_settings(KAFKA__PARTITIONS_PER_TOPIC=1):
@@ -184,7 +185,7 @@ def test_a_topic_that_comes_back_with_fewer_partitions(owner: Owner) -> None:
     accept(owner)
     assert kafka.partition_counts()[owner.tenant.topic] == 2
     producer.produce(owner.tenant.topic, event("second"), partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert_goes_on(owner, "old 0", "new", "old 1", "second")
 
 
@@ -194,9 +195,9 @@ def test_the_same_ranges_are_planned_again_after_a_loss_beside_them(owner: Owner
     batch = plan_batch([owner])
     producer = kafka.shared_producer()
     producer.produce(owner.tenant.topic, event("gone"), partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     for future in kafka.admin().delete_records([TopicPartition(owner.tenant.topic, 1, 1)]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     accept(owner)
     assert plan_batch([owner]) == batch
     (again,) = [b for b in attempts.open_batches() if b.batch_id == batch]

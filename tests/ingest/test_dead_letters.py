@@ -17,6 +17,7 @@ from support.ingest import Owner, event, ingest, make_owner
 from support.topics import set_limit
 
 from chaos.sent import messages
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters
 from pulse_pipelines.domain.reasons import Reason
 from pulse_pipelines.domain.tenant import Tenant
@@ -104,7 +105,7 @@ def sent(stack: Settings) -> Sent:
         payloads.append(payload)
         if verdict:
             bad[offset] = verdict
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return Sent(owner, ingest(owner), payloads, bad)
 
 

@@ -6,7 +6,6 @@ Killing it at each of its steps is `test_chaos`.
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from support.ingest import (
 from support.lake import spark
 
 from chaos.surroundings import superuser, with_settings
+from chaos.waiting import wait
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
 from pulse_pipelines.ingest import attempts
 from pulse_pipelines.ingest.attempts import OpenBatch
@@ -140,17 +140,18 @@ def test_a_stuck_batch_is_tried_again_without_an_operator(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage that outlasts all attempts ends by itself; it stays an alert until the batch settles."""
-    with with_settings(INGEST__STUCK_RETRY_SECONDS=1.0):
+    with with_settings(INGEST__STUCK_RETRY_SECONDS=3_600):
         batch = stick(owner)
         assert batch not in launched()
-        time.sleep(1.1)
+    later = "UPDATE ingest_batches SET not_before = not_before - interval '1 hour' WHERE batch_id = %s"
+    with with_settings(INGEST__STUCK_RETRY_SECONDS=1.0), superuser() as connection:
+        connection.execute(later, [batch])
         assert launched()[batch] == "6"
         again = still_open(batch)
         assert (again.state, again.attempt, again.stuck) == ("planned", 6, True)
         attempts.next_attempt(batch, 6, "still no luck")
         assert still_open(batch).state == "stuck"
-        time.sleep(1.1)
-        assert launched()[batch] == "7"
+        wait(lambda: launched().get(batch) == "7", "it is not tried again")
     run_batch(batch, 7)
     assert len(owner.rows()) == 1
 

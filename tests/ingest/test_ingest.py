@@ -13,7 +13,7 @@ from support.lake import location, row, table, with_file
 
 from chaos import inside
 from chaos.surroundings import with_settings
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines import registry
 from pulse_pipelines.dead_letters import Filter, replay
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
@@ -94,7 +94,7 @@ def _all_committed(topic: str) -> bool:
     """Whether no transaction is open: the broker writes a marker after it has answered."""
     everything = {"group.id": "pulse-ingest", "isolation.level": "read_uncommitted"}
     with closing(Consumer(load_settings().kafka.client() | everything)) as client:
-        _, end = client.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+        _, end = client.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
     return kafka.offsets([(topic, 0)], "latest")[topic, 0] == end
 
 

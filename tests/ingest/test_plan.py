@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewPartitions
 from support.ingest import Owner, event, ingest, plan_batch
 
 from chaos.surroundings import superuser, with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.ingest import attempts
@@ -85,7 +86,7 @@ def test_retention_that_overtook_the_position_is_an_alarm_and_stops_that_tenant_
     other.send(event("a"))
     gone = TopicPartition(behind.tenant.topic, 0, 2)
     for future in kafka.admin().delete_records([gone]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     (problem,) = alarms_of(behind)
     assert "retention removed the offsets 0 to 2" in problem
     assert (backlog_of(behind), backlog_of(other)) == (0, 1)
@@ -96,8 +97,8 @@ def test_a_recreated_topic_is_an_alarm_also_when_it_is_longer_than_before(owner:
     owner.send(event("a"), event("b"))
     ingest(owner)
     for future in kafka.admin().delete_topics([owner.tenant.topic]).values():
-        future.result(30)
-    deadline = time.monotonic() + 30
+        future.result(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while owner.tenant.topic in kafka.partition_counts() and time.monotonic() < deadline:
         time.sleep(0.2)
     kafka.create_topics([owner.tenant.topic])
@@ -112,13 +113,13 @@ def test_partitions_that_an_operator_adds_are_ingested(owner: Owner) -> None:
     ingest(owner)
     added = NewPartitions(owner.tenant.topic, 4)
     for future in kafka.admin().create_partitions([added]).values():
-        future.result(30)
-    deadline = time.monotonic() + 30
+        future.result(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while kafka.partition_counts()[owner.tenant.topic] < 4 and time.monotonic() < deadline:
         time.sleep(0.2)
     producer = kafka.producer()  # whose view of the topic is fresh
     producer.produce(owner.tenant.topic, event("b"), partition=3)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ingest(owner)
     assert [(row["id"], row["_kafka_partition"]) for row in owner.rows()] == [("a", 0), ("b", 3)]
     assert reconcile_tenant(owner.tenant).balanced

@@ -29,6 +29,7 @@ from support.topics import accept, recreate
 
 from chaos.sent import messages
 from chaos.surroundings import with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.dead_letters import DeadLetterOutcome, Filter
 from pulse_pipelines.domain.quota import COUNTED
@@ -58,7 +59,7 @@ def send_counted(owner: Owner, *payloads: bytes) -> None:
     producer = kafka.shared_producer()
     for payload in payloads:
         producer.produce(owner.tenant.topic, payload, partition=0, headers=[(COUNTED, b"")])
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def landed(owner: Owner) -> str:
@@ -184,7 +185,7 @@ def test_an_event_counts_once_whichever_way_it_came(caller: Caller) -> None:
                 owner.tenant.topic, orjson.dumps(forged), message.key(), headers=message.headers()
             )
     send(owner, "abc")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ingest(owner)
     assert (len(owner.rows()), len(aside(owner))) == (5, 4)
     assert balanced(owner) == (5, 3, 4)
@@ -371,7 +372,7 @@ def send_at(owner: Owner, moment: datetime, ids: str) -> None:
         ms = int(moment.timestamp() * 1000)
         payload = event(letter).replace(b"2026-11-19", f"{moment:%Y-%m-%d}".encode())
         producer.produce(owner.tenant.topic, payload, partition=0, timestamp=ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.fixture
@@ -386,7 +387,7 @@ def _timestamps(owner: Owner, kind: str) -> None:
     entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, owner.tenant.topic, incremental_configs=[entry])
     for future in kafka.admin().incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 @pytest.mark.usefixtures("clocks")

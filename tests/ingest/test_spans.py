@@ -11,6 +11,7 @@ from support.http import Api, Caller, sample, served
 from support.ingest import Owner, event, ingest, make_owner, plan_batch, run_batch
 from support.traces import Collector
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.scope import Scope
@@ -39,7 +40,7 @@ def send_traced(owner: Owner, *event_ids: str) -> None:
     for number, event_id in enumerate(event_ids, 1):
         headers = [("traceparent", f"00-{number:032x}-{SENDER}-01".encode())]
         producer.produce(owner.tenant.topic, event(event_id), partition=0, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def sender(api: Api) -> Caller:
@@ -122,7 +123,7 @@ def test_what_producers_write_into_headers_does_no_harm_and_links_are_bounded(
     for number, value in enumerate(JUNK):
         headers = [("traceparent", value), ("other", b"\xff")]
         producer.produce(owner.tenant.topic, event(f"j{number}"), partition=0, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     send_named(owner, (event("named"), b"\xff"))
     send_traced(owner, *(f"e{number}" for number in range(origins.MOST + 10)))
     batch = ingest(owner)

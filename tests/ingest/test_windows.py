@@ -25,6 +25,7 @@ from support.ingest import (
 )
 
 from chaos import states
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
@@ -220,7 +221,7 @@ def test_a_build_does_not_wait_for_a_batch_that_holds_the_state(owner: Owner) ->
             target=event_window_build.build, args=(owner.tenant, "orders"), daemon=True
         )
         builder.start()
-        builder.join(20)
+        builder.join(PATIENCE_S)
         assert not builder.is_alive()
     event_state_build.build(owner.tenant, "orders")
     agree(owner)

@@ -12,6 +12,8 @@ from support.catalog import Guest
 from support.engines import duck, rest
 from support.http import Api
 
+from chaos.waiting import PATIENCE_S
+
 PAGE = (Path(__file__).parents[2] / "docs" / "open-lake.md").read_text()
 
 
@@ -45,7 +47,7 @@ def sh(block: str, catalog: Api, guest: Guest) -> subprocess.CompletedProcess[st
         env=os.environ | {"CATALOG": catalog.url, "KEY": guest.key.text},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from chaos.inside import ingest_job
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_api import cli
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.alerts.checks import failing_checks
@@ -218,7 +219,7 @@ def test_a_notifier_that_fails_costs_the_others_nothing(
 def test_a_process_that_dies_after_telling_tells_again(receiver: Receiver) -> None:
     alerts.record(found(finding()))
     forked(alerts.deliver, PULSE_FAIL_POINT="alerts.before_mark").killed()
-    deadline = time.monotonic() + 30  # until the server has seen that its client is gone
+    deadline = time.monotonic() + PATIENCE_S  # until the server has seen that its client is gone
     while not alerts.deliver() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert states(receiver) == [("topic/x", "open")] * 2

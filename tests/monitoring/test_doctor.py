@@ -17,6 +17,7 @@ from support.ingest import Owner
 from typer.testing import CliRunner
 
 from chaos.surroundings import superuser, with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_api import cli
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding, finding, spark_service
@@ -315,7 +316,7 @@ def test_a_folder_without_a_stack_is_said_first(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from pulse_api.cli import main; main()", "doctor", "--json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
     environment["PULSE_HOME"] = str(tmp_path / "nothere")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stderr.lstrip().startswith(f"No stack was ever started in {tmp_path / 'nothere'}")
     assert not (tmp_path / "nothere").exists()
 

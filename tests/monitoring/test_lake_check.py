@@ -13,6 +13,7 @@ from support.lake import changed, harmed, pointing_at, row, table, with_file
 
 from chaos.inside import ingest_job
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.defs.datasets.checks import DESCRIPTIONS
 from pulse_pipelines.defs.datasets.evaluation import evaluation
@@ -278,7 +279,7 @@ def test_the_scheduled_check_begins_with_what_waited_longest_and_ends_in_time(ow
     with dg.DagsterInstance.ephemeral() as instance:
         before.execute_in_process(instance=instance)
         known = families(first, second)
-        order = [e.asset_key.path[-1] for e in evaluations(instance, known, time.monotonic() + 60)]
+        order = [e.asset_key.path[-1] for e in evaluations(instance, known, time.monotonic() + PATIENCE_S)]
         assert order == [second] * len(checks.CHECKS) + [first] * len(checks.CHECKS)
         assert list(evaluations(instance, known, time.monotonic() - 1)) == []
 

@@ -1,6 +1,7 @@
 """Status say what is so: lag, freshness, open dead letters, latencies, and what does not answer."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -20,6 +21,7 @@ from support.ingest import (
 )
 
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_api.cli.ingestion import ingestion
 from pulse_api.http import metrics as http_metrics
 from pulse_pipelines import dead_letters, registry
@@ -58,7 +60,7 @@ def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -
     assert ingestion().waiting_events == waiting, "said of events in a planned batch, too"
     assert measures.batches["planned"] == before + 1
     assert (of(owner, measures).lag_events, of(owner, measures).freshness_seconds) == (3, None)
-    assert 0 <= (of(owner, measures).waiting_seconds or -1) < 60
+    assert 0 <= (of(owner, measures).waiting_seconds or -1) < 3_600
     run_batch(batch)
     found = of(owner)
     assert (found.lag_events, found.waiting_seconds, found.landed) == (0, None, 3)
@@ -66,7 +68,9 @@ def test_lag_is_what_is_not_settled_whether_or_not_it_is_planned(owner: Owner) -
 
 def test_freshness_is_of_the_oldest_event_of_the_latest_batch(owner: Owner) -> None:
     owner.send(event("a"), b"no json")
+    began = time.monotonic()
     batch = ingest(owner)
+    lasted = time.monotonic() - began
     taken, settle, commit = columns(
         "SELECT extract(epoch FROM r.settled_at - oldest_received)::float8, settle_seconds, commit_seconds"
         " FROM ingest_ranges r JOIN ingest_batches USING (batch_id) WHERE batch_id = %s",
@@ -76,7 +80,7 @@ def test_freshness_is_of_the_oldest_event_of_the_latest_batch(owner: Owner) -> N
     (oldest,) = columns("SELECT oldest_received FROM ingest_ranges WHERE batch_id = %s", batch)
     assert oldest <= appended, "the first event is older than the second"
     assert of(owner).freshness_seconds == pytest.approx(taken)
-    assert 0 < commit <= settle < 60
+    assert 0 < commit <= settle < lasted
     before = of(owner).freshness_seconds
     with superuser() as connection:
         connection.execute(
@@ -87,7 +91,7 @@ def test_freshness_is_of_the_oldest_event_of_the_latest_batch(owner: Owner) -> N
     assert of(owner).freshness_seconds == pytest.approx(before + 3600)
     owner.send(event("b"))
     ingest(owner)
-    assert of(owner).freshness_seconds < 60
+    assert of(owner).freshness_seconds < 3_600, "of the second batch"
 
 
 def test_totals_are_those_of_the_ledger(owner: Owner) -> None:
@@ -229,7 +233,7 @@ def test_prometheus_is_told_what_is_so(owner: Owner, operator: httpx.Client, now
     assert answer.headers["content-type"].startswith("text/plain")
     found, slug = metrics(answer.text), owner.tenant.slug
     assert sample(found, "pulse_lag_events", tenant=slug) == 1
-    assert 0 <= sample(found, "pulse_freshness_seconds", tenant=slug) < 60
+    assert 0 <= sample(found, "pulse_freshness_seconds", tenant=slug) < 3_600
     assert sample(found, "pulse_waiting_seconds", tenant=slug) == 0
     assert sample(found, "pulse_dead_letters_open", tenant=slug, reason="undecodable") == 1
     for outcome in ("landed", "duplicate", "dead_letter"):
@@ -272,7 +276,7 @@ def test_scrapes_share_what_was_gathered(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metrics, "KEEP_S", 0.0)
-    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(http_metrics, "PATIENCE_S", PATIENCE_S)
     gatherer, first, answered = http_metrics.Gatherer(), Status(outbox_batches=1), threading.Event()
     monkeypatch.setattr(http_metrics, "gather", lambda: first)
     assert gatherer.latest()[0] is first
@@ -282,7 +286,8 @@ def test_a_slow_or_failed_look_leaves_the_last_measures(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(http_metrics, "gather", broken)
     assert gatherer.latest()[0] is first
-    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(10) and Status())
+    monkeypatch.setattr(http_metrics, "gather", lambda: answered.wait(PATIENCE_S) and Status())
+    monkeypatch.setattr(http_metrics, "PATIENCE_S", 0.5)
     found, age = gatherer.latest()
     answered.set()
     assert found is first

@@ -197,7 +197,7 @@ def test_a_move_that_hangs_ends_itself_and_is_followed_by_another(
     owner: Owner, instance: dg.DagsterInstance
 ) -> None:
     move = ask(owner)
-    patience = {"PULSE_FAIL_POINT": "hang:move.rewritten", "PULSE_INGEST__ATTEMPT_SECONDS": "8"}
+    patience = {"PULSE_FAIL_POINT": "hang:move.rewritten", "PULSE_INGEST__ATTEMPT_SECONDS": "60"}
     forked(take_alone, owner, move.move_id, **patience).killed()
     stood = now(owner, move)
     assert (stood.state, stood.files_done) == (State.RUNNING, stood.files), "it came as far as the point"

@@ -14,7 +14,7 @@ from support.lake import spark
 from typer.testing import CliRunner
 
 from chaos.surroundings import PULSE
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli
 from pulse_pipelines import moves, registry
 from pulse_pipelines.moves import Move, State
@@ -71,7 +71,7 @@ def followed(owner: Owner, end: Callable[[Move], object], *command: str) -> tupl
         move = under_way(owner)
         assert not running.done(), "it waits"
         end(move)
-        result = running.result(timeout=60)
+        result = running.result(timeout=PATIENCE_S)
     return result.exit_code, result
 
 
@@ -109,7 +109,7 @@ def test_an_interrupt_leaves_it_going(owner: Owner) -> None:
         try:
             assert "rewrites the data files of orders" in following.stderr.readline()
             following.send_signal(signal.SIGINT)
-            said = following.communicate(timeout=30)
+            said = following.communicate(timeout=PATIENCE_S)
         finally:
             following.kill()  # one that follows still would do so for ever
     assert following.returncode == 130, said

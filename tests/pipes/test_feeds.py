@@ -15,6 +15,7 @@ from support.ingest import Owner, ingest, make_owner
 from support.pipes import bring, settle
 
 from chaos.sources import SOURCE, known_as
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.domain.pipes import definition
@@ -206,9 +207,13 @@ def growing(method: str, path: str, headers: Mapping[str, str]) -> tuple[int, di
 
 
 def test_a_feed_without_an_end_has_one() -> None:
-    with web(turning) as address, httpx.Client() as client, pytest.raises(UserError, match="in a circle"):
+    with (
+        web(turning) as address,
+        httpx.Client(timeout=PATIENCE_S) as client,
+        pytest.raises(UserError, match="in a circle"),
+    ):
         list(feeds.pages(client, address, None, 1_000))
-    with web(growing) as address, httpx.Client() as client:
+    with web(growing) as address, httpx.Client(timeout=PATIENCE_S) as client:
         with pytest.raises(UserError, match="has 3 versions, and does not end"):
             list(feeds.pages(client, address, None, 3))
         found = list(feeds.pages(client, address, "1-7", 3))

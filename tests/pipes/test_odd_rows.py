@@ -16,6 +16,7 @@ from support.pipes import bring
 from support.topics import set_limit
 
 from chaos.sources import SOURCE, capturing, database
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import pipes
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.pipes import addresses, rows
@@ -233,7 +234,7 @@ def test_a_task_that_fails_in_the_midst_of_a_query_ends(owner: Owner, source: An
         (task,) = wanted.tasks
         thread = Thread(target=work, args=[task], daemon=True)
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert "did not acknowledge rows" in str(ended)
 
 

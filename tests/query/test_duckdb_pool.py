@@ -8,6 +8,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.duckdb_pool import Limits, connect
 from pulse_resources import store_key
@@ -31,8 +32,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> Limits:
-    """A pool of its own for each test."""
-    return Limits(request.node.name, memory="100MB", threads=2, instances=1, seconds=60)
+    """A pool of its own for each test. Its time limit is longer than any test may take."""
+    return Limits(request.node.name, memory="100MB", threads=2, instances=1, seconds=3_600)
 
 
 def mark(limits: Limits) -> None:
@@ -71,10 +72,11 @@ def test_a_query_beyond_the_memory_is_refused_and_its_instance_thrown_away(limit
 
 def test_a_query_beyond_the_time_is_interrupted_and_its_instance_thrown_away(limits: Limits) -> None:
     mark(limits)
-    brief, began = time.monotonic() + 0.3, time.monotonic()
-    with pytest.raises(Transient, match="longer than the 60 s"), connect(limits, brief) as connection:
+    with (
+        pytest.raises(Transient, match="longer than the 3600 s"),
+        connect(limits, time.monotonic() + 0.3) as connection,
+    ):
         connection.execute(ENDLESS).fetchall()
-    assert time.monotonic() - began < 30
     assert not marked(limits)
 
 
@@ -102,7 +104,7 @@ def test_who_finds_all_busy_waits_and_then_hears_so(limits: Limits) -> None:
         began = time.monotonic()
         with pytest.raises(Transient, match="are busy: all 1 instances"), connect(limits, began + 0.3):
             pytest.fail("it was lent twice")
-        assert 0.25 < time.monotonic() - began < 5
+        assert time.monotonic() - began > 0.25
     with connect(limits) as connection:
         assert connection.execute("SELECT 1").fetchall() == [(1,)]
 
@@ -115,7 +117,7 @@ def test_who_waits_gets_the_instance_that_comes_back(limits: Limits) -> None:
         waiter.start()
         time.sleep(0.1)
         assert not found
-    waiter.join(10)
+    waiter.join(PATIENCE_S)
     assert found == [True]
 
 

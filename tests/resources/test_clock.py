@@ -8,6 +8,7 @@ import time
 from support.ingest import Owner
 
 from chaos.clock import Clock
+from chaos.waiting import PATIENCE_S
 
 # The producers stay: one that hangs could not be closed. Nor may the process close them as it ends.
 SEND = """
@@ -31,7 +32,7 @@ def test_sending_ends_when_it_should(owner: Owner) -> None:
             with clock.wrong_by(1):
                 time.sleep(1.5)
             time.sleep(1.5)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -22,6 +22,7 @@ from pyspark.sql.connect.client import SparkConnectClient
 from support.faults import AtPoint
 
 from chaos.surroundings import pulse
+from chaos.waiting import PATIENCE_S
 from pulse_resources import kafka, spark
 from pulse_resources.local import accounts, minio, provision, state
 from pulse_resources.local.layout import Layout
@@ -43,7 +44,7 @@ def test_kafka_lists_nothing_to_a_stranger(stack: Settings, stranger: dict[str, 
     quiet = {"log_level": 0, "error_cb": errors.append}
     with pytest.raises(KafkaException):
         AdminClient(stack.kafka.client() | quiet | stranger).list_topics(timeout=1.5)
-    assert kafka.admin().list_topics(timeout=20).brokers
+    assert kafka.admin().list_topics(timeout=PATIENCE_S).brokers
 
 
 @pytest.mark.parametrize("require_auth", ["scram-sha-256", PostgresSettings().require_auth, ""])
@@ -61,7 +62,7 @@ def test_who_takes_the_port_of_postgres_is_told_no_password(
                 client.sendall(b"N") if head else None
             client.recv(1_000)
             client.sendall(b"R" + (8).to_bytes(4) + (3).to_bytes(4))
-            client.settimeout(5)
+            client.settimeout(PATIENCE_S)
             told.append(client.recv(1_000))
 
     with socket.create_server(("127.0.0.1", 0)) as server:

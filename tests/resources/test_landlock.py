@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources import landlock
 
 pytestmark = pytest.mark.skipif(
@@ -57,7 +58,7 @@ def test_only_what_is_named_can_be_had(how: str, can: str, tmp_path: Path) -> No
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         )
     expected = can if landlock.version() >= 6 else can[:-1] + "1"  # signals are known since then

@@ -26,6 +26,7 @@ from support.faults import AtPoint
 from typer.testing import CliRunner
 
 from chaos.surroundings import forget_connections
+from chaos.waiting import PATIENCE_S
 from pulse_api.cli.stack import app
 from pulse_pipelines.domain.key import Presented
 from pulse_resources import niceness
@@ -64,7 +65,7 @@ def rows(layout: Layout) -> dict[str, Row]:
     return {row.service: row for row in status(layout).rows}
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -173,7 +174,7 @@ def test_the_api_stops_before_what_it_needs(layout: Layout) -> None:
 
 
 def get(url: str) -> int:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own URL
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:  # noqa: S310 - our own URL
         return answer.status
 
 
@@ -301,7 +302,7 @@ def test_a_stack_whose_home_was_removed_stops_and_leaves_its_successor_alone(lay
         shutil.rmtree(folder)
     forget_connections()
     run("up", "--only", FAST)
-    until(lambda: not first.supervisor.alive(), seconds=90)
+    until(lambda: not first.supervisor.alive())
     second = state.read(layout)
     assert second
     assert second.supervised
@@ -316,7 +317,7 @@ def test_control_c_stops_what_was_started(layout: Layout) -> None:
         with subprocess.Popen([*command, "up", "--only", FAST], stderr=subprocess.PIPE) as process:
             until(lambda: bool(members(layout)))
             process.send_signal(signal.SIGINT)
-            if (code := process.wait(30)) != 0:
+            if (code := process.wait(PATIENCE_S)) != 0:
                 break
         run("down")
     assert code == 130
@@ -464,7 +465,7 @@ def test_what_is_missing_is_fetched_side_by_side(
     broken: bool, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(layout.home))
-    both, told = threading.Barrier(2, timeout=30), list[str]()
+    both, told = threading.Barrier(2, timeout=PATIENCE_S), list[str]()
 
     def one(_: Path, report: Callable[[str], None]) -> None:
         both.wait()
@@ -667,7 +668,7 @@ def test_the_listener_of_another_stack_makes_no_service_ready(layout: Layout) ->
         board, stop = state.Board(layout, me), threading.Event()
         runner = Runner(layout, slower, board, stop, {})
         runner.start()
-        runner.join(30)
+        runner.join(PATIENCE_S)
         stop.set()
         runner.join()
     found = state.read(layout)

@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources import locks
 from pulse_resources.locks import Lock
 from pulse_resources.settings import Settings
@@ -51,5 +52,5 @@ def test_a_lost_connection_hides_no_error(stack: Settings) -> None:
 
     with pytest.raises(ValueError, match="of the block"):
         lost()
-    with locks.session(Lock.PIPE, of, wait_seconds=30) as again:
+    with locks.session(Lock.PIPE, of, wait_seconds=PATIENCE_S) as again:
         assert again is not None

@@ -13,7 +13,7 @@ import pytest
 from support.faults import AtPoint
 from yoyo import get_backend, read_migrations
 
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.tables import claim_filters
 from pulse_pipelines.tables.claims import LARGE_IDS
 from pulse_pipelines.tables.digests import Digests
@@ -32,7 +32,7 @@ def owner(stack: Settings) -> psycopg.Connection:
 def test_migrations_apply_once_however_many_start(stack: Settings) -> None:
     with owner(stack) as session, futures.ThreadPoolExecutor(4) as threads:
         before = session.execute(APPLIED).fetchall()
-        list(threads.map(postgres.migrate, [stack] * 4, timeout=60))
+        list(threads.map(postgres.migrate, [stack] * 4, timeout=PATIENCE_S))
         assert session.execute(APPLIED).fetchall() == before != []
 
 
@@ -48,7 +48,7 @@ def test_a_killed_migrator_blocks_nobody(stack: Settings) -> None:
             with pytest.raises(futures.TimeoutError):
                 waits.result(timeout=1)
             session.execute("SELECT pg_terminate_backend(%s)", [killed.info.backend_pid])
-            waits.result(timeout=30)
+            waits.result(timeout=PATIENCE_S)
         finally:
             session.execute("DELETE FROM yoyo_lock")
             killed.close()
@@ -79,6 +79,7 @@ def test_a_migration_leaves_turns_to_those_who_use_its_tables(
     stack: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_S", 1)
+    monkeypatch.setattr(postgres, "LOCK_TRIES", 1_000)
     waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'entity_logs'::regclass"
     with before(stack, "0049") as old, owner(old) as reader, owner(old) as other:
         with futures.ThreadPoolExecutor(1) as threads:
@@ -86,10 +87,10 @@ def test_a_migration_leaves_turns_to_those_who_use_its_tables(
                 reader.execute("SELECT FROM entity_logs")
                 migrating = threads.submit(postgres.migrate, old)
                 wait(lambda: bool(other.execute(waiting).fetchall()), "the migration does not wait")
-                other.execute("SET statement_timeout = '30s'")
+                other.execute("SET statement_timeout = '300s'")
                 other.execute("SELECT FROM entity_logs")  # it is behind the migration in the queue
                 assert not migrating.done()
-            migrating.result(timeout=60)
+            migrating.result(timeout=PATIENCE_S)
         assert missing(old) == []
 
 

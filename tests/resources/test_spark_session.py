@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.pipes import progress
 from pulse_resources import spark
 from pulse_resources.errors import Transient
@@ -30,7 +31,7 @@ def test_a_session_is_collected_while_the_lock_of_the_release_pool_is_held(stack
 
     submits = threading.Thread(target=submit, daemon=True)
     submits.start()
-    submits.join(20)
+    submits.join(PATIENCE_S)
     assert not submits.is_alive(), "the collector waits for a lock that its own thread holds"
 
 

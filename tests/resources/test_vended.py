@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
 from botocore.session import Session
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources import object_store, vended
 from pulse_resources.errors import Terminal, UserError
 from pulse_resources.local import minio_account
@@ -53,7 +54,7 @@ def raw(found: Credentials, method: str, path: str, body: bytes = b"") -> int:
     S3SigV4Auth(
         Signing(found.access_key, found.secret_key, found.session_token), "s3", store.region
     ).add_auth(request)
-    return int(URLLib3Session(timeout=10).send(request.prepare()).status_code)
+    return int(URLLib3Session(timeout=PATIENCE_S).send(request.prepare()).status_code)
 
 
 def split(location: str) -> dict[str, str]:
@@ -164,7 +165,7 @@ def test_the_account_that_vends_reaches_tables_alone(mine: str, stack: Settings)
     for method, path in (("PUT", "add-user?accessKey=x"), ("PUT", "import-iam-v2"), ("GET", "list-users")):
         request = AWSRequest(method, f"{store.endpoint}/minio/admin/v3/{path}", data=b"{}")
         S3SigV4Auth(Signing(account.access_key, account.secret_key), "s3", store.region).add_auth(request)
-        assert URLLib3Session(timeout=10).send(request.prepare()).status_code == 403
+        assert URLLib3Session(timeout=PATIENCE_S).send(request.prepare()).status_code == 403
 
 
 def test_one_key_serves_who_asks_for_the_same_until_it_grows_old(

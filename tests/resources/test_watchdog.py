@@ -14,7 +14,7 @@ with watched("a test", {seconds}) as alive:
 print("over")
 time.sleep({rest})
 """
-STILL = ("time.sleep(60)", 0.5, 0, -signal.SIGKILL)
+STILL = ("time.sleep(3600)", 0.5, 0, -signal.SIGKILL)
 GOES_ON = ("for _ in range(8): time.sleep(0.5); alive()", 3, 0, 0)
 IS_OVER = ("pass", 0.5, 1, 0)
 

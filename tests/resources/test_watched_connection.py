@@ -5,16 +5,17 @@ import pytest
 from support.http import Caller
 from support.pauses import paused
 
+from chaos.waiting import PATIENCE_S
 from pulse_resources import postgres, watched_connection
 from pulse_resources.settings import Settings
 
 
 def test_a_request_ends_while_postgres_stands_still(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for as long as Postgres did; TCP sees nothing, since the kernel goes on acknowledging."""
-    monkeypatch.setattr(watched_connection, "SILENCE_S", 0.5)
     assert caller.http.get("/v1/datasets").status_code == 200
-    with paused("postgres"):
-        answer = caller.http.get("/v1/datasets", timeout=40)
+    with monkeypatch.context() as impatient, paused("postgres"):
+        impatient.setattr(watched_connection, "SILENCE_S", 0.5)
+        answer = caller.http.get("/v1/datasets", timeout=PATIENCE_S)
         assert answer.status_code == 503, answer.text
         assert "Postgres" in answer.json()["detail"]
         assert caller.http.get("/readyz").status_code == 503

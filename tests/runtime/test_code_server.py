@@ -16,6 +16,8 @@ from dagster._api.list_repositories import sync_list_repositories_grpc
 from dagster._core.errors import DagsterUserCodeProcessError, DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
+from chaos.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.stack  # it starts servers
 MODULE = """
 import gc, os, pathlib, time
@@ -86,7 +88,7 @@ def test_what_could_not_be_loaded_is_loaded_later_and_anew_on_a_reload(folder: P
         _until(lambda: _loaded(place))
         client = DagsterGrpcClient(socket=place)
         made, server = (folder / "made").stat().st_size, client.get_server_id()
-        client.reload_code(timeout=60)
+        client.reload_code(timeout=PATIENCE_S)
         assert (folder / "made").stat().st_size > made
         assert client.get_server_id() != server, "the webserver and the daemon would not notice"
         assert _loaded(place)
@@ -102,7 +104,7 @@ def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) ->
             assert pid != parent
             assert frozen > 100_000, "`forked` was not imported to its end, which nobody would be told"
         server.terminate()
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE_S) == 0
 
 
 def test_runs_that_died_with_the_server_count_as_failed(folder: Path) -> None:
@@ -150,7 +152,7 @@ def _loaded(place: str) -> bool:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             if holds():

@@ -13,6 +13,7 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._daemon import sensor
 
 from chaos.clock import Clock
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.runtime import daemon
 from pulse_resources.settings import IngestSettings
 
@@ -67,7 +68,7 @@ def test_it_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
                 with clock.wrong_by(1):
                     time.sleep(3)
                     assert process.poll() is None, "a clock that is set forward is no reason to end"
-                assert process.wait(20) == 1
+                assert process.wait(PATIENCE_S) == 1
             finally:
                 process.kill()
     finally:
@@ -76,7 +77,7 @@ def test_it_ends_when_the_clock_is_set_back(tmp_path: Path) -> None:
 
 
 def _until_it_beats(log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while "Instance is configured with the following daemons" not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.5)

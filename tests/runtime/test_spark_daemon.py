@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from chaos.surroundings import superuser
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.runtime import spark_daemon
 from pulse_resources import spark
 from pulse_resources.iceberg import CATALOG
@@ -122,7 +122,7 @@ def test_a_daemon_without_workers_leaves() -> None:
             assert struct.unpack("!i", connection.recv(4))[0] > 0, "the worker"
             time.sleep(2)  # longer than one without workers stays
             assert process.poll() is None, "it has a worker"
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_worker_has_the_installed_pyspark_which_is_compiled(stack: Settings) -> None:

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from support.sql import LIMITS, ask, less, listening, processes, rows, said
 
+from chaos.waiting import PATIENCE_S, wait
 from pulse_pipelines.sql.processes import CancelledError, Processes, TimeUpError
 from pulse_resources import landlock
 from pulse_resources.errors import UserError
@@ -215,8 +216,7 @@ def test_a_neighbour_does_not_notice() -> None:
 
 def test_whoever_cancels_ends_it_at_once() -> None:
     with processes() as made, made.take() as process:
-        threading.Timer(0.3, process.cancel).start()
-        process.ask({"sql": BOMBS["a join"]}, time.monotonic() + 5, 2**16)
+        process.ask({"sql": BOMBS["a join"]}, time.monotonic() + PATIENCE_S, 2**16)
         job = {
             "store": {},
             "views": [],
@@ -225,10 +225,10 @@ def test_whoever_cancels_ends_it_at_once() -> None:
             "about": {},
         }
         job["store"] = {"address": "", "secure": False, "ca_file": "", "region": ""}
+        threading.Timer(0.3, process.cancel).start()
         with pytest.raises(CancelledError):
-            process.ask(job, time.monotonic() + 20, 2**16)
-        while process.alive:
-            time.sleep(0.01)
+            process.ask(job, time.monotonic() + PATIENCE_S, 2**16)
+        wait(lambda: not process.alive, "the process goes on")
 
 
 def test_a_template_that_has_ended_is_begun_again() -> None:

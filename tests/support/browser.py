@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from chaos.waiting import PATIENCE_S
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = {"width": 1400, "height": 900}
-PATIENCE_MS = 120_000
+PATIENCE_MS = PATIENCE_S * 1000
 SETTLE_MS = 1_500
 """Before a picture is taken: what is there comes first, its details a moment later."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 from pulse_resources.local import ports
 from pulse_resources.local.accounts import known_account
 from pulse_resources.local.downloads import spark_home
@@ -118,7 +118,7 @@ class Cluster:
     def rest(self, path: str) -> Any:
         """What Spark's own REST API says of the application."""
         base = f"http://127.0.0.1:{self.ports['ui']}/api/v1/applications"
-        with httpx.Client(timeout=10) as http:
+        with httpx.Client(timeout=PATIENCE_S) as http:
             (application,) = http.get(base).raise_for_status().json()
             return http.get(f"{base}/{application['id']}/{path}").raise_for_status().json()
 
@@ -185,7 +185,7 @@ class Cluster:
         """Pages of Spark's web interfaces, two links deep, and what its REST API says of the application."""
         roots = [f"http://127.0.0.1:{self.ports[name]}" for name in ("ui", "master_ui")]
         left, seen = [(f"{root}/", 0) for root in roots], set[str]()
-        with httpx.Client(timeout=10, follow_redirects=True) as http:
+        with httpx.Client(timeout=PATIENCE_S, follow_redirects=True) as http:
             while left:
                 url, depth = left.pop()
                 if url in seen or not url.startswith(tuple(roots)):

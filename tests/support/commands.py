@@ -8,7 +8,7 @@ from typing import IO
 from psycopg import sql
 
 from chaos.surroundings import PULSE, superuser
-from chaos.waiting import wait
+from chaos.waiting import PATIENCE_S, wait
 
 BLOCKED = "SELECT pid FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
 
@@ -50,5 +50,5 @@ def waiting_for(table: str, *arguments: str) -> "Iterator[tuple[subprocess.Popen
 def ended(running: "subprocess.Popen[str]", end: Callable[[], object]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command, after what ends it."""
     end()
-    printed, said = running.communicate(timeout=60)
+    printed, said = running.communicate(timeout=PATIENCE_S)
     return running.returncode, printed, said

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from chaos.waiting import PATIENCE_S
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -16,7 +18,7 @@ def blocks(page: str, language: str = "sh") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def run(script: str, folder: Path, *, seconds: float = 120, **environment: str) -> str:
+def run(script: str, folder: Path, *, seconds: float = PATIENCE_S, **environment: str) -> str:
     """Run commands as a person would, but for one thing: an answer that is an error ends it."""
     curl = shutil.which("curl")
     preamble = f'set -euo pipefail\ncurl() {{ {curl} --fail-with-body -sS "$@"; }}\n'

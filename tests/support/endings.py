@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import FrameType
 
@@ -28,7 +29,7 @@ from pulse_resources.local import accounts, processes
 
 MARK = "PULSE_TEST_RUN"
 KEEP = b"keep the folders"
-PATIENCE_S = float(os.environ.get("PULSE_TEST_PATIENCE_S", "60"))
+PATIENCE_S = float(os.environ.get("PULSE_TEST_PATIENCE_S", "300"))
 """Seconds for stacks to end in order, before they are killed."""
 _SUPERVISOR = "pulse_resources.local.supervisor"
 
@@ -70,7 +71,7 @@ class Run:
         if self._interrupted:
             return
         deadline = time.monotonic() + PATIENCE_S
-        while (left := marked(self._mark)) and time.monotonic() < deadline:
+        while (left := marked(self._mark) - helpers()) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
             lines = [f"  {pid}  {command(pid)}" for pid in sorted(left)]
@@ -91,19 +92,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Run(config), "pulse-endings")
 
 
-def marked(mark: str) -> set[int]:
-    """Living processes of a run.
+def helpers() -> set[int]:
+    """Processes of `multiprocessing` that serve this one, and end with it."""
+    servers = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
+    return {pid for pid in servers if pid is not None}
 
-    Except those of the stack in PULSE_TEST_HOME, and those of `multiprocessing`, which end with this process.
-    """
+
+def marked(mark: str) -> set[int]:
+    """Living processes of a run, except those of the stack in PULSE_TEST_HOME."""
     entry = f"{MARK}={mark}".encode()
     spared = f"{processes.MARK}={os.environ.get('PULSE_TEST_HOME', '')}".encode()
     members = set()
     for process in processes.table().values():
         with suppress(OSError):
             environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            own = process.parent == os.getpid() and "multiprocessing." in command(process.pid)
-            if entry in environment and spared not in environment and not process.zombie and not own:
+            if entry in environment and spared not in environment and not process.zombie:
                 members.add(process.pid)
     return members
 

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from chaos import batches
 from chaos.inside import surrounded
-from chaos.waiting import stands_still, wait
+from chaos.waiting import PATIENCE_S, stands_still, wait
 from pulse_resources.settings import load_settings
-
-PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

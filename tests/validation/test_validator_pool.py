@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from support.conform import SCHEMA, TENANT, dataset, messages
 
+from chaos.waiting import PATIENCE_S
 from pulse_api.http.collect import large
 from pulse_api.http.collect.split import Item, describing
 from pulse_api.http.collect.verdicts import Judging, Verdicts
@@ -335,7 +336,7 @@ def test_workers_end_with_the_process_that_started_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while alive(int(done.stdout)):
         assert time.monotonic() < until
         time.sleep(0.02)
