@@ -12,7 +12,7 @@ PACKAGES = .venv/.packages
 READY = .venv/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo up down status test test-times chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
+.PHONY: help setup demo up down status test test-times test-room test-room-down chromium test-fast test-slow rck trino conformance promtool lint format lock chaos harm bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,13 @@ chromium: ## Install the browser that one test uses the Dagster UI with, where t
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing chromium" \
 			&& apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } \
 		|| echo "There is no Chromium: the test of the UI will be skipped"
+
+test-room: setup ## The tests of one folder beside a stack that keeps running (ROOM=ingest; then: make test-room-down)
+	PULSE_TEST_HOME="$(CURDIR)/.pulse-tests" $(BIN)/pytest tests/$(ROOM) $(ARGS)
+
+test-room-down: setup ## Stop the stack of `make test-room`, and remove its data
+	@PULSE_HOME="$(CURDIR)/.pulse-tests" $(BIN)/pulse down
+	@rm -rf .pulse-tests
 
 test-fast: setup ## Only tests that start no services and take no seconds, with a tenth of the random cases
 	$(BIN)/pytest --numprocesses 2 --hypothesis-profile fast -m "not (stack or long or slow)" $(ARGS)

@@ -59,14 +59,14 @@ def complete_names(find: Callable[[], list[str]], incomplete: str) -> list[str]:
     names: list[str] = []
     patience = float(os.environ.get(PATIENCE, "1.5"))
 
-    def look_up() -> None:
+    def find_if_up() -> None:
         postgres = settings.load_settings().postgres
         if ports.answers(postgres.host, postgres.port, timeout=patience / 3):
             names.extend(find())
 
     def quietly() -> None:
         with suppress(Exception):  # a completion cannot report errors
-            look_up()
+            find_if_up()
 
     thread = threading.Thread(target=quietly, daemon=True)
     thread.start()

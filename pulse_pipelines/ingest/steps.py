@@ -82,8 +82,8 @@ def settle(landed: Landed) -> Settled:
 
 def send_deletions(settled: Settled) -> SentDeletions:
     """Send the deletions of the batch's tenants whose full syncs have settled as a whole."""
-    own = {tenant.tenant_id for tenant in settled.tenants}
-    outcomes = list(deletions.send(tenant for tenant in deletions.due() if tenant.tenant_id in own))
+    tenant_ids = {tenant.tenant_id for tenant in settled.tenants}
+    outcomes = list(deletions.send(tenant for tenant in deletions.due() if tenant.tenant_id in tenant_ids))
     fail_point("after.send_deletions")
     return outcomes
 
