@@ -230,7 +230,7 @@ def serve(stack: Settings) -> Iterator[Callable[[], tuple[str, "subprocess.Popen
             process = subprocess.Popen(
                 [sys.executable, "-m", "pulse_api.http.server"], env=os.environ | environment
             )
-            until_the_end.callback(process.wait, 60)
+            until_the_end.callback(process.wait, PATIENCE_S)
             until_the_end.callback(process.terminate)
             url = f"http://127.0.0.1:{port}"
 

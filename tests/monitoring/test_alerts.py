@@ -15,6 +15,7 @@ import pytest
 from support.forked import forked
 from support.ingest import Owner, event, ingest, plan_batch, run_batch
 from support.pipes import make_pipe
+from support.topics import delete_topic
 from typer.testing import CliRunner
 
 from chaos.inside import ingest_job
@@ -337,8 +338,7 @@ def test_a_stuck_batch_names_its_tenants_until_it_is_settled(owner: Owner) -> No
 def test_a_topic_that_was_recreated_is_an_alert(owner: Owner) -> None:
     owner.send(event("a"))
     ingest(owner)
-    kafka.admin().delete_topics([owner.tenant.topic])[owner.tenant.topic].result()
-    time.sleep(0.5)
+    delete_topic(owner)
     kafka.create_topics([owner.tenant.topic])
     try:
         wrong, _ = keys(owner, {}, 0)

@@ -516,7 +516,7 @@ def test_logs_are_bounded_while_they_are_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [niceness.BACKGROUND, niceness.FOREGROUND])
 def test_services_are_given_processors_by_who_waits_for_them(wanted: int) -> None:
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:  # noqa: S607
+    with subprocess.Popen(["sleep", "3600"], start_new_session=True) as process:  # noqa: S607
         try:
             niceness.renice(process.pid, wanted)
             given = wanted if wanted > 0 or os.getuid() == 0 else 0  # who may not ask for more has as much
@@ -587,7 +587,7 @@ def supervised(layout: Layout) -> Iterator[Supervised]:
     assert me
     board = state.Board(layout, me)
     service = Service(
-        "slow", "", command=("sleep", "600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
+        "slow", "", command=("sleep", "3600"), ready=answers.is_set, stop_timeout=1.0, start_timeout=0.3
     )
     runner = Runner(layout, service, board, stop, {})
     found = Supervised(layout, runner, board, stop, answers)
@@ -609,7 +609,7 @@ def test_a_number_that_was_given_anew_is_no_member() -> None:
     assert mine
     assert processes.living([mine]) == {mine.pid}
     assert processes.living([replace(mine, started=mine.started - 1)]) == set()
-    with subprocess.Popen(["sleep", "60"]) as child:  # noqa: S607
+    with subprocess.Popen(["sleep", "3600"]) as child:  # noqa: S607
         try:
             table = processes.table()
             assert {mine.pid, child.pid} <= processes.family(mine, table)
@@ -632,7 +632,7 @@ def test_the_end_of_a_service_spares_who_has_the_number_of_a_former_member(
 ) -> None:
     main, of, ended = supervised.now().process, processes.ProcessId.of, threading.Event()
     assert main
-    with subprocess.Popen(["sleep", "60"]) as stranger:  # noqa: S607
+    with subprocess.Popen(["sleep", "3600"]) as stranger:  # noqa: S607
 
         def members(*_: object) -> set[int]:
             return set() if ended.is_set() else {main.pid, stranger.pid}

@@ -36,6 +36,8 @@ def test_a_sensor_that_was_late_in_one_pass_is_due_in_the_next(
 ) -> None:
     """Passes are five seconds apart; when within a pass a sensor is evaluated varies by tenths."""
     monkeypatch.setattr(sensor, "get_elapsed", daemon.elapsed)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     state: Any = SimpleNamespace(
         instigator_data=SensorInstigatorData(last_tick_start_timestamp=time.time() - ago)
     )

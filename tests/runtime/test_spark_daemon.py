@@ -103,7 +103,7 @@ def test_what_spark_leaves_behind_is_in_the_home(stack: Settings) -> None:
 def test_spark_starts_another_daemon_when_it_wants_a_worker_again(stack: Settings) -> None:
     with spark.session() as session:
         first, _ = daemon_of(session)
-        wait(lambda: not Path(f"/proc/{first}").exists(), "the daemon stays without workers", 300)
+        wait(lambda: not Path(f"/proc/{first}").exists(), "the daemon stays without workers")
         second, _ = daemon_of(session)
     assert second != first
 
@@ -180,5 +180,5 @@ def test_sessions_that_ended_leave_no_connection_behind(stack: Settings) -> None
             with spark.session() as short:
                 use_catalog(short)
         assert connections() >= 4
-        wait(lambda: not connections(), "connections of sessions that ended stay", 90)
+        wait(lambda: not connections(), "connections of sessions that ended stay")
         use_catalog(lasting)
