@@ -20,7 +20,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
-    ClusterMetadata,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -33,9 +32,6 @@ from pulse_resources.resettable import Resettable
 from pulse_resources.settings import load_settings
 
 TIMEOUT_S = 20.0
-_GLANCE_S = 0.5
-_REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-"""Errors that waiting does not resolve."""
 NAP_S = 0.003
 """Seconds between two polls of an idle client."""
 _log = logging.getLogger("pulse.kafka")
@@ -48,27 +44,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 @Resettable
 def admin() -> AdminClient:
     """Admin client of this process."""
-    return AdminClient(_client())
-
-
-def cluster(timeout: float) -> ClusterMetadata:
-    """Brokers and topics, through a new client that records why a connection failed.
-
-    Raises:
-        KafkaException: the broker's or TLS's error; a time-out if there was none.
-    """
-    reasons: list[KafkaError] = []
-    client = AdminClient(_client() | {"error_cb": reasons.append})
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            return client.list_topics(timeout=min(timeout, _GLANCE_S))
-        except KafkaException as error:
-            client.poll(0)
-            if final := [reason for reason in reasons if reason.code() in _REFUSALS]:
-                raise KafkaException(final[0]) from error
-            if time.monotonic() > deadline:
-                raise (KafkaException(reasons[0]) if reasons else error) from None
+    return AdminClient(client_settings())
 
 
 def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Producer:
@@ -79,7 +55,7 @@ def producer(*, delivery_timeout_s: float = 300.0, in_bulk: bool = False) -> Pro
     64 MiB wait in memory: beyond, `produce` raises BufferError.
     """
     return Producer(
-        _client()
+        client_settings()
         | {
             "acks": "all",
             "enable.idempotence": True,
@@ -122,7 +98,7 @@ def flush(producer: Producer, seconds: float) -> int:
 def consumer() -> Consumer:
     """Consumer for exact offset ranges: it never commits and never resets its position."""
     return Consumer(
-        _client()
+        client_settings()
         | {
             "group.id": "pulse-ingest",
             "enable.auto.commit": False,
@@ -156,7 +132,8 @@ def forget_clients() -> None:
     shared_producer.cache_clear()
 
 
-def _client() -> dict[str, Any]:
+def client_settings() -> dict[str, Any]:
+    """What all clients of librdkafka in Pulse are made with."""
     return load_settings().kafka.client() | {
         "client.id": "pulse",
         "log_level": 3,

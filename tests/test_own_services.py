@@ -44,6 +44,7 @@ from pulse_pipelines import dead_letters, registry
 from pulse_pipelines.domain.key import KeyScope
 from pulse_pipelines.monitoring import doctor
 from pulse_pipelines.monitoring.doctor import Finding
+from pulse_pipelines.monitoring.doctor.kafka_service import describe_cluster
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query import duckdb_pool
 from pulse_pipelines.query.preview import preview
@@ -144,7 +145,7 @@ def test_all_connections_are_encrypted(tenant: Owner, settings: Settings) -> Non
             settings.postgres.model_copy(update={"sslcert": None, "sslkey": None}).url("pulse_api")
         )
     with with_settings(KAFKA__SECURITY_PROTOCOL="SASL_PLAINTEXT"), pytest.raises(KafkaException):
-        kafka.cluster(1)
+        describe_cluster(1)
     answer = httpx.get(
         settings.object_store.endpoint.replace("https", "http") + "/minio/health/live", timeout=PATIENCE_S
     )
@@ -180,7 +181,7 @@ def test_no_client_trusts_a_server_that_a_stranger_vouches_for(tenant: Owner, st
         with pytest.raises(Transient, match="SSL"), duckdb_pool.connect() as connection:
             connection.execute(f"SELECT count(*) FROM {duckdb_pool.SCAN}", [location])
         with pytest.raises(KafkaException, match="certificate"):
-            kafka.cluster(10)
+            describe_cluster(10)
         with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
             psycopg.connect(load_settings().postgres.url("pulse_api"))
 
@@ -201,9 +202,9 @@ def test_a_password_of_any_characters_reaches_kafka(tenant: Owner) -> None:
     for done in kafka.admin().alter_user_scram_credentials([user]).values():
         done.result()
     with with_settings(KAFKA__USERNAME="a,b=c", KAFKA__PASSWORD=HOSTILE):
-        assert kafka.cluster(10).brokers
+        assert describe_cluster(10).brokers
     with with_settings(KAFKA__USERNAME="a,b=c", KAFKA__PASSWORD=HOSTILE + "?"), pytest.raises(KafkaException):
-        kafka.cluster(10)
+        describe_cluster(10)
 
 
 def test_temporary_credentials_open_the_object_store_to_every_client(

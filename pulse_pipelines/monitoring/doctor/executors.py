@@ -11,7 +11,8 @@ from confluent_kafka import KafkaException
 from pyspark.sql.connect.session import SparkSession
 
 from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding
-from pulse_resources import kafka, object_store, postgres
+from pulse_pipelines.monitoring.doctor.kafka_service import describe_cluster
+from pulse_resources import object_store, postgres
 from pulse_resources.errors import PulseError, first_line
 from pulse_resources.settings import load_settings
 from pulse_resources.spark import run_tasks
@@ -79,7 +80,7 @@ def reach_task(_: Reach) -> Iterator[Reached]:
     except (psycopg.Error, PulseError) as error:
         yield Reached("postgres", first_line(error))
     try:
-        kafka.cluster(PATIENCE_S)
+        describe_cluster(PATIENCE_S)
         yield Reached("kafka", None)
     except KafkaException as error:
         yield Reached("kafka", first_line(error))

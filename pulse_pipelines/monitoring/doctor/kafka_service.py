@@ -1,10 +1,11 @@
 """Kafka: address, brokers' advertised addresses, permission to create topics, and settings of topics."""
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, ClusterMetadata, NewTopic
+from confluent_kafka.admin import AclOperation, AdminClient, ClusterMetadata, NewTopic
 
 from pulse_pipelines.monitoring.doctor.finding import PATIENCE_S, Finding, reached
 from pulse_pipelines.monitoring.doctor.transport import Tls, offered
@@ -14,6 +15,9 @@ from pulse_resources.service_settings import KafkaSettings
 from pulse_resources.settings import Settings
 
 KAFKA = "kafka"
+_GLANCE_S = 0.5
+_REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""Errors that waiting does not resolve."""
 DAY_MS = 86_400_000
 SHOWN = 3
 LOOKED_AT = 100
@@ -58,7 +62,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         if not seen[0].ok:
             return
     try:
-        cluster = kafka.cluster(PATIENCE_S)
+        cluster = describe_cluster(PATIENCE_S)
     except KafkaException as error:
         spoken = None if tls else offered(KAFKA, host, port, _ENCRYPT)
         yield spoken or Finding(KAFKA, "login", False, *_refusal(error, address.strip(), settings.kafka))
@@ -186,3 +190,23 @@ def _wrong(topics: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]
             yield f"{name} takes no dead letter of full size", f"max.message.bytes={kafka.MAX_MESSAGE_BYTES}"
         if 0 <= int(settings.get("retention.ms", -1)) < DAY_MS:
             yield f"{name} forgets events within a day, ingested or not", "retention.ms=604800000"
+
+
+def describe_cluster(timeout: float) -> ClusterMetadata:
+    """Brokers and topics, through a new client that records why a connection failed.
+
+    Raises:
+        KafkaException: the broker's or TLS's error; a time-out if there was none.
+    """
+    reasons: list[KafkaError] = []
+    client = AdminClient(kafka.client_settings() | {"error_cb": reasons.append})
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return client.list_topics(timeout=min(timeout, _GLANCE_S))
+        except KafkaException as error:
+            client.poll(0)
+            if final := [reason for reason in reasons if reason.code() in _REFUSALS]:
+                raise KafkaException(final[0]) from error
+            if time.monotonic() > deadline:
+                raise (KafkaException(reasons[0]) if reasons else error) from None
