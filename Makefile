@@ -38,11 +38,10 @@ status: setup ## Show what runs, where, and how much memory it takes
 test: lint chromium ## Check style and types, then run the tests against real services
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 $(ARGS)
 
-test-times: ARGS += --times .pytest_times
-test-times: ## The same, then show where the time went: files, fixtures and tests, with processor time
+test-times: setup ## The same, then show where the time went: files, fixtures and tests, with processor time
 	@rm -rf .pytest_times
-	-$(MAKE) test ARGS="$(ARGS)"
-	PYTHONPATH=tests $(BIN)/python -m support.times .pytest_times
+	@$(MAKE) test ARGS="$(ARGS) --times .pytest_times"; code=$$?; \
+		PYTHONPATH=tests $(BIN)/python -m support.times .pytest_times; exit $$code
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
