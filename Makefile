@@ -40,7 +40,7 @@ test: lint chromium ## Check style and types, then run the tests against real se
 
 test-times: setup ## The same, then show where the time went: files, fixtures and tests, with processor time
 	@rm -rf .pytest_times
-	@$(MAKE) test ARGS="$(ARGS) --times .pytest_times"; code=$$?; \
+	@$(MAKE) test ARGS="$(ARGS) --times=.pytest_times"; code=$$?; \
 		PYTHONPATH=tests $(BIN)/python -m support.times .pytest_times; exit $$code
 
 chromium: ## Install the browser that one test uses the Dagster UI with, where this account may

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,34 +130,39 @@ RED, FLAKY, FAILED_AGAIN = "RED", "FLAKY", "FAILED AGAIN"
 @pytest.mark.parametrize(
     ("body", "verdict", "code"),
     [
+        ("pass", "1 passed", 0),
         ("assert False", FAILED_AGAIN, 1),
         ("Path(HERE, 'mark').mkdir()\n    assert not Path(HERE, 'mark').exists()", FAILED_AGAIN, 1),
         ("seen = Path(HERE, 'mark').exists()\n    Path(HERE, 'mark').touch()\n    assert seen", FLAKY, 0),
         ("os._exit(3)", RED, 1),
     ],
-    ids=["fails", "fails otherwise", "passes the second time", "ends its process"],
+    ids=["passes", "fails", "fails otherwise", "passes the second time", "ends its process"],
 )
-def test_a_failed_test_is_repeated_alone(
-    tmp_path: Path,
-    body: str,
-    verdict: str,
-    code: int,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_continuous_integration_repeats_a_failed_test_alone(
+    tmp_path: Path, body: str, verdict: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = f"import os\nfrom pathlib import Path\nHERE = {str(tmp_path)!r}\ndef test_one():\n    {body}\n"
-    (tmp_path / "test_inner.py").write_text(inner)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    outcome = tmp_path / "outcome"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+    make_project(tmp_path, body)
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(name)
-    options = ["--disable-plugin-autoload", "-p", "support.repeated", "--outcome", str(outcome)]
-    assert subprocess.run([sys.executable, "-m", "pytest", *options]).returncode
-    capfd.readouterr()
-    assert repeat(outcome) == code
-    assert verdict in capfd.readouterr().out
+    run = subprocess.run([tmp_path / ".ci" / "run"], cwd="/", stdout=subprocess.PIPE, text=True)
+    assert run.returncode == code, run.stdout
+    assert verdict in run.stdout
+
+
+def make_project(folder: Path, body: str) -> None:
+    """A project of one test, with this project's `.ci/run` and its plugin."""
+    (folder / ".ci").mkdir()
+    shutil.copy(TESTS.parent / ".ci" / "run", folder / ".ci" / "run")
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "support").symlink_to(TESTS / "support")
+    (folder / "tests" / "conftest.py").write_text('pytest_plugins = ["support.repeated"]\n')
+    (folder / "pytest.ini").write_text(
+        "[pytest]\ntestpaths = tests\npythonpath = tests\naddopts = --disable-plugin-autoload\n"
+    )
+    (folder / "Makefile").write_text("test:\n\t@.venv/bin/python -m pytest $(ARGS)\n")
+    inner = f"import os\nfrom pathlib import Path\nHERE = {str(folder)!r}\ndef test_one():\n    {body}\n"
+    (folder / "tests" / "test_inner.py").write_text(inner)
 
 
 def test_more_than_three_failed_tests_are_not_repeated(
