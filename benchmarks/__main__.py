@@ -16,24 +16,31 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import archives as archives_
-from benchmarks import ask as questions
-from benchmarks import backfill as backfilling
-from benchmarks import bounds, claims, curated, full_table, load, steady
-from benchmarks import collect as collecting
-from benchmarks import control_room as rooms
-from benchmarks import hops as transforms
-from benchmarks import lake as lakes
-from benchmarks import manifests as manifests_
-from benchmarks import pipes as piping
-from benchmarks import preview as previews
-from benchmarks import puts as puts_
-from benchmarks import sinks as sinking
-from benchmarks import sql as asking
-from benchmarks import states as stating
-from benchmarks import throughput as backlogs
-from benchmarks import tick as ticks
-from benchmarks import upkeep as upkeeping
+from benchmarks import (
+    archives as archives_,
+    ask as questions,
+    backfill as backfilling,
+    bounds,
+    claims,
+    collect as collecting,
+    control_room as rooms,
+    curated,
+    full_table,
+    hops as transforms,
+    lake as lakes,
+    load,
+    manifests as manifests_,
+    pipes as piping,
+    preview as previews,
+    puts as puts_,
+    sinks as sinking,
+    sql as asking,
+    states as stating,
+    steady,
+    throughput as backlogs,
+    tick as ticks,
+    upkeep as upkeeping,
+)
 from benchmarks.sampling import repeated
 from chaos import api
 from chaos.surroundings import PULSE, forget_connections, pulse

@@ -19,8 +19,7 @@ import psycopg
 from rich.console import Console
 
 from benchmarks import cpu, sensors, steps
-from benchmarks.peers import Peer
-from benchmarks.peers import tables_of_postgres as peers
+from benchmarks.peers import Peer, tables_of_postgres as peers
 from chaos.sources import SOURCE, capturing
 from pulse_pipelines import pipes, registry
 from pulse_pipelines.defs.pipes.assets import JOB

@@ -12,8 +12,7 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 
-from benchmarks import load
-from benchmarks import preview as previews
+from benchmarks import load, preview as previews
 from benchmarks.steps import run_batch
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant

@@ -17,8 +17,7 @@ from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.pipes import addresses
 from pulse_resources import object_store
 from pulse_resources.home import pulse_home
-from pulse_resources.local import accounts
-from pulse_resources.local import postgres as local_postgres
+from pulse_resources.local import accounts, postgres as local_postgres
 from pulse_resources.local.layout import Layout
 from pulse_resources.settings import load_settings
 

@@ -28,6 +28,8 @@ from pulse_pipelines.defs.resources import services
 from pulse_pipelines.pipes.transforms.queries import sources_by_name
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
+registry.import_all()  # runs are forks of a process that has imported this module
+
 
 @dg.definitions
 def defs() -> dg.Definitions:

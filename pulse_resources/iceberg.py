@@ -35,8 +35,8 @@ from pulse_resources.file_io import file_io_of
 from pulse_resources.live_manifests import LiveOnly, names_removed
 from pulse_resources.manifest_list import Append
 from pulse_resources.overwrite import Overwrite
+from pulse_resources.service_settings import CATALOG as CATALOG
 
-CATALOG = "pulse"
 DATASET_PROPERTY = "pulse.dataset-id"
 """Table property that distinguishes a table from an earlier one of the same name."""
 TableName = tuple[str, str]

@@ -9,6 +9,8 @@ from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
+CATALOG = "pulse"
+"""Name of the SQL catalog in the schema `iceberg_catalog`."""
 Role = Literal["pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog", "pulse_lake"]
 
 

@@ -35,7 +35,7 @@ pytest_plugins = [
 
 STARTING = frozenset({"stack", "home", "layout", "room"})
 """Fixtures that start services."""
-OWN_STACK = ("test_own_services.py", "test_live.py")
+OWN_STACK = ("test_live.py", "test_own_services.py")
 SERVICES = ("pyspark", "dagster", "pyiceberg", "duckdb", "confluent-kafka", "psycopg", "pyarrow")
 
 
@@ -46,8 +46,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs services (`make test-fast` leaves it out), and order the files.
 
-    First those that need services; then those that start a stack of their own on their worker, where no other
-    may follow that uses the session's; last those that need none, which the other worker does meanwhile.
+    First those that start a stack of their own: they wait most, and others compute meanwhile. Last those that
+    need no services, which fill the time until the slowest worker ends.
     """
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())):
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> int:
         if item.path.name in OWN_STACK:
-            return 1 + OWN_STACK.index(item.path.name)
-        return 0 if item.path in serviced else 1 + len(OWN_STACK)
+            return OWN_STACK.index(item.path.name)
+        return len(OWN_STACK) + (item.path not in serviced)
 
     items.sort(key=place)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,10 +85,16 @@ def part_of(module: str) -> str:
     return max((part for part in MAY_IMPORT if within(module, part)), key=len)
 
 
+@cache
+def parse(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
 def imports(module: str) -> set[str]:
     """Everything that a module imports, wherever in it, as dotted names that exist."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(parse(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -137,8 +144,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def public_definitions(module: str) -> Iterator[Definition]:
     """Functions and classes at the top of a module, and functions of its public classes."""
-    tree = ast.parse(MODULES[module].read_text())
-    tops = [node for node in tree.body if isinstance(node, Definition) and node.name[0] != "_"]
+    tops = [node for node in parse(module).body if isinstance(node, Definition) and node.name[0] != "_"]
     yield from tops
     for node in tops:
         if isinstance(node, ast.ClassDef):
@@ -165,7 +171,7 @@ def says_enough(node: Definition) -> bool:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_public_code_says_what_it_is(module: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[module].read_text())), "the module has no docstring"
+    assert ast.get_docstring(parse(module)), "the module has no docstring"
     silent = [f"{n.name}, line {n.lineno}" for n in public_definitions(module) if not says_enough(n)]
     assert not silent
 

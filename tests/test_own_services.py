@@ -53,8 +53,7 @@ from pulse_pipelines.runtime.storage import PooledStorage
 from pulse_resources import kafka, object_store, postgres, spark
 from pulse_resources.errors import Transient
 from pulse_resources.iceberg import CATALOG
-from pulse_resources.local import accounts
-from pulse_resources.local import api as local_api
+from pulse_resources.local import accounts, api as local_api
 from pulse_resources.local.layout import Layout
 from pulse_resources.local.services import INFRASTRUCTURE
 from pulse_resources.local.tls import Certificates, make

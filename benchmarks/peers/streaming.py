@@ -13,13 +13,16 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 
 from benchmarks import load
 from benchmarks.peers import tables
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_resources import spark_server
+from pulse_resources import spark_catalog
 from pulse_resources.iceberg import CATALOG
 from pulse_resources.local import spark
 from pulse_resources.local.downloads import Jar, jars
@@ -144,7 +147,7 @@ def classic_session(settings: Settings, folder: Path) -> SparkSession:
     prefix = f"spark.sql.catalog.{CATALOG}"
     postgres = settings.postgres
     uri = f"jdbc:postgresql://{postgres.host}:{postgres.port}/{postgres.database}"
-    catalog = spark_server.catalog(settings) | {
+    catalog = spark_catalog.catalog(settings) | {
         f"{prefix}.uri": f"{uri}?currentSchema={tables.POSTGRES_SCHEMA}",
         f"{prefix}.jdbc.user": tables.ROLE,
         f"{prefix}.jdbc.password": postgres.role_passwords[tables.ROLE].get_secret_value(),
@@ -160,7 +163,7 @@ def classic_session(settings: Settings, folder: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.extensions": spark_server.EXTENSIONS,
+        "spark.sql.extensions": spark_catalog.EXTENSIONS,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"file:{folder}/warehouse",
     }

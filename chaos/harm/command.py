@@ -13,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.harm import page as pages
-from chaos.harm import people
+from chaos.harm import page as pages, people
 from chaos.harm.attack import Attack, Target
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, attacker, measure

@@ -15,8 +15,7 @@ from chaos.operators.processes import Ended
 from chaos.operators.schedule import EVERYONE, Step
 from chaos.operators.world import World
 from chaos.oracle import Finding
-from pulse_pipelines.ingest import attempts
-from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.ingest import attempts, plan as planning
 from pulse_pipelines.monitoring.reconcile import TenantReport, reconcile_tenant
 from pulse_resources.errors import PulseError
 

@@ -15,9 +15,7 @@ from pulse_api.cli.output import AsJson, emit, remark, show_table, shown, workin
 from pulse_pipelines import registry
 from pulse_pipelines.domain.requests import MAX_ROWS, SHOWN_SNAPSHOTS
 from pulse_pipelines.monitoring import reconcile as reconciling
-from pulse_pipelines.query import formats
-from pulse_pipelines.query import preview as previews
-from pulse_pipelines.query import snapshots as history
+from pulse_pipelines.query import formats, preview as previews, snapshots as history
 from pulse_resources.errors import UserError
 
 app = typer.Typer()

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_api.cli import complete
-from pulse_api.cli.arguments import TenantSlug
-from pulse_api.cli.arguments import day as parse_day
+from pulse_api.cli.arguments import TenantSlug, day as parse_day
 from pulse_api.cli.output import AsJson, cell, emit, remark, show_fields
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant

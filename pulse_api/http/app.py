@@ -42,8 +42,10 @@ from pulse_api.http.routes import (
     tenants,
     usage,
 )
+from pulse_pipelines import registry
 from pulse_resources.settings import load_settings
 
+registry.import_all()  # workers are forks of a process that has imported this module
 DESCRIPTION = """\
 Many tenants' events into governed Iceberg tables, exactly once.
 

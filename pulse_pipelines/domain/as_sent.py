@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 
 from pulse_pipelines.domain.bundle import bundled
-from pulse_pipelines.domain.columns import FieldType, Kind
-from pulse_pipelines.domain.columns import columns as declared_columns
+from pulse_pipelines.domain.columns import FieldType, Kind, columns as declared_columns
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.discriminators import unions
 from pulse_pipelines.domain.subschemas import Node, dict_of, list_of, resolve

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka import Message as Received
+from confluent_kafka import KafkaError, Message as Received, TopicPartition
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.quota import COUNTED

@@ -15,12 +15,12 @@ from pulse_pipelines.ingest import (
     dedup,
     deletions,
     drain,
+    land as landing,
+    settle as settling,
     spans,
     staging,
     unlanded,
 )
-from pulse_pipelines.ingest import land as landing
-from pulse_pipelines.ingest import settle as settling
 from pulse_pipelines.ingest.results import Drained, Failure, Gated, Landed, Plan, Settled
 from pulse_resources.errors import Transient
 from pulse_resources.faults import fail_point

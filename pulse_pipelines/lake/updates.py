@@ -8,8 +8,7 @@ from typing import Any, TypeGuard
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.exceptions import ValidationError as Unfit
+from pyiceberg.exceptions import CommitFailedException, ValidationError as Unfit
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import (

@@ -11,8 +11,7 @@ from itertools import groupby
 from pulse_pipelines import pipes
 from pulse_pipelines.ingest import attempts, dead_letter
 from pulse_pipelines.ingest.attempts import OpenBatch
-from pulse_pipelines.ingest.deletions import Held
-from pulse_pipelines.ingest.deletions import held as syncs_held
+from pulse_pipelines.ingest.deletions import Held, held as syncs_held
 from pulse_pipelines.monitoring import status
 from pulse_pipelines.monitoring.status import Status
 from pulse_pipelines.pipes import Pipe

@@ -22,8 +22,7 @@ from pulse_pipelines.pipes.registry import (
     reset,
 )
 from pulse_pipelines.pipes.requested import delivered, ended, last_delivery, last_sync
-from pulse_pipelines.pipes.sinks.deliveries import Delivery
-from pulse_pipelines.pipes.sinks.deliveries import of_pipe as deliveries
+from pulse_pipelines.pipes.sinks.deliveries import Delivery, of_pipe as deliveries
 
 __all__ = [
     "Delivery",

@@ -19,8 +19,13 @@ from pulse_pipelines.domain.requests import MAX_ROWS
 from pulse_pipelines.domain.tenant import Tenant
 from pulse_pipelines.query import duckdb_pool, partial_table
 from pulse_pipelines.query.file_pruning import ALWAYS, BoundedFile, Span, newest_files, widening_spans
-from pulse_pipelines.query.snapshots import as_of as snapshot_as_of
-from pulse_pipelines.query.snapshots import by_id, manifests, of_current, store_errors_explained
+from pulse_pipelines.query.snapshots import (
+    as_of as snapshot_as_of,
+    by_id,
+    manifests,
+    of_current,
+    store_errors_explained,
+)
 from pulse_pipelines.tables.iceberg_schema import IS_DELETED
 from pulse_resources import iceberg, readable
 from pulse_resources.errors import UserError

@@ -1,76 +1,99 @@
 """The registry: tenants, their keys and quotas, their published schemas and their datasets.
 
 Everything that belongs to a tenant is read and written in its own RLS session.
+
+A module is imported when one of its names is first used: a command that lists tenants needs no Iceberg, whose
+import takes longer than the command.
 """
 
-from pulse_pipelines.registry import (
-    event_state_build,
-    event_states,
-    index_build,
-    indexes,
-    keys,
-    quotas,
-    syncs,
-)
-from pulse_pipelines.registry.current_tables import (
-    CurrentLog,
-    CurrentTable,
-    NamedTable,
-    current_log,
-    current_table,
-    named_tables,
-)
-from pulse_pipelines.registry.datasets import (
-    DeletedDataset,
-    create_dataset,
-    delete_dataset,
-    find_dataset,
-    list_datasets,
-)
-from pulse_pipelines.registry.evolve import FilesToRewrite, carry_out, move_dataset
-from pulse_pipelines.registry.families import Family, Member, family_owners, fingerprint, list_families
-from pulse_pipelines.registry.schemas import (
-    PublishedSchema,
-    checked_schema,
-    find_schema,
-    list_schemas,
-    publish_schema,
-)
-from pulse_pipelines.registry.tenants import create_tenant, find_tenant, list_tenants
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "CurrentLog",
-    "CurrentTable",
-    "DeletedDataset",
-    "Family",
-    "FilesToRewrite",
-    "Member",
-    "NamedTable",
-    "PublishedSchema",
-    "carry_out",
-    "checked_schema",
-    "create_dataset",
-    "create_tenant",
-    "current_log",
-    "current_table",
-    "delete_dataset",
-    "event_state_build",
-    "event_states",
-    "family_owners",
-    "find_dataset",
-    "find_schema",
-    "find_tenant",
-    "fingerprint",
-    "index_build",
-    "indexes",
-    "keys",
-    "list_datasets",
-    "list_families",
-    "list_schemas",
-    "list_tenants",
-    "move_dataset",
-    "named_tables",
-    "publish_schema",
-    "quotas",
-    "syncs",
-]
+if TYPE_CHECKING:
+    from pulse_pipelines.registry import (
+        event_state_build as event_state_build,
+        event_states as event_states,
+        index_build as index_build,
+        indexes as indexes,
+        keys as keys,
+        quotas as quotas,
+        syncs as syncs,
+    )
+    from pulse_pipelines.registry.current_tables import (
+        CurrentLog as CurrentLog,
+        CurrentTable as CurrentTable,
+        NamedTable as NamedTable,
+        current_log as current_log,
+        current_table as current_table,
+        named_tables as named_tables,
+    )
+    from pulse_pipelines.registry.datasets import (
+        DeletedDataset as DeletedDataset,
+        create_dataset as create_dataset,
+        delete_dataset as delete_dataset,
+        find_dataset as find_dataset,
+        list_datasets as list_datasets,
+    )
+    from pulse_pipelines.registry.evolve import (
+        FilesToRewrite as FilesToRewrite,
+        carry_out as carry_out,
+        move_dataset as move_dataset,
+    )
+    from pulse_pipelines.registry.families import (
+        Family as Family,
+        Member as Member,
+        family_owners as family_owners,
+        fingerprint as fingerprint,
+        list_families as list_families,
+    )
+    from pulse_pipelines.registry.schemas import (
+        PublishedSchema as PublishedSchema,
+        checked_schema as checked_schema,
+        find_schema as find_schema,
+        list_schemas as list_schemas,
+        publish_schema as publish_schema,
+    )
+    from pulse_pipelines.registry.tenants import (
+        create_tenant as create_tenant,
+        find_tenant as find_tenant,
+        list_tenants as list_tenants,
+    )
+
+_NAMES = {
+    "current_tables": (
+        "CurrentLog",
+        "CurrentTable",
+        "NamedTable",
+        "current_log",
+        "current_table",
+        "named_tables",
+    ),
+    "datasets": ("DeletedDataset", "create_dataset", "delete_dataset", "find_dataset", "list_datasets"),
+    "evolve": ("FilesToRewrite", "carry_out", "move_dataset"),
+    "families": ("Family", "Member", "family_owners", "fingerprint", "list_families"),
+    "schemas": ("PublishedSchema", "checked_schema", "find_schema", "list_schemas", "publish_schema"),
+    "tenants": ("create_tenant", "find_tenant", "list_tenants"),
+}
+"""Names of this package by their module."""
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used: a module, or a name of one.
+
+    Raises:
+        AttributeError: the registry has no such name.
+    """
+    try:
+        module = import_module(f"{__name__}.{_MODULE_OF.get(name, name)}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"module {__name__} has no attribute {name}") from error
+    value = getattr(module, name) if name in _MODULE_OF else module
+    globals()[name] = value
+    return value
+
+
+def import_all() -> None:
+    """Import every module now, in a process whose forks share what it has imported."""
+    for module in _NAMES:
+        import_module(f"{__name__}.{module}")

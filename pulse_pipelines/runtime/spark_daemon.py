@@ -14,7 +14,8 @@ After each task a worker collects garbage, and so visits every object that it ha
 40 ms. These are frozen before workers are forked; visiting them was two thirds of a small batch's work here.
 
 Spark starts a daemon per session and ends none before it ends itself, and one with imports takes 200 MB.
-So a daemon without workers exits; Spark starts another when it needs a worker.
+So a daemon without workers exits; Spark starts another when it needs a worker. And daemons are forks of one
+process that has the imports (`spark_template`), where the system has what that needs.
 """
 
 import gc
@@ -28,6 +29,8 @@ from types import FrameType
 from zipimport import zipimporter
 
 from typing_extensions import override
+
+from pulse_pipelines.runtime import spark_template
 
 PRELOADED = ("backfill.rebuild", "curated.day_tasks", "ingest.drain", "ingest.land")
 """Modules of Pulse whose imports are all that tasks need."""
@@ -77,19 +80,31 @@ def read_archives_once() -> None:
             del sys.path_importer_cache[place]
 
 
-def main() -> None:
-    """Fork workers until none has been requested for a while."""
-    sys.path[:] = installed_instead_of_archives(sys.path)  # before the first import of pyspark
+def load() -> None:
+    """Import what tasks need, and spare workers from visiting it."""
     read_archives_once()
     for name in PRELOADED:
         import_module(f"pulse_pipelines.{name}")
-    from pyspark import daemon
-
+    import_module("pyspark.daemon")
     gc.collect()
     gc.freeze()
+
+
+def fork_workers() -> None:
+    """Fork workers until none has been requested for a while."""
+    from pyspark import daemon
+
     signal.signal(signal.SIGALRM, _Idle())
     signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)  # workers do not inherit it
     daemon.manager()  # type: ignore[no-untyped-call]
+
+
+def main() -> None:
+    """Be the daemon, or wait while a fork of the server's template is it."""
+    sys.path[:] = installed_instead_of_archives(sys.path)  # before the first import of pyspark
+    if not spark_template.serve_by_fork(load, fork_workers):
+        load()
+        fork_workers()
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from pulse_pipelines import registry
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog, names, paths, updates
-from pulse_pipelines.lake import metadata as files
+from pulse_pipelines.lake import catalog, metadata as files, names, paths, updates
 from pulse_pipelines.lake.catalog import Kind
 from pulse_pipelines.query import snapshots as history
 from pulse_pipelines.registry import NamedTable

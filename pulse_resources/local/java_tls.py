@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from pulse_resources import spark_server
+from pulse_resources import spark_catalog
 from pulse_resources.errors import Terminal, UserError
 from pulse_resources.local.layout import write_atomically
 from pulse_resources.local.prerequisites import java
@@ -51,7 +51,7 @@ def options(folder: Path, settings: Settings) -> str:
 
 def jdbc(folder: Path, postgres: PostgresSettings) -> str:
     """JDBC URL parameters, each preceded by `&`."""
-    return spark_server.jdbc_tls(postgres, folder / _KEY)
+    return spark_catalog.jdbc_tls(postgres, folder / _KEY)
 
 
 def _trust(store: Path, authorities: Path) -> None:

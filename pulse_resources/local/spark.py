@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from pulse_resources import spark_server
+from pulse_resources import spark_catalog
 from pulse_resources.errors import UserError
 from pulse_resources.local import java_tls
 from pulse_resources.local.downloads import Jar, jars, spark_home
@@ -111,8 +111,8 @@ def _setup(folder: Path, properties: Path, settings: Settings, host: str = "127.
     (folder / "log4j2.properties").write_text(_LOGGING)
     (folder / "scheduling.xml").write_text(_SCHEDULING)
     java_tls.prepare(folder, settings)
-    configuration = _engine(folder, settings, host) | spark_server.SESSION
-    configuration |= spark_server.catalog(settings, java_tls.jdbc(folder, settings.postgres))
+    configuration = _engine(folder, settings, host) | spark_catalog.SESSION
+    configuration |= spark_catalog.catalog(settings, java_tls.jdbc(folder, settings.postgres))
     # A file that only its owner can read: command lines are visible to all users.
     lines = (f"{key} {_escaped(value)}\n" for key, value in configuration.items())
     write_atomically(properties, "".join(lines))
@@ -147,7 +147,7 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.connect.grpc.binding.port": port,
         "spark.connect.authenticate.token": token,
         # All runs share one session (see provision): ending one run must not close it for the others.
-        spark_server.TOMBSTONES: "0",
+        spark_catalog.TOMBSTONES: "0",
         # A killed run leaves its statements running: end them once nobody waits for them.
         "spark.connect.execute.manager.detachedTimeout": "60s",
         "spark.local.dir": str(folder / "local"),
@@ -158,8 +158,8 @@ def _engine(folder: Path, settings: Settings, host: str) -> dict[str, str]:
         "spark.python.daemon.module": "pulse_pipelines.runtime.spark_daemon",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.extensions": spark_server.EXTENSIONS,
-        spark_server.OURS: "true",
+        "spark.sql.extensions": spark_catalog.EXTENSIONS,
+        spark_catalog.OURS: "true",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": f"file:{folder / 'warehouse'}",
     }

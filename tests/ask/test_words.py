@@ -3,8 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from benchmarks import ask
 from pulse_pipelines.ask import meaning, plan, read

@@ -19,8 +19,7 @@ from support.lake import changed, harmed, location, table
 
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
-from pulse_pipelines.backfill import Backfilled
-from pulse_pipelines.backfill import run as runs
+from pulse_pipelines.backfill import Backfilled, run as runs
 from pulse_pipelines.backfill.plan import DayPlan, plan_day
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query.preview import preview

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.harm import memory, people
-from chaos.harm import page as pages
+from chaos.harm import memory, page as pages, people
 from chaos.harm.attack import Target
 from chaos.harm.attacks import ATTACKS
 from chaos.harm.measure import Result, Span, attacker, measure

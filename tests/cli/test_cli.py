@@ -32,8 +32,7 @@ from typer.testing import CliRunner, Result
 from chaos.surroundings import PULSE, forget_connections, with_settings
 from chaos.waiting import PATIENCE_S, wait
 from pulse_api import cli, client
-from pulse_api.cli import chart, guard, output
-from pulse_api.cli import collect as collecting
+from pulse_api.cli import chart, collect as collecting, guard, output
 from pulse_api.cli.arguments import duration, moment
 from pulse_api.cli.complete import complete_names
 from pulse_api.cli.ingestion import Ingestion

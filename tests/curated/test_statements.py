@@ -2,8 +2,7 @@
 
 from datetime import date, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.curated import statements
 from pulse_pipelines.curated.statements import chunks, halves, pieces, spans

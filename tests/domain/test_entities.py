@@ -4,8 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain import entities
 from pulse_pipelines.domain.event import Rejected, heading

@@ -6,8 +6,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pulse_pipelines.domain.columns import Column, FieldType, Kind
 from pulse_pipelines.domain.expressions import expression, subset

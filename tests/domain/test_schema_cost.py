@@ -6,8 +6,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.examples import times
 
 from pulse_pipelines.domain.cost import Bound, cost

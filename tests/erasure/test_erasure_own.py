@@ -32,8 +32,7 @@ from pulse_pipelines.erasure import everywhere, own_tables, record
 from pulse_pipelines.erasure.own_subject import Wanted, names_of, paths_of
 from pulse_pipelines.erasure.own_table import OwnErasure
 from pulse_pipelines.erasure.subject import subject
-from pulse_pipelines.lake import catalog as names
-from pulse_pipelines.lake import metadata
+from pulse_pipelines.lake import catalog as names, metadata
 from pulse_resources import iceberg, object_store
 
 ADA = "ada-lovelace@example.org"

@@ -15,13 +15,11 @@ from unittest import mock
 import orjson
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.types import ASGIApp, Message
 
 from pulse_api.http.app import create_app
-from pulse_api.http.collect import body as bodies
-from pulse_api.http.collect import values
+from pulse_api.http.collect import body as bodies, values
 from pulse_api.http.collect.split import CLOUDEVENT, CLOUDEVENTS, JSON, Item, split
 from pulse_api.http.problems import ProblemError
 from pulse_resources.api_settings import ApiSettings

@@ -15,8 +15,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 from support.http import sample
 from support.ingest import make_owner

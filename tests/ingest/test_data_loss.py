@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from chaos.surroundings import with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_api.cli import app
-from pulse_pipelines.ingest import attempts, data_loss
-from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.ingest import attempts, data_loss, plan as planning
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import kafka, postgres
 from pulse_resources.errors import Conflict, Transient

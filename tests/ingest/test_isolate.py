@@ -4,8 +4,7 @@ import uuid
 from collections.abc import Collection, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain.batch import OffsetRange
 from pulse_pipelines.domain.reasons import Reason

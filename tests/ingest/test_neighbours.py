@@ -40,8 +40,7 @@ from pulse_pipelines.monitoring.issues import Issue, Kind
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.registry import failed_work
 from pulse_pipelines.registry.failed_work import Failed, Standing, Work
-from pulse_resources import kafka, object_store, outages
-from pulse_resources import spark as spark_resource
+from pulse_resources import kafka, object_store, outages, spark as spark_resource
 from pulse_resources.errors import Transient
 
 EARLIER = date(2026, 11, 18)

@@ -15,8 +15,7 @@ from chaos.surroundings import superuser, with_settings
 from chaos.waiting import PATIENCE_S
 from pulse_pipelines.defs.ingest.sensor import LagCursor, ingest_lag
 from pulse_pipelines.domain.batch import plan as choose_ranges
-from pulse_pipelines.ingest import attempts
-from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.ingest import attempts, plan as planning
 from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_resources import kafka
 

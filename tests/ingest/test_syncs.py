@@ -4,8 +4,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, strategies as st
 from support.entities import SLUG, as_model, entity, make_entities, pages
 from support.faults import AtPoint
 from support.ingest import Owner, ingest, make_owner, next_attempt, plan_batch, run_batch, start_attempt

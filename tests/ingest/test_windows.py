@@ -8,8 +8,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, strategies as st
 from support import maintenance as upkeep
 from support.backfill import move, rebuilt
 from support.faults import AtPoint
@@ -30,8 +29,13 @@ from pulse_pipelines import erasure, registry
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.windows import KEPT, LENGTHS, Windows, minute
 from pulse_pipelines.monitoring.checks import inspection
-from pulse_pipelines.registry import event_state_build, event_states, event_window_build, table_rows
-from pulse_pipelines.registry import event_windows as declared
+from pulse_pipelines.registry import (
+    event_state_build,
+    event_states,
+    event_window_build,
+    event_windows as declared,
+    table_rows,
+)
 from pulse_pipelines.tables import event_windows as tables
 from pulse_pipelines.tables.event_states import HOLD
 from pulse_resources import postgres

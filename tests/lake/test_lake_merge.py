@@ -25,8 +25,7 @@ from support.rest_catalog import Lake
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.lake import catalog as names
-from pulse_pipelines.lake import metadata
+from pulse_pipelines.lake import catalog as names, metadata
 from pulse_pipelines.maintenance import merge_own
 from pulse_pipelines.maintenance.own_tables import Keeper, Kept
 from pulse_resources import table_metadata

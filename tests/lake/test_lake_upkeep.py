@@ -19,8 +19,7 @@ from support.rest_catalog import CREATION, OWN, SCHEMA, Lake
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.domain.requests import Task
-from pulse_pipelines.lake import catalog as names
-from pulse_pipelines.lake import metadata, paths
+from pulse_pipelines.lake import catalog as names, metadata, paths
 from pulse_pipelines.maintenance import policy
 from pulse_pipelines.maintenance.own_tables import Keeper, Kept
 from pulse_resources import object_store

@@ -15,8 +15,7 @@ from pulse_pipelines.monitoring.reconcile import reconcile_tenant
 from pulse_pipelines.query.preview import preview
 from pulse_pipelines.query.snapshots import snapshots
 from pulse_pipelines.tables import leases
-from pulse_resources import object_store, postgres
-from pulse_resources import object_store as store
+from pulse_resources import object_store, object_store as store, postgres
 from pulse_resources.errors import NotFound
 from pulse_resources.settings import load_settings
 

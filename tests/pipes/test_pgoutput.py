@@ -4,8 +4,7 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.pipes.postgres import pgoutput
 from pulse_pipelines.pipes.postgres.pgoutput import decoded

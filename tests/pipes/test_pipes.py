@@ -22,8 +22,7 @@ from chaos.surroundings import superuser, with_settings
 from pulse_pipelines import pipes
 from pulse_pipelines.definitions import defs
 from pulse_pipelines.defs.ingest.sensor import ingest_lag
-from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG
-from pulse_pipelines.defs.pipes.sensor import pipes_due
+from pulse_pipelines.defs.pipes.sensor import PIPE as PIPE_TAG, pipes_due
 from pulse_pipelines.domain.pipes import definition
 from pulse_pipelines.domain.syncs import State
 from pulse_pipelines.ingest import attempts, deletions

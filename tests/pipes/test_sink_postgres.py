@@ -9,8 +9,7 @@ import dagster as dg
 import psycopg
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from support.entities import as_model, declare, entity, make_entities, pages
 from support.faults import often
 from support.forked import forked

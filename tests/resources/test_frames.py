@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.backfill.rebuild import RebuildTask, Rebuilt
 from pulse_pipelines.ingest.drain import DrainTask

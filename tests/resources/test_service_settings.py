@@ -6,8 +6,7 @@ import psycopg2.extensions
 import pytest
 import sqlalchemy
 import yoyo.connections
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr, ValidationError
 

@@ -12,7 +12,7 @@ from support.ingest import Owner, event, ingest
 
 from chaos.surroundings import with_settings
 from pulse_pipelines.monitoring import doctor
-from pulse_resources import object_store, spark_server, store_key
+from pulse_resources import object_store, spark_catalog, store_key
 from pulse_resources.errors import UserError
 from pulse_resources.settings import Settings, load_settings
 
@@ -85,7 +85,7 @@ def test_every_client_opens_the_store_by_the_key_of_the_environment(
         assert [each for each in found.values() if not each.ok] == []
         assert found["key"].found == f"{access_key}, of the environment"
         assert [row["id"] for row in owner.rows()] == ["a"], "by DuckDB"
-        catalog = spark_server.catalog(load_settings())
+        catalog = spark_catalog.catalog(load_settings())
         assert [name for name in catalog if "access-key" in name or "token" in name] == []
     assert bool(asked) == (source == "container")
 

@@ -13,8 +13,7 @@ from chaos.waiting import PATIENCE_S
 from pulse_pipelines import registry
 from pulse_pipelines.domain.batch import plan as choose_ranges
 from pulse_pipelines.domain.tenant import Tenant
-from pulse_pipelines.ingest import plan as planning
-from pulse_pipelines.ingest import steps
+from pulse_pipelines.ingest import plan as planning, steps
 from pulse_pipelines.query import duckdb_pool
 from pulse_resources import kafka, postgres, spark
 from pulse_resources.settings import Settings

@@ -10,8 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
-from datetime import time as time_of_day
+from datetime import UTC, date, datetime, time as time_of_day
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType

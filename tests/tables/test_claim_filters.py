@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from pulse_pipelines.tables import claim_filters
 from pulse_pipelines.tables.claim_filters import Filters, Torn

@@ -4,8 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from xxhash import xxh3_128_digest
 
 from pulse_pipelines.tables.digests import Digests

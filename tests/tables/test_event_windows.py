@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import hypothesis
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pulse_pipelines.domain.dataset import Dataset
 from pulse_pipelines.domain.windows import AHEAD_S, EPOCH, minute, plain

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from support.conform import TENANT, dataset, messages
 from support.examples import times
 

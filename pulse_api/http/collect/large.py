@@ -7,8 +7,7 @@ import pickle
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pulse_api.http.collect import body as bodies
-from pulse_api.http.collect import entities
+from pulse_api.http.collect import body as bodies, entities
 from pulse_api.http.collect.split import Item, split
 from pulse_api.http.collect.verdicts import Judging
 from pulse_pipelines.validation.limits import event_limits

@@ -9,8 +9,7 @@ from fastapi import Request
 
 from pulse_api.http.app_state import AppState
 from pulse_api.http.auth import Principal, take
-from pulse_api.http.collect import body as bodies
-from pulse_api.http.collect import large
+from pulse_api.http.collect import body as bodies, large
 from pulse_api.http.collect.held import Holding
 from pulse_api.http.collect.large import items_of
 from pulse_api.http.collect.publisher import Unacknowledged

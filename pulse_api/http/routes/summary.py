@@ -10,8 +10,7 @@ from pulse_api.http.auth import Reader
 from pulse_api.http.models import DatasetSlug, Day
 from pulse_api.http.problems import documented
 from pulse_api.http.routing import resource
-from pulse_pipelines.curated.summary import MAX_DAYS, SHOWN_DAYS
-from pulse_pipelines.curated.summary import summary as read_summary
+from pulse_pipelines.curated.summary import MAX_DAYS, SHOWN_DAYS, summary as read_summary
 
 router = resource("summary", "/v1/datasets/{slug}")
 

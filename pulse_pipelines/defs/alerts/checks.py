@@ -9,8 +9,6 @@ from pulse_pipelines.defs.datasets.evaluation import SHOWN as LISTED
 from pulse_pipelines.monitoring.issues import Issue, Kind, brief
 from pulse_pipelines.runtime.dagster_internals import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
-)
-from pulse_pipelines.runtime.dagster_internals import (
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )

@@ -10,8 +10,8 @@ from pulse_pipelines.defs.datasets.partitions import asset_key
 from pulse_pipelines.monitoring.checks import CHECKS, CheckSummary
 from pulse_pipelines.runtime.dagster_internals import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+    AssetCheckExecutionRecordStatus,
 )
-from pulse_pipelines.runtime.dagster_internals import AssetCheckExecutionRecordStatus
 
 SHOWN = 200
 """Problems listed per evaluation; the count of tenants at fault is always complete."""

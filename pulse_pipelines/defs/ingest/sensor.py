@@ -16,8 +16,7 @@ from pulse_pipelines.defs.ingest.job import LIMIT_TAG, ingest
 from pulse_pipelines.defs.launches import vanished
 from pulse_pipelines.defs.tags import tenant_tags
 from pulse_pipelines.domain.batch import due, is_bulk, plan, share_out
-from pulse_pipelines.ingest import attempts
-from pulse_pipelines.ingest import plan as planning
+from pulse_pipelines.ingest import attempts, plan as planning
 from pulse_pipelines.ingest.attempts import OpenBatch
 from pulse_pipelines.ingest.plan import IngestStatus
 from pulse_resources.errors import PulseError
