@@ -5,8 +5,8 @@
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -30,6 +30,8 @@ from pulse_resources.service_settings import Role
 from pulse_resources.settings import Settings
 
 ROLES: tuple[Role, ...] = get_args(Role)
+KINDS = ("unset", "empty", "tenant")
+"""What `app.tenant` is."""
 assert ROLES == ("pulse_owner", "pulse_api", "pulse_pipeline", "pulse_catalog", "pulse_lake")
 
 # What each role may do. The first word says which rows it sees: those of its session's tenant ("own",
@@ -135,6 +137,10 @@ class Pair:
     settings: Settings
     a: Owner
     b: Owner
+    above_the_law: "psycopg.Connection[Any]"
+    """A superuser's connection, which commits each statement."""
+    sessions: "Mapping[tuple[Role, str], psycopg.Connection[Any]]"
+    """By role and by what `app.tenant` is, since a connection that had one never again has none."""
 
     def scope(self, table: str) -> Scope:
         name = sql.Identifier(*table.split("."))
@@ -266,19 +272,29 @@ def pair(stack: Settings) -> Iterator[Pair]:
             [(owner.tenant.tenant_id, batch) for owner in owners],
         )
     registry.create_dataset(owners[1].tenant, "secret", f"pulse://{owners[1].tenant.slug}/orders/1")
-    yield Pair(stack, *owners)
+    with ExitStack() as connections:
+        above = connections.enter_context(superuser(stack))
+        above.autocommit = True
+        sessions = {
+            (role, kind): connections.enter_context(psycopg.connect(stack.postgres.url(role)))
+            for role in ROLES
+            for kind in KINDS
+        }
+        yield Pair(stack, *owners, above, sessions)
     with superuser(stack) as connection:  # else it would count for ever as one that shares the rates
         connection.execute("DELETE FROM api_processes WHERE seen_at = 'infinity'")
 
 
 @contextmanager
 def session(pair: Pair, role: Role, kind: str) -> Iterator["psycopg.Connection[Any]"]:
-    """A new connection as `role` with app.tenant unset, empty or of tenant A; rolled back at the end."""
-    with psycopg.connect(pair.settings.postgres.url(role)) as connection:
-        if kind != "unset":
-            tenant = str(pair.a.tenant.tenant_id) if kind == "tenant" else ""
-            connection.execute("SELECT set_config('app.tenant', %s, true)", [tenant])
+    """A transaction as `role` with app.tenant unset, empty or of tenant A; rolled back at the end."""
+    connection = pair.sessions[role, kind]
+    if kind != "unset":
+        tenant = str(pair.a.tenant.tenant_id) if kind == "tenant" else ""
+        connection.execute("SELECT set_config('app.tenant', %s, true)", [tenant])
+    try:
         yield connection
+    finally:
         connection.rollback()
 
 
@@ -365,8 +381,7 @@ def test_only_the_owner_enters_dagster_s_database(pair: Pair) -> None:
 def test_both_tenants_have_rows(pair: Pair, table: str) -> None:
     scope = pair.scope(table)
     query = sql.SQL("SELECT DISTINCT {}::text FROM {}").format(scope.column, scope.table)
-    with superuser(pair.settings) as connection:
-        assert {scope.mine, scope.theirs} <= {row[0] for row in connection.execute(query)}
+    assert {scope.mine, scope.theirs} <= {row[0] for row in pair.above_the_law.execute(query)}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -376,18 +391,17 @@ def test_privileges_are_the_least(pair: Pair, table: str, role: Role) -> None:
     if role == "pulse_owner":
         letters = "SIUD"  # on paper; what is immutable is so by a trigger
     ask = "SELECT has_table_privilege(%s, %s, %s)"
-    with superuser(pair.settings) as connection:
-        held = {
-            p
-            for p in (*PRIVILEGES.values(), *BEYOND)
-            if connection.execute(ask, [role, table, p]).fetchone()[0]
-        }
+    held = {
+        p
+        for p in (*PRIVILEGES.values(), *BEYOND)
+        if pair.above_the_law.execute(ask, [role, table, p]).fetchone()[0]
+    }
     if role == "pulse_owner":
         held -= set(BEYOND)
     assert held == {PRIVILEGES[letter] for letter in letters if letter != "-"}
 
 
-@pytest.mark.parametrize("kind", ["unset", "empty", "tenant"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("table", EXPECTED)
 def test_a_role_sees_and_touches_what_it_may(pair: Pair, table: str, role: Role, kind: str) -> None:
@@ -450,7 +464,7 @@ LAKE = (
 )
 
 
-@pytest.mark.parametrize("kind", ["unset", "empty", "tenant"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("statement", LAKE)
 def test_the_lake_writes_in_namespaces_of_the_tenant_s_own_alone(
     pair: Pair, statement: str, kind: str
@@ -458,25 +472,22 @@ def test_the_lake_writes_in_namespaces_of_the_tenant_s_own_alone(
     for owner, mine in ((pair.a, kind == "tenant"), (pair.b, False)):
         values = {"name": f"{owner.tenant.namespace}.own"}
         with session(pair, "pulse_lake", kind) as connection:
-            with superuser(pair.settings) as other:
-                for insert in LAKE[:2] if statement not in LAKE[:2] else ():
-                    other.execute(insert, values)
+            for insert in LAKE[:2] if statement not in LAKE[:2] else ():
+                pair.above_the_law.execute(insert, values)
             try:
                 outcome: int | str = connection.execute(statement, values).rowcount
             except psycopg.Error as error:
                 outcome = str(error.sqlstate)
             connection.rollback()
-        with superuser(pair.settings) as other:
-            for delete in LAKE[-2:]:
-                other.execute(delete, values)
+        for delete in LAKE[-2:]:
+            pair.above_the_law.execute(delete, values)
         assert outcome == (1 if mine else REFUSED if statement in LAKE[:2] else 0), owner
 
 
 def _row(pair: Pair, scope: Scope, whose: str) -> dict[str, object]:
     query = sql.SQL("SELECT to_json(t) FROM {} t WHERE {} = %s LIMIT 1").format(scope.table, scope.column)
-    with superuser(pair.settings) as connection:
-        row: dict[str, object] = connection.execute(query, [whose]).fetchone()[0]
-        return row
+    row: dict[str, object] = pair.above_the_law.execute(query, [whose]).fetchone()[0]
+    return row
 
 
 @pytest.mark.parametrize("role", ["pulse_owner", "pulse_api", "pulse_pipeline"])
