@@ -33,10 +33,10 @@ down: setup ## Stop them; data stays in .pulse
 status: setup ## Show what runs, where, and how much memory it takes
 	@$(BIN)/pulse status $(ARGS)
 
-# Much of a test is waiting: three files at a time, each beside a stack of its own.
+# Much of a test is waiting: four files at a time, each beside a stack of its own (12 GB in all).
 # A process that dies ends the run: with --dist loadfile, xdist waits for ever for what was left of its file.
 test: lint chromium ## Check style and types, then run the tests against real services
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 $(ARGS)
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 $(ARGS)
 
 test-times: setup ## The same, then show where the time went: files, fixtures and tests, with processor time
 	@rm -rf .pytest_times
