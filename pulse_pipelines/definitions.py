@@ -1,5 +1,8 @@
 """Everything that Dagster runs, put together."""
 
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
 import dagster as dg
 
 from pulse_pipelines import pipes, registry
@@ -22,39 +25,60 @@ from pulse_pipelines.defs.maintenance.job import upkeep
 from pulse_pipelines.defs.maintenance.triggers import upkeep_daily, upkeep_needed
 from pulse_pipelines.defs.moves.job import move
 from pulse_pipelines.defs.moves.sensor import dataset_moves
-from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs
+from pulse_pipelines.defs.pipes.assets import pipe_assets, pipe_jobs, pipe_key
 from pulse_pipelines.defs.pipes.sensor import pipes_due, pipes_watched
 from pulse_pipelines.defs.resources import services
 from pulse_pipelines.pipes.transforms.queries import sources_by_name
+from pulse_pipelines.registry import Family
+from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.log_retention import remove_old_logs, remove_old_logs_daily
 
 registry.import_all()  # runs are forks of a process that has imported this module
 
 
+JOBS = (ingest, publish_dead_letters, move_syncs_on, check_lake, upkeep, curate, move, remove_old_logs)
+"""Jobs whose runs need no asset: they report by the assets' keys."""
+
+
 @dg.definitions
 def defs() -> dg.Definitions:
-    loaded = registry_fingerprint()  # before the families: what changes in between makes it stale
-    families = registry.list_families()
-    names = pipes.names()
+    """All definitions; in the process of a run those that the run needs."""
+    run = run_scope.current()
+    if run is not None and run.job in {job.name for job in JOBS}:
+        return _definitions((), ())
+    assets = None if run is None else run.assets()
+    if assets is None:
+        loaded = registry_fingerprint()  # before the families: what changes in between makes it stale
+        return _definitions(registry.list_families(), pipes.names(), sources_by_name(), {LOADED: loaded})
+    of_pipes = {key for key in assets if key == pipe_key(key.path[-1])}
+    slugs = {key.path[1] for key in assets - of_pipes}  # of a dataset, or of what is curated from it
+    return _definitions(registry.list_families(slugs), sorted(key.path[-1] for key in of_pipes))
+
+
+def _definitions(
+    families: Sequence[Family],
+    pipe_names: Sequence[str],
+    read: Mapping[str, Collection[str]] = MappingProxyType({}),
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> dg.Definitions:
+    """Build the definitions.
+
+    Args:
+        families: those whose assets and checks are in it.
+        pipe_names: those of the pipes whose assets are in it.
+        read: slugs of the datasets that transforms read, by the pipes' names.
+        metadata: of the code location.
+    """
+    slugs = [family.slug for family in families]
     return dg.Definitions(
-        metadata={LOADED: loaded},
+        metadata=metadata,
         assets=[
             *dataset_assets(families),
-            *curated_assets(families, rollups.team_rollups()),
-            *pipe_assets(names, sources_by_name(), [family.slug for family in families]),
+            *curated_assets(families, rollups.team_rollups() if families else ()),
+            *pipe_assets(pipe_names, read, slugs),
         ],
-        asset_checks=dataset_checks([family.slug for family in families]),
-        jobs=[
-            ingest,
-            publish_dead_letters,
-            move_syncs_on,
-            check_lake,
-            upkeep,
-            curate,
-            move,
-            remove_old_logs,
-            *pipe_jobs(names),
-        ],
+        asset_checks=dataset_checks(slugs),
+        jobs=[*JOBS, *pipe_jobs(pipe_names)],
         sensors=[
             ingest_lag,
             overdue_dead_letters,
@@ -65,7 +89,7 @@ def defs() -> dg.Definitions:
             upkeep_needed,
             curated_due,
             dataset_moves,
-            *([pipes_due, pipes_watched] if names else []),
+            *([pipes_due, pipes_watched] if pipe_names else []),
         ],
         schedules=[check_lake_hourly, upkeep_daily, remove_old_logs_daily],
         executor=dg.in_process_executor,  # a process per step would start Python twice for each run

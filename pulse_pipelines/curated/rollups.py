@@ -1,6 +1,6 @@
 """The rollups of a dataset: `daily`, `behaviour` if its schema names an actor, and those of teams' files."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pulse_pipelines.curated.behaviour import behaviour
@@ -24,10 +24,12 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
     return (*found, *(rollup for rollup in team if rollup.dataset == dataset.slug))
 
 
-def slugs_with_actor() -> set[str]:
-    """Slugs of all tenants' datasets whose schema names an actor."""
+def slugs_with_actor(slugs: Collection[str]) -> set[str]:
+    """Those of the slugs under which some tenant's dataset has a schema that names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
-        found = dataset_rows.read(connection, "strpos(s.document, %s) > 0", [ACTOR])
+        found = dataset_rows.read(
+            connection, "strpos(s.document, %s) > 0 AND d.slug = ANY(%s)", [ACTOR, list(slugs)]
+        )
         return {dataset.slug for dataset in found if _has_actor(dataset)}
 
 

@@ -1,5 +1,6 @@
 """Families: all tenants' datasets of one slug, which are one asset in Dagster."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -9,7 +10,8 @@ from pulse_resources.settings import load_settings
 
 MEMBERS = """
 SELECT d.slug, t.tenant_id, t.slug, d.dataset_id, d.name, d.schema_uri, d.table_schema
-FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id) ORDER BY d.slug, t.slug
+FROM pdm_datasets d JOIN pdm_tenants t USING (tenant_id)
+WHERE %(slugs)s::text[] IS NULL OR d.slug = ANY(%(slugs)s) ORDER BY d.slug, t.slug
 """
 # A sum of hashes does not depend on the order of rows, so they need no sorting.
 FINGERPRINT = """
@@ -49,11 +51,13 @@ class Family:
     """Ordered by tenant slug; at least one."""
 
 
-def list_families() -> list[Family]:
-    """All families, by slug."""
+def list_families(slugs: Collection[str] | None = None) -> list[Family]:
+    """Families, by slug: of these slugs, or all."""
     found: dict[str, list[Member]] = {}
     with postgres.transaction("pulse_pipeline") as connection:
-        for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(MEMBERS):
+        for slug, tenant_id, tenant, dataset_id, *rest in connection.execute(
+            MEMBERS, {"slugs": None if slugs is None else list(slugs)}
+        ):
             found.setdefault(slug, []).append(Member(Tenant(tenant_id, tenant), dataset_id, slug, *rest))
     return [Family(slug, tuple(members)) for slug, members in found.items()]
 

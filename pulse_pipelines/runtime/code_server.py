@@ -23,7 +23,10 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import grpc
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
@@ -33,6 +36,7 @@ from dagster._grpc.__generated__ import dagster_api_pb2
 from dagster._grpc.server import DagsterApiServer, DagsterGrpcServer, LoadedRepositories
 from dagster._utils.log import configure_loggers
 
+from pulse_pipelines.runtime import run_scope
 from pulse_pipelines.runtime.warm_up import warm_up
 
 LOOK_S = 10.0
@@ -86,6 +90,17 @@ def _report_dead_runs() -> None:
             instance.report_run_failed(run, "The code server ended, and this run with it.")
 
 
+class _Runs:
+    """The fork server's context, whose processes know which run they are for."""
+
+    def __init__(self, context: multiprocessing.context.ForkServerContext) -> None:
+        self._context = context
+        self.Event, self.Queue = context.Event, context.Queue  # Dagster's names
+
+    def Process(self, *, target: Callable[..., None], args: Sequence[Any]) -> BaseProcess:  # noqa: N802
+        return self._context.Process(target=run_scope.start, args=[target, *args])
+
+
 class _Server(DagsterApiServer):
     def __init__(
         self,
@@ -99,7 +114,7 @@ class _Server(DagsterApiServer):
             executable_path=sys.executable, working_directory=folder, module_name=module
         )
         super().__init__(ended, _log, threads, target, lazy_load_user_code=True)
-        self._mp_ctx = context  # type: ignore[assignment]
+        self._mp_ctx = _Runs(context)  # type: ignore[assignment]
 
     def load_until_done(self) -> None:
         """Retry until the definitions are loaded."""

@@ -88,6 +88,11 @@ def run(
                 fix="Your engines wrote the table: roll it back, or create it again",
             ) from error
         raise Transient(f"the object store does not answer: {_first_line(error)}") from error
+    except (duckdb.InternalException, duckdb.FatalException) as error:
+        raise UserError(
+            f"DuckDB fails at this query: {_first_line(error)}",  # below it are addresses of the process
+            fix="Write it another way, or with smaller arguments",
+        ) from error
     except duckdb.Error as error:
         raise UserError(f"the query fails: {_short(error)}") from error
     except (pa.ArrowException, ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.stack  # it starts servers
 MODULE = """
 import gc, os, pathlib, time
 import dagster
+from pulse_pipelines.runtime import run_scope
 IMPORTED_BY = os.getpid()
 HERE = pathlib.Path(__file__).parent
 
@@ -41,8 +42,9 @@ def probe():
 
 @dagster.definitions
 def defs():
+    run = run_scope.current()
     with (HERE / "made").open("a") as file:
-        file.write("!")
+        file.write(f"{run.job if run else 'all'} ")
     return dagster.Definitions(jobs=[probe], executor=dagster.in_process_executor)
 """
 
@@ -103,6 +105,7 @@ def test_a_run_is_forked_from_what_has_imported_the_definitions(folder: Path) ->
             assert imported_by == parent != server.pid
             assert pid != parent
             assert frozen > 100_000, "`forked` was not imported to its end, which nobody would be told"
+        assert (folder / "made").read_text().split()[-2:] == ["probe", "probe"], "each run knows what it is"
         server.terminate()
         assert server.wait(PATIENCE_S) == 0
 

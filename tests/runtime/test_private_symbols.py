@@ -57,6 +57,9 @@ CANARIES: dict[str, Callable[[Any], bool]] = {
     "dagster._grpc.server:DagsterApiServer": has("ReloadCode"),
     "dagster._grpc.server:DagsterGrpcServer": callable,
     "dagster._grpc.server:LoadedRepositories": callable,
+    "dagster._core.instance.ref:InstanceRef": has("from_dir"),
+    "dagster._grpc.types:ExecuteExternalJobArgs": has("job_origin", "run_id", "instance_ref"),
+    "dagster._serdes:deserialize_value": takes("val", "as_type"),
     "dagster._serdes:ConfigurableClassData": callable,
     "dagster._utils.log:configure_loggers": callable,
 }

@@ -40,7 +40,8 @@ def curated_key(slug: str, rollup: str) -> dg.AssetKey:
 
 def curated_assets(families: Sequence[Family], team: Sequence[TeamRollup]) -> list[dg.AssetsDefinition]:
     """Assets of all slugs: `daily`, `behaviour` if some tenant's schema names an actor, teams' rollups."""
-    acting, slugs = rollups.slugs_with_actor(), [family.slug for family in families]
+    slugs = [family.slug for family in families]
+    acting = rollups.slugs_with_actor(slugs) if slugs else set()
     acts = behaviour(load_settings().curated.session_gap_minutes)
     found: list[tuple[str, Rollup]] = []
     for slug in slugs:
