@@ -94,10 +94,10 @@ def jdbc_tls(postgres: PostgresSettings, sslkey: Path | None = None) -> str:
     Args:
         sslkey: the key in a format that the driver accepts.
     """
-    given = dict(postgres.tls)
-    if given.get("sslrootcert") == "system":
-        given["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
-        del given["sslrootcert"]
-    if "sslkey" in given and sslkey:
-        given["sslkey"] = str(sslkey)
-    return "".join(f"&{name}={quote(value, safe='')}" for name, value in given.items())
+    parameters = dict(postgres.tls)
+    if parameters.get("sslrootcert") == "system":
+        parameters["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
+        del parameters["sslrootcert"]
+    if "sslkey" in parameters and sslkey:
+        parameters["sslkey"] = str(sslkey)
+    return "".join(f"&{name}={quote(value, safe='')}" for name, value in parameters.items())

@@ -27,10 +27,10 @@ def of_dataset(dataset: Dataset, team: Sequence[TeamRollup]) -> tuple[Rollup, ..
 def slugs_with_actor(slugs: Collection[str]) -> set[str]:
     """Those of the slugs under which some tenant's dataset has a schema that names an actor."""
     with postgres.transaction("pulse_pipeline") as connection:
-        found = dataset_rows.read(
+        datasets = dataset_rows.read(
             connection, "strpos(s.document, %s) > 0 AND d.slug = ANY(%s)", [ACTOR, list(slugs)]
         )
-        return {dataset.slug for dataset in found if _has_actor(dataset)}
+        return {dataset.slug for dataset in datasets if _has_actor(dataset)}
 
 
 def _has_actor(dataset: Dataset) -> bool:

@@ -88,16 +88,16 @@ def _address() -> str:
 
 
 def _of_this_account(connection: socket.socket) -> bool:
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
 
 def _pass_on(connection: socket.socket) -> bool:
     """Give what makes this process a daemon to a fork of the template, and wait for the fork's end."""
     folder = os.open(".", os.O_RDONLY)
     try:
-        given = json.dumps([sys.path, dict(os.environ)]).encode()
-        socket.send_fds(connection, [given], [*_STANDARD, folder])
+        message = json.dumps([sys.path, dict(os.environ)]).encode()
+        socket.send_fds(connection, [message], [*_STANDARD, folder])
         forked = connection.recv(len(_FORKED)) == _FORKED
     except OSError:
         return False
@@ -162,11 +162,11 @@ def _has_forks() -> bool:
 
 
 def _fork(listener: socket.socket, connection: socket.socket, work: Callable[[], None]) -> None:
-    given, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, len(_STANDARD) + 1)
+    message, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, len(_STANDARD) + 1)
     if len(descriptors) == len(_STANDARD) + 1 and os.fork() == 0:
         try:
             listener.close()
-            _become(given, descriptors)
+            _become(message, descriptors)
             connection.send(_FORKED)
             work()
             os._exit(0)
@@ -180,13 +180,13 @@ def _fork(listener: socket.socket, connection: socket.socket, work: Callable[[],
         os.close(descriptor)
 
 
-def _become(given: bytes, descriptors: list[int]) -> None:
+def _become(message: bytes, descriptors: list[int]) -> None:
     """Take the streams, folder, path and environment of the daemon that asked."""
-    for own, descriptor in zip(_STANDARD, descriptors, strict=False):
-        os.dup2(descriptor, own)
+    for standard, descriptor in zip(_STANDARD, descriptors, strict=False):
+        os.dup2(descriptor, standard)
     os.fchdir(descriptors[-1])
     for descriptor in descriptors:
         os.close(descriptor)
-    sys.path[:], environment = json.loads(given)
+    sys.path[:], environment = json.loads(message)
     os.environ.clear()
     os.environ.update(environment)

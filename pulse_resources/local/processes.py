@@ -201,8 +201,8 @@ def _children() -> set[int]:
     if not lists:
         me = os.getpid()
         return {process.pid for process in table().values() if process.parent == me}
-    found: set[int] = set()
+    children: set[int] = set()
     for file in lists:
         with suppress(OSError):  # the thread has ended
-            found |= {int(pid) for pid in file.read_text().split()}
-    return found
+            children |= {int(pid) for pid in file.read_text().split()}
+    return children
