@@ -41,7 +41,6 @@ def test_schemathesis_finds_nothing(api: Api, group: str, examples: int, tmp_pat
             *(SCHEMATHESIS, "--config-file", str(CONFIG), "run", f"{api.url}/openapi.json"),
             *("-H", f"Authorization: Bearer {issued.text}", "--checks", "all", "--no-color"),
             *("--max-examples", str(examples), "--continue-on-failure", "--seed", "4"),
-            *("--workers", "4"),  # it waits for the answers to wrong keys, which come late
             # A connection a request: one that is refused again and again, as it is once the run has revoked
             # its own key, rests before each answer.
             *("-H", "Connection: close", "--generation-database", "none", *GROUPS[group]),
