@@ -7,6 +7,7 @@ import takes longer than the command.
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,9 +85,12 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: the registry has no such name.
     """
+    path = f"{__name__}.{_MODULE_OF.get(name, name)}"
     try:
-        module = import_module(f"{__name__}.{_MODULE_OF.get(name, name)}")
+        module = import_module(path)
     except ModuleNotFoundError as error:
+        if error.name != path:  # a module of this package lacks one that it needs
+            raise
         raise AttributeError(f"module {__name__} has no attribute {name}") from error
     value = getattr(module, name) if name in _MODULE_OF else module
     globals()[name] = value
@@ -95,5 +99,5 @@ def __getattr__(name: str) -> Any:
 
 def import_all() -> None:
     """Import every module now, in a process whose forks share what it has imported."""
-    for module in _NAMES:
-        import_module(f"{__name__}.{module}")
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")

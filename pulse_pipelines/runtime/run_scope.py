@@ -1,7 +1,7 @@
 """What one run needs of the definitions: its process builds that, and not all that exists.
 
 Dagster builds the definitions again in the process of each run. They have an asset and a check of every slug,
-which took 13 ms of a core per slug, so that a batch of one event cost more with every dataset of anybody's.
+which took 8 ms of a slow core per slug, so that a batch of one event cost more with each dataset.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """A process that has imported what Spark's tasks need, and is forked for each Python daemon of one server.
 
-Spark starts a Python daemon per session. Its imports take one to three seconds of a core and 200 MB, which
-forks share. So the first daemon of a server leaves a template behind; the next ones pass it their standard
+Spark starts a Python daemon per session. Its imports take up to 2.5 seconds of a core and 200 MB, which forks
+share. So the first daemon of a server leaves a template behind; the next ones pass it their standard
 streams, folder, path and environment, and wait while a fork of it does their work.
 
 The template listens on a socket in Linux's abstract namespace, whose name no other server, account, container
@@ -81,10 +81,10 @@ def _connect(start: Callable[[socket.socket], None]) -> socket.socket:
 
 def _address() -> str:
     """Name of the socket: of this server, account, container, interpreter and path of modules."""
-    spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "mnt")]  # noqa: PTH116
+    namespaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "mnt")]  # noqa: PTH116
     modules = [place for place in sys.path if place != os.getcwd()]  # noqa: PTH109 - each session has a folder
-    facts = [os.getuid(), os.getppid(), *spaces, sys.executable, modules, sys.argv[1:]]
-    return f"\0pulse-spark-python-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()}"
+    identity = [os.getuid(), os.getppid(), *namespaces, sys.executable, modules, sys.argv[1:]]
+    return f"\0pulse-spark-python-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()}"
 
 
 def _of_this_account(connection: socket.socket) -> bool:

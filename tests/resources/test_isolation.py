@@ -137,7 +137,7 @@ class Pair:
     settings: Settings
     a: Owner
     b: Owner
-    above_the_law: "psycopg.Connection[Any]"
+    unrestricted: "psycopg.Connection[Any]"
     """A superuser's connection, which commits each statement."""
     sessions: "Mapping[tuple[Role, str], psycopg.Connection[Any]]"
     """By role and by what `app.tenant` is, since a connection that had one never again has none."""
@@ -381,7 +381,7 @@ def test_only_the_owner_enters_dagster_s_database(pair: Pair) -> None:
 def test_both_tenants_have_rows(pair: Pair, table: str) -> None:
     scope = pair.scope(table)
     query = sql.SQL("SELECT DISTINCT {}::text FROM {}").format(scope.column, scope.table)
-    assert {scope.mine, scope.theirs} <= {row[0] for row in pair.above_the_law.execute(query)}
+    assert {scope.mine, scope.theirs} <= {row[0] for row in pair.unrestricted.execute(query)}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -394,7 +394,7 @@ def test_privileges_are_the_least(pair: Pair, table: str, role: Role) -> None:
     held = {
         p
         for p in (*PRIVILEGES.values(), *BEYOND)
-        if pair.above_the_law.execute(ask, [role, table, p]).fetchone()[0]
+        if pair.unrestricted.execute(ask, [role, table, p]).fetchone()[0]
     }
     if role == "pulse_owner":
         held -= set(BEYOND)
@@ -473,20 +473,20 @@ def test_the_lake_writes_in_namespaces_of_the_tenant_s_own_alone(
         values = {"name": f"{owner.tenant.namespace}.own"}
         with session(pair, "pulse_lake", kind) as connection:
             for insert in LAKE[:2] if statement not in LAKE[:2] else ():
-                pair.above_the_law.execute(insert, values)
+                pair.unrestricted.execute(insert, values)
             try:
                 outcome: int | str = connection.execute(statement, values).rowcount
             except psycopg.Error as error:
                 outcome = str(error.sqlstate)
             connection.rollback()
         for delete in LAKE[-2:]:
-            pair.above_the_law.execute(delete, values)
+            pair.unrestricted.execute(delete, values)
         assert outcome == (1 if mine else REFUSED if statement in LAKE[:2] else 0), owner
 
 
 def _row(pair: Pair, scope: Scope, whose: str) -> dict[str, object]:
     query = sql.SQL("SELECT to_json(t) FROM {} t WHERE {} = %s LIMIT 1").format(scope.table, scope.column)
-    row: dict[str, object] = pair.above_the_law.execute(query, [whose]).fetchone()[0]
+    row: dict[str, object] = pair.unrestricted.execute(query, [whose]).fetchone()[0]
     return row
 
 

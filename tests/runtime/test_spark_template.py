@@ -24,6 +24,10 @@ import os, sys
 from pathlib import Path
 from pulse_pipelines.runtime import spark_template
 
+spark_template.IDLE_S = float(os.environ.get("IDLE_S", spark_template.IDLE_S))
+if "STRANGER" in os.environ:
+    spark_template._of_this_account = lambda _: False
+
 def load():
     with open(os.environ["LOADS"], "a") as file:
         file.write(f"{os.getpid()}\\n")
@@ -54,10 +58,10 @@ for daemon in daemons:
 """
 
 
-def run_server(folder: Path, more: str = "") -> subprocess.CompletedProcess[str]:
+def run_server(folder: Path, more: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a server of two daemons in a folder; `more` is what it does afterwards."""
     (folder / "daemon.py").write_text(DAEMON)
-    environment = dict(os.environ) | {"LOADS": str(folder / "loads"), "PYTHONPATH": str(folder)}
+    environment = dict(os.environ) | {"LOADS": str(folder / "loads"), "PYTHONPATH": str(folder)} | variables
     return subprocess.run(
         [sys.executable, "-c", SERVER + more],
         cwd=folder,
@@ -107,6 +111,26 @@ def test_a_template_that_cannot_load_leaves_the_work_to_the_daemon(tmp_path: Pat
     done = run_server(tmp_path)
     assert done.stdout.splitlines() == ["none", "none"]
     assert "IsADirectoryError" in done.stderr
+
+
+@pytest.mark.long
+def test_a_template_without_forks_ends_before_its_server(tmp_path: Path) -> None:
+    more = """
+for daemon in daemons:
+    daemon.stdin.close()
+    daemon.wait()
+status = f"/proc/{open(os.environ['LOADS']).read().strip()}/status"
+while os.path.exists(status) and "State:\tZ" not in open(status).read():
+    pass
+print("ended")
+"""
+    done = run_server(tmp_path, more, IDLE_S="0.4")
+    assert done.stdout.splitlines()[2:] == ["ended"], done.stderr
+
+
+@pytest.mark.long
+def test_where_another_account_has_the_template_a_daemon_does_its_own_work(tmp_path: Path) -> None:
+    assert run_server(tmp_path, STRANGER="yes").stdout.splitlines() == ["none", "none"]
 
 
 def test_another_account_has_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
