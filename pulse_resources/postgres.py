@@ -36,9 +36,6 @@ TASKS: Role = "pulse_pipeline"
 """Role of Spark's tasks; the only one whose password they get."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-_opened: "list[ConnectionPool[Connection]]" = []
-"""Pools of this process, under all settings it has had."""
-
 
 @Resettable
 def pool(role: Role) -> "ConnectionPool[Connection]":
@@ -51,7 +48,7 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
     """
     if "postgres" not in load_settings().model_fields_set:
         raise never_ran()
-    opened = ConnectionPool(
+    return ConnectionPool(
         load_settings().postgres.url(role),
         min_size=0,
         max_size=8,
@@ -62,15 +59,15 @@ def pool(role: Role) -> "ConnectionPool[Connection]":
         connection_class=WatchedConnection if role == "pulse_api" else psycopg.Connection[TupleRow],
         kwargs={"application_name": "pulse", "connect_timeout": CONNECT_S},
     )
-    _opened.append(opened)
-    return opened
 
 
 def close_pools() -> None:
-    """Close every pool of this process (at exit, and between tests that change settings)."""
-    pool.cache_clear()
-    while _opened:
-        _opened.pop().close()
+    """Close every pool of this process (at exit, and between tests that change settings).
+
+    A thread that needs a pool meanwhile makes another, which stays open.
+    """
+    for dropped in pool.cache_clear():
+        dropped.close()
 
 
 @contextmanager

@@ -35,10 +35,11 @@ class Resettable(Generic[P, T]):
                 self._values[key] = self._make(*arguments, **options)
             return self._values[key]
 
-    def cache_clear(self) -> None:
-        """Drop all values."""
+    def cache_clear(self) -> list[T]:
+        """Drop all values; returns them, to be closed."""
         with self._lock:
-            self._values = {}
+            dropped, self._values = self._values, {}
+        return list(dropped.values())
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()

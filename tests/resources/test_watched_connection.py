@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+from psycopg_pool import ConnectionPool
 from support.http import Caller
 from support.pauses import paused
 
@@ -41,3 +42,22 @@ def test_a_connection_that_was_given_up_is_not_lent_again(
     assert connection.closed
     with postgres.transaction("pulse_api") as another:
         assert another.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_pool_that_is_made_while_others_are_closed_stays_open(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of one test made it while a command closed the pools at its end; all that followed failed."""
+
+    class Slow(ConnectionPool[postgres.Connection]):
+        def close(self, timeout: float = 5.0) -> None:
+            postgres.pool("pulse_api")
+            super().close(timeout)
+
+    postgres.close_pools()
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "ConnectionPool", Slow)
+        postgres.pool("pulse_owner")
+    postgres.close_pools()
+    with postgres.transaction("pulse_api") as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
